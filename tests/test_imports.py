@@ -45,6 +45,7 @@ THIRD_PARTY = {
     "triton": ["codegen/triton*"],
     "torch": ["frontends/torch*"],
     "onnx": ["frontends/onnx*"],
+    "ml_dtypes": ["frontends/onnx/types.py"],
     "safetensors": ["checkpoint.py"],
     "rich": ["training/progress.py", "tune/*", "cli/*"],
     "click": ["cli/*"],

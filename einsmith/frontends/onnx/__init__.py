@@ -1,0 +1,51 @@
+"""Networks of ONNX files: `load` makes an `es.nn.Module` of one, `save` writes the weights back into one.
+
+The package `onnx` reads the files: pip install 'einsmith[onnx]'. docs/onnx.md lists the operators.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from einsmith.errors import ArgumentError
+from einsmith.frontends.onnx.module import Imported, fixed
+
+__all__ = ["Imported", "load", "save"]
+
+
+def load(file: Any, *, constants: Mapping[str, Any] | None = None) -> Imported:
+    """The network of a file as a module, whose floating initializers are its parameters.
+
+    file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that
+    are always these arrays, as shapes are that extents depend on. Raises DataError for files that are missing,
+    truncated, or whose external data is missing or outside of the model's folder; TraceError, which lists them all with
+    their reasons, for operators that are not here, and for other operator sets; ArgumentError for graphs with cycles or
+    names that nothing gives; DtypeError for element types that are not here; ImportError without the package `onnx`.
+    """
+    from einsmith.frontends.onnx import reader
+
+    model, folder, what = reader.parse(file)
+    graph = reader.read(model, folder, what)
+    return Imported(fixed(graph, constants or {}, what), what, model)
+
+
+def save(model: Imported, file: str | os.PathLike) -> None:
+    """Writes the file that a network was loaded from, with its parameters and buffers as they are now."""
+    if not isinstance(model, Imported) or model._source is None:
+        raise ArgumentError("save takes a network that load has made")
+    import onnx
+    import onnx.numpy_helper
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model._source)
+    values = model._stored()
+    for t in made.graph.initializer:
+        if t.name in values:
+            t.CopyFrom(onnx.numpy_helper.from_array(values[t.name].numpy(), t.name))
+        elif t.data_location == onnx.TensorProto.EXTERNAL:
+            constant = model._graph.constants[t.name]
+            t.CopyFrom(onnx.numpy_helper.from_array(constant.array, t.name))
+    Path(file).write_bytes(made.SerializeToString())

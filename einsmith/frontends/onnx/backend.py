@@ -1,0 +1,84 @@
+"""ONNX's interface of backends: `prepare(model).run(inputs)`, and the tests that come with the package onnx.
+
+    import onnx.backend.test
+    tests = onnx.backend.test.BackendTest(Backend, __name__)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend as Base
+from onnx.backend.base import BackendRep, namedtupledict
+
+from einsmith.errors import ArgumentError, EinsmithError
+from einsmith.frontends.onnx import load
+from einsmith.frontends.onnx.module import Imported
+
+
+class Prepared(BackendRep):
+    """A model that is ready to run."""
+
+    def __init__(self, module: Imported):
+        self.module = module
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs, which can be had by name too. inputs: in order, or by name."""
+        given = inputs if isinstance(inputs, dict) else dict(
+            zip((i.name for i in self.module.inputs), inputs if isinstance(inputs, (list, tuple)) else [inputs],
+                strict=True)
+        )  # fmt: skip
+        found = self.module(**given)
+        outputs = found if len(self.module.outputs) > 1 else (found,)
+        return namedtupledict("Outputs", list(self.module.outputs))(*outputs)
+
+
+class Backend(Base):
+    """Einsmith as a backend of ONNX, on the processor."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether every operator and type of a model is here."""
+        try:
+            load(model)
+        except EinsmithError:
+            return False
+        return cls.supports_device(device)
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        if not cls.supports_device(device):
+            raise ArgumentError(f"device {device!r} is not here; CPU is")
+        return Prepared(load(model))
+
+    @classmethod
+    def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        return cls.prepare(model, device).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None, **kwargs: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """The outputs of one node for arrays."""
+        arrays = inputs if isinstance(inputs, (list, tuple)) else list(inputs.values())
+        names = [x for x in node.input if x]
+        infos = [
+            onnx.helper.make_tensor_value_info(x, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for x, a in zip(names, map(np.asarray, arrays), strict=True)
+        ]
+        outs = [onnx.helper.make_empty_tensor_value_info(o) for o in node.output if o]
+        graph = onnx.helper.make_graph([node], "node", infos, outs)
+        imports = [onnx.helper.make_opsetid(node.domain, kwargs.get("opset_version", 21))]
+        return cls.prepare(onnx.helper.make_model(graph, opset_imports=imports), device).run(list(arrays))
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device.split(":")[0] == "CPU"
+
+
+prepare, run_model, run_node = Backend.prepare, Backend.run_model, Backend.run_node
+supports_device, is_compatible = Backend.supports_device, Backend.is_compatible

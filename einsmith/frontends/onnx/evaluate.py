@@ -1,0 +1,187 @@
+"""Evaluation of a graph on traced tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from einsmith.dtypes import DType, dtype_of
+from einsmith.errors import ArgumentError, DtypeError, TraceError
+from einsmith.expr.interp import evaluate as interpret
+from einsmith.expr.nodes import Graph as Tensors
+from einsmith.expr.nodes import Leaf, postorder
+from einsmith.frontends.graph import evaluating
+from einsmith.frontends.onnx.nodes import Constant, Graph, Node
+from einsmith.frontends.onnx.table import TABLE
+from einsmith.frontends.onnx.types import ELEMENTS, Element
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.lang.trace import current_trace
+
+SMALL = 16
+"""Elements of constants that are written into formulas where all are equal."""
+
+
+@dataclass
+class Context:
+    """One evaluation of a network. what: its name; training: whether it is in training mode; stored: parameters and
+    buffers by their name in the file, so that an operator can update them; constants: arrays that leaves stand for."""
+
+    what: str
+    training: bool = True
+    stored: Mapping[str, Any] = field(default_factory=dict)
+    constants: dict[Leaf, np.ndarray] = field(default_factory=dict)
+    folded: dict[Any, np.ndarray] = field(default_factory=dict)
+
+    def constant(self, array: np.ndarray, dtype: DType) -> Value:
+        """An array as a tensor whose values are known."""
+        if 0 < array.size <= SMALL and dtype.numpy.names is None:
+            first = array.reshape(-1)[0]
+            if (array == first).all() and not (first == 0 and np.signbit(array).any()):
+                return fb.full(array.shape, first.item(), dtype)
+        trace = current_trace()
+        assert trace is not None
+        leaf = trace.capture(array, array.shape, dtype)
+        self.constants[leaf] = array
+        return Value(leaf)
+
+    def known(self, x: Any) -> np.ndarray | None:
+        """The values of a tensor that is made of constants alone; None of others. What folds them is the evaluator that
+        defines formulas."""
+        x = fb.as_value(x)
+        if x.tensor not in self.folded:
+            leaves = [t for t in postorder([x.tensor]) if isinstance(t, Leaf)]
+            if any(t not in self.constants for t in leaves):
+                return None
+            (found,), _ = interpret(Tensors(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves])
+            self.folded[x.tensor] = x.dtype.narrow(found)
+        return self.folded[x.tensor]
+
+
+class Scope:
+    """Values and types by name; those of the graphs around a body are seen in it."""
+
+    def __init__(self, graph: Graph, values: dict[str, Any], around: Scope | None = None):
+        self.graph, self.values, self.around = graph, values, around
+
+    def value(self, name: str) -> Any:
+        if name in self.values:
+            return self.values[name]
+        if self.around is None:
+            raise ArgumentError(f"nothing gives {name!r}")
+        return self.around.value(name)
+
+    def type(self, name: str) -> str:
+        if name in self.graph.types:
+            return self.graph.types[name]
+        return self.around.type(name) if self.around is not None else ""
+
+
+class Call:
+    """A node as its operator sees it."""
+
+    def __init__(self, node: Node, scope: Scope, context: Context):
+        self.node, self.scope, self.context = node, scope, context
+
+    @property
+    def version(self) -> int:
+        """The operator set of the node's domain."""
+        return self.node.version
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute; tensors as arrays of what holds them."""
+        found = self.node.attributes.get(name, default)
+        return found.array if isinstance(found, Constant) else found
+
+    def type(self, n: int) -> str:
+        """The element type of input n, "" where it is left out."""
+        names = self.node.inputs
+        return self.scope.type(names[n]) if n < len(names) and names[n] else ""
+
+    def result(self, n: int = 0) -> Element:
+        """The element type of output n."""
+        return ELEMENTS[self.scope.type(self.node.outputs[n])]
+
+    @property
+    def dtype(self) -> DType:
+        """What holds output 0."""
+        return self.result().dtype
+
+    def wants(self, n: int) -> bool:
+        """Whether output n is read."""
+        return n < len(self.node.outputs) and bool(self.node.outputs[n])
+
+    def known(self, x: Any) -> np.ndarray | None:
+        """The values of a tensor, None where they are known only as the program runs."""
+        return self.context.known(x)
+
+    def static(self, x: Any, what: str) -> np.ndarray:
+        """The values of a tensor that extents depend on. Raises TraceError where they are not known."""
+        found = self.known(x)
+        if found is None:
+            raise TraceError(
+                f"{what} must be known when the program is compiled, and depends on an input or a parameter; give "
+                "load the input as a constant, constants={name: array}, or call the network on arrays"
+            )
+        return found
+
+    def ints(self, x: Any, what: str) -> tuple[int, ...]:
+        """As `static`, integers."""
+        return tuple(int(n) for n in self.static(x, what).reshape(-1))
+
+    def constant(self, array: Any, dtype: Any) -> Value:
+        kind = dtype_of(dtype)
+        return self.context.constant(np.array(array, kind.numpy, order="C"), kind)
+
+    def evaluate(self, body: Graph, values: dict[str, Any]) -> list[Any]:
+        """The outputs of a body of the node."""
+        return evaluate(body, values, self.context, self.scope)
+
+
+def evaluate(graph: Graph, values: dict[str, Any], context: Context, around: Scope | None = None) -> list[Any]:
+    """The outputs of a graph for the values of its inputs, and of the outermost its parameters. Extends the trace."""
+    scope = Scope(graph, values, around)
+    for name, constant in graph.constants.items():
+        if name not in values:
+            values[name] = context.constant(constant.array, ELEMENTS[constant.type].dtype)
+    run_nodes(graph.nodes, scope, context)
+    return [scope.value(name) for name in graph.outputs]
+
+
+def run_nodes(nodes: Sequence[Node], scope: Scope, context: Context) -> None:
+    """Evaluates nodes in order; their results are put into the scope."""
+    for node in nodes:
+        with evaluating(f"{context.what}/{node.name}", f"{node} of {context.what}"):
+            inputs = [scope.value(x) if x else None for x in node.inputs]
+            found = TABLE[node.operator].run(Call(node, scope, context), *inputs)
+            results = found if isinstance(found, (tuple, Several)) else (found,)
+            for name, result in zip(node.outputs, results, strict=False):
+                if name:
+                    scope.values[name] = _settled(node, name, result, scope.type(name))
+
+
+class Several(list):
+    """Results of an operator with any number of outputs; a plain list is one result, a sequence."""
+
+
+def _settled(node: Node, name: str, found: Any, kind: str) -> Any:
+    """A result in the range of its type. Raises DtypeError where the formula gives another one."""
+    element = ELEMENTS.get(kind)
+    if element is None or not isinstance(found, Value):
+        return found
+    if found.dtype is not element.dtype:
+        raise DtypeError(f"{node} gave {found.dtype.name} for {name!r}, which is {kind}")
+    if element.wrap is None or node.operator in MOVING:
+        return found
+    return element.wrap(found)
+
+
+MOVING = frozenset((
+    "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Split", "Slice", "Gather",
+    "GatherElements", "GatherND", "Tile", "Expand", "Where", "Pad", "Min", "Max", "ReduceMin", "ReduceMax", "TopK",
+    "If", "Loop", "Scan", "Constant", "ScatterElements", "ScatterND", "Compress", "Unique", "QuantizeLinear",
+))  # fmt: skip
+"""Operators that give elements of their operands, which are in the range already."""

@@ -1,0 +1,230 @@
+"""The module that a file of ONNX becomes, and the way back to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from einsmith.dtypes import DType
+from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError
+from einsmith.frontends.graph import Kind, Part, Taken
+from einsmith.frontends.onnx.evaluate import Context, evaluate
+from einsmith.frontends.onnx.nodes import Constant, Graph, Input, every_node, static_names
+from einsmith.frontends.onnx.types import ELEMENTS
+from einsmith.functional.call import in_trace
+from einsmith.lang.builder import Value, as_value
+from einsmith.nn.module import Module
+from einsmith.nn.parameter import Buffer, Parameter, Stored, to_numpy
+from einsmith.tree import map_tree
+
+MOST_STATIC = 4096
+"""Elements of an input whose values decide extents; a program is compiled for each of its values."""
+
+_RUNNING = {"BatchNormalization": (3, 4)}
+"""Operands that are statistics, not weights."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Inputs whose values are compiled in, as a setting of a call: (name, type, shape, bytes) each."""
+
+    values: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        """The arrays by name."""
+        return {name: _thawed(kind, shape, data) for name, kind, shape, data in self.values}
+
+
+class Imported(Part):
+    """A network of an ONNX file. Inputs come in the file's order, or by name; one output is a tensor, several are a
+    tuple.
+
+    Initializers of float32 and float64 are parameters under their names, in parts where these have dots; those of batch
+    norm's running statistics are buffers, and those that extents depend on, integers and others are constants. Inputs
+    whose values extents depend on are read when the network is called, and a program is compiled for each of their
+    values; in a training step they are `constants` of `load`.
+    """
+
+    def __init__(self, graph: Graph, what: str, source: Any = None):
+        super().__init__(what)
+        needed = static_names(graph)
+        running = {
+            n.inputs[k] for n in every_node(graph) for k in _RUNNING.get(n.operator, ()) if k < len(n.inputs)
+        }
+        own: dict[str, Stored] = {}
+        for name, c in graph.constants.items():
+            if c.type in ("float", "double") and name not in needed:
+                own[name] = Buffer(c.array) if name in running else Parameter(c.array)
+        constants = {n: c for n, c in graph.constants.items() if n not in own}
+        self._graph = replace(graph, constants=constants)
+        self._static = tuple(i for i in graph.inputs if i.name in needed)
+        self._source = source
+        self._paths = _place(self, own)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What it takes: names, element types and shapes, with None or a name for sizes that may differ."""
+        return self._graph.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self._graph.outputs
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        if isinstance(named.get("known"), Known):  # the trace of a call below
+            return super().__call__(*inputs, **named)
+        given = self._ordered(inputs, named)
+        if in_trace(given, {}):
+            return super().__call__(*given)
+        static = {i.name for i in self._static}
+        pairs = list(zip(given, self._graph.inputs, strict=True))
+        known = Known(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
+        found = super().__call__(*(_as_held(x, i) for x, i in pairs if i.name not in static), known=known)
+        several = found if len(self.outputs) > 1 else (found,)
+        kinds = [ELEMENTS.get(self._graph.types[o]) for o in self.outputs]
+        results = tuple(map_tree(k.given, x) if k else x for k, x in zip(kinds, several, strict=True))
+        return results if len(self.outputs) > 1 else results[0]
+
+    def forward(self, *inputs: Any, known: Known | None = None) -> Any:
+        """The graph; `known`: inputs whose values are compiled in."""
+        context = Context(self.kind, self.training, self._stored())
+        fixed = {} if known is None else known()
+        taken = [i for i in self._graph.inputs if i.name not in fixed]
+        values = self._values(taken, inputs)
+        for i in self._graph.inputs:
+            if i.name in fixed:
+                values[i.name] = context.constant(fixed[i.name], _held(i))
+            elif i in self._static and isinstance(values[i.name], Value) and context.known(values[i.name]) is None:
+                raise TraceError(
+                    f"{self.kind}: extents depend on the values of the input {i.name!r}, which are not known in a trace"
+                    f"; give load constants={{{i.name!r}: array}}, or call the network on arrays"
+                )
+        values |= {name: as_value(stored) for name, stored in context.stored.items()}
+        outputs = evaluate(self._graph, values, context)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _stored(self) -> dict[str, Stored]:
+        return {name: self._at_path(path) for name, path in self._paths.items()}
+
+    def _at_path(self, path: str) -> Any:
+        return reduce(getattr, path.split("."), self)
+
+    def _ordered(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """The inputs in order. Raises ArgumentError."""
+        expected = [i.name for i in self._graph.inputs]
+        found = dict(zip(expected, inputs, strict=False))
+        unknown = [n for n in named if n not in expected or n in found]
+        found |= named
+        missing = [n for n in expected if n not in found]
+        if len(inputs) > len(expected) or unknown or missing:
+            wrong = f"; {', '.join(map(repr, unknown))} is none of them or given twice" if unknown else ""
+            lacking = f"; {', '.join(map(repr, missing))} is missing" if missing else ""
+            raise ArgumentError(
+                f"{self.kind} takes {len(expected)} inputs, {', '.join(map(repr, expected))}, and got {len(inputs)}"
+                f"{wrong}{lacking}"
+            )
+        return [found[n] for n in expected]
+
+    def _values(self, taken: Sequence[Input], inputs: Sequence[Any]) -> dict[str, Any]:
+        """The values of inputs by name. Raises ShapeError, DtypeError."""
+        values: dict[str, Any] = {}
+        expected, tensors = [], []
+        for n, (i, x) in enumerate(zip(taken, inputs, strict=True)):
+            if isinstance(x, (list, tuple)) or i.type in ("sequence", "optional"):
+                values[i.name] = map_tree(as_value, x)
+                continue
+            value = as_value(x)
+            shape = value.shape if i.shape is None else i.shape
+            kind = Kind(tuple(f"?{n}.{d}" if s is None else s for d, s in enumerate(shape)), _held(i).name)
+            expected.append((n, i.name, kind))
+            tensors.append(value)
+        there = Taken(self.kind, "the file is", "as the file says; change it there if the size may differ")
+        found, _ = there.values(tensors, expected, {})
+        return values | found
+
+
+def _held(i: Input) -> DType:
+    return ELEMENTS[i.type].dtype
+
+
+def _as_held(x: Any, i: Input) -> Any:
+    """An array of a type that formulas have not as what holds it."""
+    kind = ELEMENTS.get(i.type)
+    if kind is None or not kind.foreign:
+        return x
+    array = to_numpy(x)
+    return kind.held(array) if array.dtype == kind.numpy else array
+
+
+def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
+    """An array as a setting of a call."""
+    if i.type not in ELEMENTS:
+        raise DtypeError(f"{what}: extents depend on the input {i.name!r}, a {i.type}, which is not built")
+    array, wanted = to_numpy(x), ELEMENTS[i.type].numpy
+    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise DtypeError(f"{what}: input {i.name!r} is {array.dtype}; the file is for {wanted}")
+    if i.shape is not None and (
+        len(i.shape) != array.ndim
+        or any(isinstance(n, int) and n != e for n, e in zip(i.shape, array.shape, strict=True))
+    ):
+        raise ShapeError(f"{what}: input {i.name!r} has shape {array.shape}; the file is for {i.shape}")
+    if array.size > MOST_STATIC:
+        raise TraceError(
+            f"{what}: extents depend on the values of the input {i.name!r}, of {array.size} elements; a program is "
+            f"compiled for each of the values of such an input, which is done for at most {MOST_STATIC} elements"
+        )
+    return i.type, array.shape, ELEMENTS[i.type].held(array.astype(wanted)).tobytes()
+
+
+def _thawed(kind: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
+    return np.frombuffer(data, ELEMENTS[kind].dtype.numpy).reshape(shape)
+
+
+def _place(network: Part, own: Mapping[str, Stored]) -> dict[str, str]:
+    """Puts parameters and buffers into parts by the dots of their names; name in the file -> path."""
+    paths: dict[str, str] = {}
+    used: set[str] = set()
+    inner = {p for name in own for p in _prefixes(name)}
+    reserved = set(dir(Module))
+    for name, stored in own.items():
+        pieces = [p for p in name.split(".") if p] or ["unnamed"]
+        if name in inner or any(p in reserved or p.startswith("_") for p in pieces):
+            pieces = ["at_" + "_".join(pieces)]
+        while ".".join(pieces) in used:
+            pieces[-1] += "_"
+        path = ".".join(pieces)
+        used.add(path)
+        owner: Any = network
+        for p in pieces[:-1]:
+            if p not in owner._modules:
+                owner.add_module(p, Part(""))
+            owner = owner._modules[p]
+        if isinstance(stored, Parameter):
+            owner.register_parameter(pieces[-1], stored)
+        else:
+            owner.register_buffer(pieces[-1], stored)
+        paths[name] = path
+    return paths
+
+
+def _prefixes(name: str) -> list[str]:
+    pieces = name.split(".")
+    return [".".join(pieces[:n]) for n in range(1, len(pieces))]
+
+
+def fixed(graph: Graph, constants: Mapping[str, Any], what: str) -> Graph:
+    """The graph with inputs that are constants. Raises ArgumentError for other names."""
+    known = {i.name: i for i in graph.inputs}
+    unknown = [n for n in constants if n not in known]
+    if unknown:
+        raise ArgumentError(f"{what} has no input {unknown[0]!r}; it has {', '.join(map(repr, known)) or 'none'}")
+    more = {}
+    for name, x in constants.items():
+        frozen = _frozen(x, known[name], what)
+        more[name] = Constant(_thawed(*frozen), known[name].type)
+    inputs = tuple(i for i in graph.inputs if i.name not in constants)
+    return replace(graph, inputs=inputs, constants={**graph.constants, **more})

@@ -1,0 +1,33 @@
+"""Dimensions that attributes and inputs name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.errors import ShapeError
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.lang.builder import Value
+
+
+def axis(d: int, rank: int) -> int:
+    """A dimension counted from the front. Raises ShapeError."""
+    if not -rank <= d < rank:
+        raise ShapeError(f"axis {d} is no dimension of a tensor that has {rank}")
+    return d % rank
+
+
+def axes_of(n: Call, given: Any, rank: int, name: str = "axes") -> tuple[int, ...] | None:
+    """The dimensions of an input, or of an attribute in older versions; None where none are given."""
+    listed: Sequence[int] | None = n.attr(name) if given is None else n.ints(given, f"{name} of {n.node}")
+    return None if listed is None else tuple(axis(d, rank) for d in listed)
+
+
+def turned(x: Value, d: int) -> Value:
+    """x with dimension d last."""
+    return x.transpose(*(k for k in range(x.ndim) if k != d), d) if d != x.ndim - 1 else x
+
+
+def turned_back(x: Value, d: int) -> Value:
+    """The inverse of `turned`."""
+    return x.transpose(*range(d), x.ndim - 1, *range(d, x.ndim - 1)) if d != x.ndim - 1 else x

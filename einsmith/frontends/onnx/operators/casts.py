@@ -1,0 +1,85 @@
+"""Other element types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.errors import DtypeError
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.table import onnx
+from einsmith.frontends.onnx.types import ELEMENTS, Element
+from einsmith.functional.common import pointwise
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def to_element(x: Value, to: Element, saturate: bool = True) -> Value:
+    """A tensor in another type: floats become integers towards zero, integers modulo the type's range."""
+    if to.dtype.is_int and x.dtype.is_float and (to.wrap is not None or to.dtype.bits < 32):
+        x = x.astype(dt.i64)
+    if to.convert is not None:
+        return to.convert(x, saturate).astype(to.dtype)
+    y = x.astype(to.dtype)
+    return y if to.wrap is None else to.wrap(y)
+
+
+@onnx("Cast")
+def cast(n: Call, x: Value) -> Value:
+    """x in another type; floats become integers towards zero, bools by x != 0, and float8 the nearest, or the largest
+    where saturate says so and x is beyond"""
+    return to_element(x, n.result(), bool(n.attr("saturate", 1)))
+
+
+@onnx("CastLike")
+def cast_like(n: Call, x: Value, like: Any) -> Value:
+    """x in the type of another tensor"""
+    return to_element(x, n.result(), bool(n.attr("saturate", 1)))
+
+
+@onnx("BitCast")
+def bitcast(n: Call, x: Value) -> Value:
+    """the bits of integers as another type of as many"""
+    source, to = ELEMENTS[n.type(0)], n.result()
+    if source == to:
+        return x
+    if source.is_float or to.is_float or source.dtype.is_bool or to.dtype.is_bool:
+        found = n.known(x)
+        if found is not None:
+            return n.context.constant(to.held(source.given(found).view(to.numpy)), to.dtype)
+        raise DtypeError(f"the bits of {source.name} as {to.name} are no formula")
+    low, high = np.iinfo(to.numpy).min, np.iinfo(to.numpy).max
+    size = high - low + 1
+    if size.bit_length() > 63:
+        return x.astype(to.dtype)
+    return pointwise(x.astype(dt.i64), lambda e: (e - low) % size + low).astype(to.dtype)
+
+
+@onnx("Constant")
+def constant(n: Call) -> Any:
+    """the tensor that the attributes give"""
+    for name in ("value", "sparse_value"):
+        if n.attr(name) is not None:
+            return n.context.constant(n.attr(name), n.dtype)
+    for name, kind in (("value_float", "float"), ("value_floats", "float"), ("value_int", "int64"),
+                       ("value_ints", "int64")):  # fmt: skip
+        if n.attr(name) is not None:
+            return n.constant(np.asarray(n.attr(name)), ELEMENTS[kind].dtype)
+    raise DtypeError("a constant of strings, which are no numbers")
+
+
+@onnx("Identity")
+def identity(n: Call, x: Any) -> Any:
+    """x"""
+    return x
+
+
+def as_float(x: Value) -> Value:
+    """A tensor as floats that hold its values: integers above 16 bits in float64."""
+    return x if x.dtype.is_float else x.astype(dt.f32 if x.dtype.bits <= 16 else dt.f64)
+
+
+def zeros(x: Value) -> Value:
+    return fb.full(x.shape, 0, x.dtype)

@@ -1,0 +1,257 @@
+"""Branches, loops and sequences. What is decided by shapes and constants is decided as a program is compiled; loops
+whose steps are alike are recurrences, whose compile time does not depend on how many steps there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
+from einsmith.frontends.onnx.evaluate import Call, Several
+from einsmith.frontends.onnx.nodes import Graph, every_node, unrolled
+from einsmith.frontends.onnx.operators.axes import axis
+from einsmith.frontends.onnx.operators.randomness import RANDOM
+from einsmith.frontends.onnx.scan import scan
+from einsmith.frontends.onnx.table import enter, onnx
+from einsmith.frontends.onnx.types import ELEMENTS
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+MOST_STEPS = 1000
+"""Steps of a loop that are written out."""
+
+
+@onnx("If", static=(0,))
+def if_(n: Call, condition: Value) -> Several:
+    """one of two graphs, by a condition that is known as the program is compiled; of both, in the steps of a loop, by
+    where"""
+    holds = n.known(condition)
+    if holds is not None:
+        return Several(n.evaluate(n.node.attributes["then_branch" if holds.reshape(-1)[0] else "else_branch"], {}))
+    first, second = (n.evaluate(n.node.attributes[b], {}) for b in ("then_branch", "else_branch"))
+    for a, b in zip(first, second, strict=True):
+        if not isinstance(a, Value) or not isinstance(b, Value) or a.shape != b.shape:
+            raise TraceError("the branches differ in shapes, and the condition is known only when the program runs")
+    c = condition.reshape(())
+    return Several(fb.where(c, a, b).astype(a.dtype) for a, b in zip(first, second, strict=True))
+
+
+def _random(body: Graph) -> bool:
+    return any(node.operator in RANDOM for node in every_node(body))
+
+
+@onnx("Loop", static=(0,))
+def loop(n: Call, count: Value | None, condition: Value | None, *states: Any) -> Several:
+    """states after the last of at most so many steps, and what each step gives: a recurrence, or written out where the
+    steps differ in shapes or the condition is known"""
+    body: Graph = n.node.attributes["body"]
+    most = None if count is None else int(n.static(count, "the trip count of Loop").reshape(-1)[0])
+    begins = None if condition is None else n.known(condition)
+    if begins is not None and not begins.reshape(-1)[0]:
+        most = 0
+    tensors = all(isinstance(s, Value) for s in states)
+    if most and most > 1 and tensors and not unrolled(body) and not _random(body):
+        try:
+            return _recurrence(n, body, most, condition, list(states))
+        except (RecurrenceError, ShapeError, _OutputsDiffer):
+            pass
+    return _written_out(n, body, most, condition, list(states))
+
+
+class _OutputsDiffer(Exception):
+    """How often a loop runs is known only when the program runs, and so how many outputs it has."""
+
+
+def _step(n: Call, body: Graph, number: Value, on: Value, states: list[Any]) -> tuple[Value, list[Any], list[Any]]:
+    """(whether to go on, states, outputs) of a step."""
+    given = dict(zip((i.name for i in body.inputs), (number, on, *states), strict=True))
+    goes_on, *found = n.evaluate(body, given)
+    return goes_on, found[: len(states)], found[len(states) :]
+
+
+def _recurrence(n: Call, body: Graph, most: int, condition: Value | None, states: list[Value]) -> Several:
+    true = fb.full((), True, dt.bool_)
+    start = true if condition is None else condition.reshape(())
+    always = True
+
+    def step(number: Value, carried: list[Value], _: list[Value]) -> tuple[list[Value], list[Value]]:
+        nonlocal always
+        on = carried[-1] if masked else true
+        goes_on, found, outputs = _step(n, body, number, on, carried[: len(states)])
+        known = n.known(goes_on)
+        if goes_on is not on and not (known is not None and known.all()):
+            always = False
+        if not masked:
+            return found, outputs
+        if outputs:
+            raise _OutputsDiffer
+        kept = [fb.where(on, a, b).astype(b.dtype) for a, b in zip(found, carried, strict=False)]
+        return [*kept, on & goes_on.reshape(())], []
+
+    known = n.known(start)
+    masked = not (known is not None and known.all())
+    last, outputs = scan(step, [*states, start] if masked else states, [], most)
+    if not masked and not always:
+        masked = True
+        last, outputs = scan(step, [*states, start], [], most)
+    return Several([*last[: len(states)], *outputs])
+
+
+def _written_out(n: Call, body: Graph, most: int | None, condition: Value | None, states: list[Any]) -> Several:
+    on: Any = fb.full((), True, dt.bool_) if condition is None else condition
+    rows: list[list[Any]] = []
+    t = 0
+    while most is None or t < most:
+        known = n.known(on)
+        if known is None:
+            raise TraceError(
+                "how often the loop runs is known only when the program runs; it may depend on shapes and constants, "
+                "or stop early without outputs of its steps, at most as often as a trip count says"
+            )
+        if not known.reshape(-1)[0]:
+            break
+        if t >= MOST_STEPS:
+            raise TraceError(f"a loop of more than {MOST_STEPS} steps that differ in shapes is not written out")
+        on, states, outputs = _step(n, body, n.constant(t, dt.i64), on, states)
+        rows.append(outputs)
+        t += 1
+    if not rows:
+        return Several([*states, *(_nothing(body, name) for name in body.outputs[1 + len(states) :])])
+    return Several([*states, *(F.stack(list(column), 0) for column in zip(*rows, strict=True))])
+
+
+def _nothing(body: Graph, name: str) -> Value:
+    extents = body.shapes.get(name, (None,))
+    shape = [e for e in extents if isinstance(e, int)]
+    if len(shape) != len(extents):
+        raise TraceError(f"the loop makes no step, and the shape of its output {name!r} is not said")
+    return fb.full((0, *shape), 0, ELEMENTS[body.types[name]].dtype)
+
+
+@onnx("Scan")
+def scan_(n: Call, *inputs: Value) -> Several:
+    """states after the last step, and what each step gives, over slices of inputs along an axis: a recurrence"""
+    body: Graph = n.node.attributes["body"]
+    if n.version < 9:
+        return _with_batch(n, body, *inputs)
+    return Several(_scan(n, body, inputs))
+
+
+def _scan(n: Call, body: Graph, inputs: Any) -> list[Value]:
+    m = n.attr("num_scan_inputs")
+    states, xs = list(inputs[: len(inputs) - m]), list(inputs[len(inputs) - m :])
+    k = len(body.outputs) - len(states)
+    if n.version < 9:
+        axes, out_axes = (0,) * m, (0,) * k
+        backward, out_backward = n.attr("directions", (0,) * m), (0,) * k
+    else:
+        axes, out_axes = n.attr("scan_input_axes", (0,) * m), n.attr("scan_output_axes", (0,) * k)
+        backward = n.attr("scan_input_directions", (0,) * m)
+        out_backward = n.attr("scan_output_directions", (0,) * k)
+    rows = []
+    for x, a, r in zip(xs, axes, backward, strict=True):
+        d = axis(a, x.ndim)
+        x = x.transpose(d, *(e for e in range(x.ndim) if e != d)) if d else x
+        rows.append(F.flip(x, 0) if r else x)
+    steps = rows[0].shape[0]
+    if any(x.shape[0] != steps for x in rows):
+        raise ShapeError(f"Scan: inputs of shapes {[x.shape for x in xs]} differ in their numbers of steps")
+    names = [i.name for i in body.inputs]
+
+    def step(number: Any, carried: list[Value], slices: list[Value]) -> tuple[list[Value], list[Value]]:
+        found = n.evaluate(body, dict(zip(names, (*carried, *slices), strict=True)))
+        return found[: len(states)], found[len(states) :]
+
+    try:
+        if steps < 2 or unrolled(body) or _random(body):
+            raise RecurrenceError("written out")
+        last, outputs = scan(step, states, rows, steps)
+    except (RecurrenceError, ShapeError):
+        if not 0 < steps <= MOST_STEPS:
+            raise
+        found, last = [], states
+        for t in range(steps):
+            last, outs = step(None, last, [x[t] for x in rows])
+            found.append(outs)
+        outputs = [F.stack(list(column), 0) for column in zip(*found, strict=True)]
+    turned = []
+    for y, a, r in zip(outputs, out_axes, out_backward, strict=True):
+        d = axis(a, y.ndim)
+        y = F.flip(y, 0) if r else y
+        turned.append(y.transpose(*range(1, d + 1), 0, *range(d + 1, y.ndim)) if d else y)
+    return [*last, *turned]
+
+
+def _with_batch(n: Call, body: Graph, lengths: Value | None, *inputs: Value) -> Several:
+    """Operator set 8: a first dimension of batch; sequences of one length."""
+    if lengths is not None:
+        raise ArgumentError("Scan of operator set 8 with sequence_lens is not built; later sets have none")
+    columns = [_scan(n, body, [x[b] for x in inputs]) for b in range(inputs[0].shape[0])]
+    return Several(F.stack(list(c), 0) for c in zip(*columns, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------- sequences
+
+
+def _place(n: Call, given: Value | None, length: int, end: bool = False) -> int:
+    if given is None:
+        return length if end else length - 1
+    k = int(n.static(given, "a place in a sequence").reshape(-1)[0])
+    if not -length <= k < length + end:
+        raise ShapeError(f"{k} is no place of a sequence of {length}")
+    return k + length if k < 0 else k
+
+
+enter("SequenceConstruct", "the tensors as a sequence", lambda n, *x: list(x))
+enter("SequenceEmpty", "a sequence of nothing", lambda n: [])
+enter("SequenceLength", "how many tensors a sequence has", lambda n, s: n.constant(len(s), dt.i64))
+enter("SequenceAt", "a tensor of a sequence", lambda n, s, k: s[_place(n, k, len(s))], static=(1,))
+
+
+@onnx("SequenceInsert", static=(2,))
+def sequence_insert(n: Call, s: list[Value], x: Value, place: Value | None = None) -> list[Value]:
+    """a sequence with one tensor more"""
+    k = _place(n, place, len(s), True)
+    return [*s[:k], x, *s[k:]]
+
+
+@onnx("SequenceErase", static=(1,))
+def sequence_erase(n: Call, s: list[Value], place: Value | None = None) -> list[Value]:
+    """a sequence without one of its tensors"""
+    k = _place(n, place, len(s))
+    return [*s[:k], *s[k + 1 :]]
+
+
+@onnx("ConcatFromSequence")
+def concat_from_sequence(n: Call, s: list[Value]) -> Value:
+    """the tensors of a sequence one after another along an axis, or along a new one"""
+    new = n.attr("new_axis", 0)
+    d = axis(n.attr("axis"), s[0].ndim + new)
+    return F.stack(s, d) if new else F.cat(s, d) if len(s) > 1 else s[0]
+
+
+@onnx("SplitToSequence", static=(1,))
+def split_to_sequence(n: Call, x: Value, sizes: Value | None = None) -> list[Value]:
+    """the parts of x along an axis as a sequence"""
+    d = axis(n.attr("axis", 0), x.ndim)
+    extent = x.shape[d]
+    given = None if sizes is None else n.static(sizes, "sizes of SplitToSequence")
+    if given is None:
+        parts = [1] * extent
+    elif given.ndim == 0:
+        parts = [min(int(given), extent - k) for k in range(0, extent, int(given))]
+    else:
+        parts = [int(v) for v in given]
+    ends = np.cumsum(parts)
+    out = [x[(*(slice(None),) * d, slice(int(e - s), int(e)))] for s, e in zip(parts, ends, strict=True)]
+    if given is None and not n.attr("keepdims", 1):
+        out = [v.reshape((*v.shape[:d], *v.shape[d + 1 :])) for v in out]
+    return out
+
+
+enter("Optional", "x, which may be missing", lambda n, x=None: x)
+enter("OptionalGetElement", "x, which must be there", lambda n, x: x)
+enter("OptionalHasElement", "whether x is there", lambda n, x=None: n.constant(x is not None, dt.bool_))

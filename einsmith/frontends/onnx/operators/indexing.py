@@ -1,0 +1,152 @@
+"""Elements chosen by tensors of integers, which count from the end where they are negative; one out of range is an
+IndexError at the call."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.frontends.aten import TABLE as ATEN
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.axes import axis
+from einsmith.frontends.onnx.operators.casts import to_element
+from einsmith.frontends.onnx.table import enter, onnx
+from einsmith.functional.common import read
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def wrapped(k: Value, extent: int) -> Value:
+    """Integers that count from the front."""
+    k = k.astype(dt.i64)
+    return fb.where(k < 0, k + extent, k)
+
+
+@onnx("Gather")
+def gather(n: Call, x: Value, index: Value) -> Value:
+    """x[.., index[i], ..] along an axis"""
+    d = axis(n.attr("axis", 0), x.ndim)
+    known = n.known(index)
+    if known is not None and known.size == 1:
+        place = int(known.reshape(-1)[0])
+        if not -x.shape[d] <= place < x.shape[d]:
+            raise ShapeError(f"Gather: {place} is no place along axis {d} of shape {x.shape}")
+        found = x[(*(slice(None),) * d, place % x.shape[d])]
+        return found.reshape((*x.shape[:d], *index.shape, *x.shape[d + 1 :]))
+    k = wrapped(index, x.shape[d])
+    out = (*x.shape[:d], *k.shape, *x.shape[d + 1 :])
+
+    def body(*i: Any) -> Any:
+        place = i[d : d + k.ndim]
+        return x[(*i[:d], k[place] if place else k, *i[d + k.ndim :])]
+
+    return fb.compute(out, body) if out else fb.compute((1,), lambda _: x[(k,)]).reshape(())
+
+
+@onnx("GatherElements")
+def gather_elements(n: Call, x: Value, index: Value) -> Value:
+    """x[.., index[i], ..] for each i of the index"""
+    d = axis(n.attr("axis", 0), x.ndim)
+    return F.gather(x, d, wrapped(index, x.shape[d]))
+
+
+@onnx("GatherND")
+def gather_nd(n: Call, x: Value, index: Value) -> Value:
+    """x[b, index[b, i, :], ..]: the index's last dimension is places, the first batch_dims dimensions are common"""
+    b, depth = n.attr("batch_dims", 0), index.shape[-1]
+    lead = index.shape[:-1]
+    out = (*lead, *x.shape[b + depth :])
+    k = index.astype(dt.i64)
+
+    def body(*i: Any) -> Any:
+        at = i[: len(lead)]
+        places = []
+        for m in range(depth):
+            p = read(k, (*at, m)) if at else read(k, (m,))
+            places.append(fb.where(p < 0, p + x.shape[b + m], p))
+        return x[(*at[:b], *places, *i[len(lead) :])]
+
+    if not out:
+        return fb.compute((1,), lambda _: body()).reshape(())
+    return fb.compute(out, body)
+
+
+_HOW = {"none": None, "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+@onnx("ScatterElements")
+def scatter_elements(n: Call, x: Value, index: Value, updates: Value) -> Value:
+    """x with updates[i] at, added to, multiplied with, or the extreme of what is at [.., index[i], ..]"""
+    d = axis(n.attr("axis", 0), x.ndim)
+    how = _reduction(n)
+    k = wrapped(index, x.shape[d])
+    if how is None:
+        return ATEN["scatter.src"].run(x, d, k, updates.astype(x.dtype)).astype(x.dtype)
+    return ATEN["scatter_reduce.two"].run(x, d, k, updates.astype(x.dtype), how).astype(x.dtype)
+
+
+enter("Scatter", "x with updates[i] at [.., index[i], ..]", scatter_elements)
+
+
+def _reduction(n: Call) -> str | None:
+    name = n.attr("reduction", "none")
+    if name not in _HOW:
+        raise ArgumentError(f"reduction {name!r} is none of {', '.join(_HOW)}")
+    return _HOW[name]
+
+
+@onnx("ScatterND")
+def scatter_nd(n: Call, x: Value, index: Value, updates: Value) -> Value:
+    """x with updates[i] at, added to, multiplied with, or the extreme of what is at index[i, :]"""
+    depth, how = index.shape[-1], _reduction(n)
+    count, rest = prod(index.shape[:-1]), x.shape[depth:]
+    k = index.reshape((count, depth))
+    if not count:
+        return x
+    flat: Any = 0
+    for m in range(depth):
+        flat = flat * x.shape[m] + F.index_select(F.arange(x.shape[m]), 0, wrapped(k[:, m], x.shape[m])).astype(dt.i64)
+    table = x.reshape((prod(x.shape[:depth]), prod(rest)))
+    rows = updates.astype(x.dtype).reshape((count, prod(rest)))
+    places = fb.broadcast_to(flat.reshape((count, 1)), rows.shape)
+    if how is None:
+        done = ATEN["scatter.src"].run(table, 0, places, rows)
+    else:
+        done = ATEN["scatter_reduce.two"].run(table, 0, places, rows, how)
+    return done.astype(x.dtype).reshape(x.shape)
+
+
+@onnx("TensorScatter")
+def tensor_scatter(n: Call, past: Value, update: Value, starts: Value | None = None) -> Value:
+    """past[b, .., s, ..] with update[b, .., s - starts[b], ..] where there is one, around the end by mode"""
+    d = axis(n.attr("axis", -2), past.ndim)
+    extent, length = past.shape[d], update.shape[d]
+    circular = n.attr("mode", "linear") == "circular"
+
+    def body(*i: Any) -> Any:
+        offset = i[d] - (0 if starts is None else starts[i[0]])
+        if circular:
+            offset = offset % extent
+        inside = (offset >= 0) & (offset < length)
+        place = fb.minimum(fb.maximum(offset, 0), length - 1)
+        return fb.where(inside, update[(*i[:d], place, *i[d + 1 :])], past[i])
+
+    return fb.compute(past.shape, body).astype(past.dtype)
+
+
+@onnx("OneHot", static=(1,))
+def one_hot(n: Call, index: Value, depth: Value, values: Value) -> Value:
+    """where(index[i] == k, on, off), k along a new axis"""
+    count = int(n.static(depth, "the depth of OneHot").reshape(-1)[0])
+    d = axis(n.attr("axis", -1), index.ndim + 1)
+    out = (*index.shape[:d], count, *index.shape[d:])
+    k = index.astype(dt.i64)
+
+    def body(*i: Any) -> Any:
+        e = read(k, (*i[:d], *i[d + 1 :]))
+        return fb.where(fb.where(e < 0, e + count, e) == i[d], values[1], values[0])
+
+    return to_element(fb.compute(out, body), n.result())

@@ -1,0 +1,158 @@
+"""Normalization by statistics, and dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ShapeError
+from einsmith.frontends.graph import layer
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.axes import axis
+from einsmith.frontends.onnx.table import onnx
+from einsmith.functional.random import drop
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.nn.parameter import Buffer
+
+
+def _along(v: Value, rank: int, d: int) -> Value:
+    """A vector along dimension d of `rank`."""
+    return v.reshape(tuple(v.shape[0] if k == d else 1 for k in range(rank)))
+
+
+def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Mean and variance over dims, which are kept."""
+    mean = F.mean(x, tuple(dims), True)
+    centred = x - mean
+    return mean, F.mean(centred * centred, tuple(dims), True)
+
+
+@onnx("BatchNormalization")
+def batch_norm(n: Call, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Any:
+    """(x - mean)/sqrt(variance + epsilon)*scale + bias by channel; in training mode of the batch, and running ones"""
+    if x.ndim == 1:
+        y = batch_norm(n, x.reshape((x.shape[0], 1)), scale, bias, mean, variance)
+        return tuple(v.reshape(x.shape) if k == 0 else v for k, v in enumerate(y)) if isinstance(y, tuple) else (
+            y.reshape(x.shape))  # fmt: skip
+    eps, keep = float(n.attr("epsilon", 1e-5)), float(n.attr("momentum", 0.9))
+    learns = n.attr("training_mode", 0) if n.version >= 14 else n.wants(1)
+    wide = mean.dtype
+    if not learns or not n.context.training:
+        y = _scaled(x, _along(mean, x.ndim, 1), _along(variance, x.ndim, 1), scale, bias, eps)
+        return (y, mean, variance)[: max(len(n.node.outputs), 1)]
+    m, v = _moments(x.astype(wide), (0, *range(2, x.ndim)))
+    y = _scaled(x, m, v, scale, bias, eps)
+    running = [(old * keep + new.reshape(old.shape).astype(wide) * (1 - keep)).astype(wide)
+               for old, new in ((mean, m), (variance, v))]  # fmt: skip
+    for k, value in zip((3, 4), running, strict=True):
+        stored = n.context.stored.get(n.node.inputs[k])
+        if isinstance(stored, Buffer):
+            stored.assign(value)
+    return (y, *running)
+
+
+def _scaled(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, eps: float) -> Value:
+    factor = _along(scale, x.ndim, 1) * fb.rsqrt(variance + eps)
+    return ((x - mean) * factor + _along(bias, x.ndim, 1)).astype(x.dtype)
+
+
+@onnx("InstanceNormalization")
+def instance_norm(n: Call, x: Value, scale: Value, bias: Value) -> Value:
+    """(x - mean)/sqrt(variance + epsilon)*scale + bias, of each channel of each sample"""
+    mean, variance = _moments(x, range(2, x.ndim))
+    return _scaled(x, mean, variance, scale, bias, float(n.attr("epsilon", 1e-5)))
+
+
+@onnx("GroupNormalization")
+def group_norm(n: Call, x: Value, scale: Value, bias: Value) -> Value:
+    """(x - mean)/sqrt(variance + epsilon)*scale + bias, of groups of channels of each sample"""
+    groups, (b, c) = n.attr("num_groups"), x.shape[:2]
+    wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
+    rows = x.astype(wide).reshape((b, groups, -1))
+    mean, variance = _moments(rows, (2,))
+    y = ((rows - mean) * fb.rsqrt(variance + float(n.attr("epsilon", 1e-5)))).reshape(x.shape)
+    if scale.shape[0] != c:  # before version 21 a group has one
+        scale, bias = (F.repeat_interleave(v, c // groups, 0) for v in (scale, bias))
+    return (y.astype(x.dtype) * _along(scale, x.ndim, 1) + _along(bias, x.ndim, 1)).astype(x.dtype)
+
+
+@onnx("LayerNormalization")
+def layer_norm(n: Call, x: Value, scale: Value, bias: Value | None = None) -> tuple[Value, ...]:
+    """((x - mean)/sqrt(variance + epsilon)*scale + bias, mean, 1/sqrt(variance + epsilon)) over the last dimensions"""
+    d = axis(n.attr("axis", -1), x.ndim)
+    wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
+    mean, variance = _moments(x.astype(wide), range(d, x.ndim))
+    inverse = fb.rsqrt(variance + float(n.attr("epsilon", 1e-5)))
+    y = ((x.astype(wide) - mean) * inverse).astype(x.dtype) * scale
+    return (y if bias is None else y + bias).astype(x.dtype), mean.astype(wide), inverse.astype(wide)
+
+
+@onnx("RMSNormalization")
+def rms_norm(n: Call, x: Value, scale: Value) -> Value:
+    """x/sqrt(mean(x*x) + epsilon)*scale over the last dimensions"""
+    d = axis(n.attr("axis", -1), x.ndim)
+    wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
+    z = x.astype(wide)
+    square = F.mean(z * z, tuple(range(d, x.ndim)), True)
+    return ((z * fb.rsqrt(square + float(n.attr("epsilon", 1e-5)))).astype(x.dtype) * scale).astype(n.dtype)
+
+
+@onnx("MeanVarianceNormalization")
+def mean_variance(n: Call, x: Value) -> Value:
+    """(x - mean)/(sqrt(variance) + 1e-9) over axes"""
+    dims = tuple(axis(d, x.ndim) for d in n.attr("axes", (0, 2, 3)))
+    mean, variance = _moments(x, dims)
+    return ((x - mean) / (fb.sqrt(variance) + 1e-9)).astype(x.dtype)
+
+
+@onnx("LRN")
+def lrn(n: Call, x: Value) -> Value:
+    """x/(bias + alpha/size*sum of squares of neighbouring channels)**beta"""
+    size, alpha = n.attr("size"), float(n.attr("alpha", 1e-4))
+    before = (size - 1) // 2
+    (r,) = fb.axes(size)
+
+    def squares(b: Any, c: Any, *p: Any) -> Any:
+        k = c + r - before
+        inside = (k >= 0) & (k < x.shape[1])
+        e = x[(b, fb.minimum(fb.maximum(k, 0), x.shape[1] - 1), *p)]
+        return fb.sum(fb.where(inside, e * e, 0.0), over=r)
+
+    total = fb.compute(x.shape, squares)
+    below = total * (alpha / size) + float(n.attr("bias", 1.0))
+    return (x * below ** -float(n.attr("beta", 0.75))).astype(x.dtype)
+
+
+@onnx("LpNormalization")
+def lp_norm(n: Call, x: Value) -> Value:
+    """x/(sum[axis](|x|**p))**(1/p), 0 where that is 0"""
+    d, p = axis(n.attr("axis", -1), x.ndim), n.attr("p", 2)
+    if p == 1:
+        length = F.sum(fb.abs(x), (d,), True)
+    elif p == 2:
+        length = F.norm(x, 2.0, (d,), True)
+    else:
+        raise ShapeError(f"LpNormalization: p={p} is neither 1 nor 2")
+    return fb.where(length == 0, 0.0, x / fb.where(length == 0, 1.0, length)).astype(x.dtype)
+
+
+@onnx("Dropout", static=(1, 2))
+def dropout(n: Call, x: Value, ratio: Value | None = None, training: Value | None = None) -> tuple[Value, Value]:
+    """(x/(1 - ratio), or 0 with probability ratio, in training mode; whether it is kept)"""
+    share = n.attr("ratio", 0.5)
+    if ratio is not None:
+        share = float(n.static(ratio, "the ratio of Dropout").reshape(-1)[0])
+    on = training is not None and bool(n.static(training, "training_mode of Dropout").reshape(-1)[0])
+    if n.version < 7:
+        on = not n.attr("is_test", 0)
+    kept = fb.full(x.shape, True, dt.bool_)
+    if not on or not n.context.training or not share:
+        return x, kept
+    stream = f"{layer.get()}/"
+    if n.wants(1):
+        ones = drop(fb.full(x.shape, 1.0, x.dtype), share, stream)
+        return (x * ones).astype(x.dtype), ones != 0
+    return drop(x, share, stream).astype(x.dtype), kept

@@ -1,0 +1,204 @@
+"""Windows: means, norms and largest elements, and regions of interest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ShapeError
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.contractions import pads_of
+from einsmith.frontends.onnx.table import enter, onnx
+from einsmith.functional.pooling import _max
+from einsmith.functional.window import Window, read, transposed
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _windows(n: Call, x: Value) -> list[Window]:
+    kernel = n.attr("kernel_shape")
+    rank = len(kernel)
+    if x.ndim != rank + 2:
+        raise ShapeError(f"x of shape {x.shape} has not {rank} dimensions behind batch and channels")
+    steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
+    pads = pads_of(n, x.shape[2:], kernel, steps, gaps)
+    ceil = bool(n.attr("ceil_mode", 0))
+    return [
+        Window(e, k, s, lo, hi, g, n.node.operator, ceil)
+        for e, k, s, (lo, hi), g in zip(x.shape[2:], kernel, steps, pads, gaps, strict=True)
+    ]
+
+
+@onnx("MaxPool")
+def max_pool(n: Call, x: Value) -> tuple[Value, ...]:
+    """(max over windows, its place in the whole tensor), the first of equal ones"""
+    windows = _windows(n, x)
+    wide = x if x.dtype.is_float else x.astype(dt.f64 if x.dtype.bits > 16 else dt.f32)
+    if not n.wants(1):
+        return (_max(wide, windows, False).astype(x.dtype),)
+    values, places = _max(wide, windows, True)
+    extents = x.shape[2:]
+    if n.attr("storage_order", 0):  # the first dimension runs fastest
+        rest, at = places, []
+        for e in reversed(extents):
+            at.append(rest % e)
+            rest = rest // e
+        flat, scale = fb.full(places.shape, 0, dt.i64), 1
+        for place, e in zip(reversed(at), extents, strict=True):
+            flat, scale = flat + place * scale, scale * e
+        places = flat
+    size, count = prod(extents), x.shape[1]
+    found = fb.compute(places.shape, lambda b, c, *p: places[(b, c, *p)] + (b * count + c) * size)
+    return values.astype(x.dtype), found.astype(dt.i64)
+
+
+def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
+    h = w.position(p, r)
+    return (h >= -w.before) & (h < w.extent + w.after) if padded else (h >= 0) & (h < w.extent)
+
+
+@onnx("AveragePool")
+def average_pool(n: Call, x: Value) -> Value:
+    """mean over windows; padding counts, or does not"""
+    windows, padded = _windows(n, x), bool(n.attr("count_include_pad", 0))
+    r = fb.axes(*(w.kernel for w in windows))
+    total = fb.compute(
+        (*x.shape[:2], *(w.count for w in windows)),
+        lambda b, c, *p: fb.sum(read(x, (b, c), windows, p, r, 0), over=r),
+    )
+
+    def many(*p: Any) -> Any:
+        holds: Any = None
+        for w, a, s in zip(windows, p, r, strict=True):
+            inside = _inside(w, a, s, padded)
+            holds = inside if holds is None else holds & inside
+        return fb.sum(fb.where(holds, 1.0, 0.0), over=r)
+
+    count = fb.compute(tuple(w.count for w in windows), many)
+    return (total / count).astype(x.dtype)
+
+
+@onnx("LpPool")
+def lp_pool(n: Call, x: Value) -> Value:
+    """(sum over windows of |x|**p)**(1/p)"""
+    windows, p_ = _windows(n, x), float(n.attr("p", 2))
+    r = fb.axes(*(w.kernel for w in windows))
+
+    def total(b: Any, c: Any, *p: Any) -> Any:
+        e = fb.abs(read(x, (b, c), windows, p, r, 0.0))
+        return fb.sum(e * e if p_ == 2 else e if p_ == 1 else e**p_, over=r)
+
+    y = fb.compute((*x.shape[:2], *(w.count for w in windows)), total)
+    return (y if p_ == 1 else fb.sqrt(y) if p_ == 2 else y ** (1 / p_)).astype(x.dtype)
+
+
+def _over_places(name: str, formula: str, f: Callable[..., Value]) -> None:
+    enter(name, formula, lambda n, x: f(x, tuple(range(2, x.ndim)), True).astype(x.dtype), "pooling")
+
+
+_over_places("GlobalAveragePool", "mean over all places", F.mean)
+_over_places("GlobalMaxPool", "max over all places", F.amax)
+
+
+@onnx("GlobalLpPool")
+def global_lp_pool(n: Call, x: Value) -> Value:
+    """(sum over all places of |x|**p)**(1/p)"""
+    return F.norm(x, float(n.attr("p", 2)), tuple(range(2, x.ndim)), True).astype(x.dtype)
+
+
+@onnx("MaxUnpool", static=(2,))
+def max_unpool(n: Call, x: Value, places: Value, shape: Value | None = None) -> Value:
+    """zeros with x at the places that MaxPool gives"""
+    kernel = n.attr("kernel_shape")
+    rank = len(kernel)
+    steps, pads = n.attr("strides", (1,) * rank), n.attr("pads", (0,) * 2 * rank)
+    least = [(e - 1) * s + k - pads[d] - pads[d + rank] for d, (e, s, k) in enumerate(
+        zip(x.shape[2:], steps, kernel, strict=True))]  # fmt: skip
+    small = (*x.shape[:2], *least)
+    out = small if shape is None else n.ints(shape, "the shape of MaxUnpool")
+    flat = fb.full((prod(out),), 0, x.dtype)
+    k = places.reshape((-1,)).astype(dt.i64)
+    if out != small:
+        # Places are those in the smallest tensor; the rows of the given one are longer.
+        rest, moved, scale = k, fb.full(k.shape, 0, dt.i64), 1
+        for e, whole in zip(reversed(small), reversed(out), strict=True):
+            moved, rest, scale = moved + rest % e * scale, rest // e, scale * whole
+        k = moved
+    return F.scatter_add(flat, 0, k, x.reshape((-1,))).reshape(out).astype(x.dtype)
+
+
+@onnx("RoiAlign")
+def roi_align(n: Call, x: Value, rois: Value, batch: Value) -> Value:
+    """mean or max over a bin's samples of x between its four neighbours
+
+    Source: He et al. 2017, arXiv 1703.06870, section 3.
+    """
+    high, wide = n.attr("output_height", 1), n.attr("output_width", 1)
+    ratio, scale = n.attr("sampling_ratio", 0), float(n.attr("spatial_scale", 1.0))
+    half = n.version >= 16 and n.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    shift = 0.5 if half else 0.0
+    height, width = x.shape[2:]
+    if not ratio:
+        raise ShapeError("RoiAlign: sampling_ratio 0 takes as many samples as each region is large, which is not known")
+    corner = rois * scale - shift
+    extent = corner[:, 2:] - corner[:, :2]
+    extent = extent if half else fb.maximum(extent, 1.0)
+    k = batch.astype(dt.i64)
+
+    def sample(d: int, bins: int, size: int) -> tuple[Value, Value, Value, Value]:
+        """(inside, low place, high place, share of the high one) of each sample [roi, bin, sample]."""
+        column = 1 - d  # rois are x, y
+        at = fb.compute(
+            (rois.shape[0], bins, ratio),
+            lambda m, p, s: corner[m, column] + extent[m, column] / bins * (p + (s + 0.5) / float(ratio)),
+        )
+        inside = (at >= -1.0) & (at <= float(size))
+        place = fb.minimum(fb.maximum(at, 0.0), size - 1.0)
+        low = fb.stop_gradient(fb.floor(place))
+        return inside, low.astype(dt.i64), fb.minimum(low + 1.0, size - 1.0).astype(dt.i64), place - low
+
+    iv, lv, hv, sv = sample(0, high, height)
+    iu, lu, hu, su = sample(1, wide, width)
+    maximum = n.attr("mode", "avg") == "max"
+    s, t = fb.axes(ratio, ratio)
+
+    def element(m: Any, c: Any, p: Any, q: Any) -> Any:
+        a, b = (m, p, s), (m, q, t)
+        found = [
+            x[k[m], c, v[a], u[b]] * (sv[a] if v is hv else 1.0 - sv[a]) * (su[b] if u is hu else 1.0 - su[b])
+            for v in (lv, hv) for u in (lu, hu)
+        ]  # fmt: skip
+        inside = iv[a] & iu[b]
+        if maximum:
+            best = fb.maximum(fb.maximum(found[0], found[1]), fb.maximum(found[2], found[3]))
+            return fb.max(fb.where(inside, best, 0.0), over=(s, t))
+        total = found[0] + found[1] + found[2] + found[3]
+        return fb.sum(fb.where(inside, total, 0.0), over=(s, t)) / float(ratio * ratio)
+
+    return fb.compute((rois.shape[0], x.shape[1], high, wide), element).astype(x.dtype)
+
+
+@onnx("Col2Im", static=(1, 2))
+def col2im(n: Call, x: Value, image: Value, block: Value) -> Value:
+    """the sum of the blocks' elements at each place"""
+    extents, kernel = n.ints(image, "image_shape of Col2Im"), n.ints(block, "block_shape of Col2Im")
+    rank = len(extents)
+    steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
+    pads = pads_of(n, extents, kernel, steps, gaps)
+    windows = [
+        Window(e, k, s, lo, hi, g, "Col2Im")
+        for e, k, s, (lo, hi), g in zip(extents, kernel, steps, pads, gaps, strict=True)
+    ]
+    counts = tuple(w.count for w in windows)
+    channels = x.shape[1] // prod(kernel)
+    blocks = x.reshape((x.shape[0], channels, *kernel, *counts))
+
+    def unfolded(y: Value) -> Value:
+        return fb.compute(
+            blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0)
+        )
+
+    return transposed(unfolded, (x.shape[0], channels, *extents), blocks).astype(x.dtype)

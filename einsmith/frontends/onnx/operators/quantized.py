@@ -1,0 +1,152 @@
+"""Integers that stand for floats, (q - zero point)*scale: computed exactly, in whole numbers where the standard has
+whole numbers, rounded once, to the nearest, ties to even. Integers have no derivative.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ShapeError
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.axes import axis
+from einsmith.frontends.onnx.operators.casts import to_element
+from einsmith.frontends.onnx.operators.contractions import convolve
+from einsmith.frontends.onnx.table import onnx
+from einsmith.frontends.onnx.types import ELEMENTS, Element
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _spread(n: Call, s: Value, x: Value) -> Value:
+    """Scales or zero points as x has elements: one for all, one for each place of an axis, or one for each block."""
+    if not s.ndim or s.size == 1 and s.ndim <= 1:
+        return s.reshape(())
+    d, block = axis(n.attr("axis", 1), x.ndim), n.attr("block_size", 0)
+    if s.ndim == 1 and not block:
+        if s.shape[0] != x.shape[d]:
+            raise ShapeError(f"{s.shape[0]} scales or zero points for axis {d} of shape {x.shape}")
+        return s.reshape(tuple(x.shape[d] if k == d else 1 for k in range(x.ndim)))
+    if not block:
+        return s
+    return fb.compute(x.shape, lambda *i: s[(*i[:d], i[d] // block, *i[d + 1 :])])
+
+
+def limits(to: Element) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    bits = int(to.name.removeprefix("u").removeprefix("int"))
+    return (0, 2**bits - 1) if to.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _quantize(ratio: Value, zero: Value | None, to: Element) -> Value:
+    """The nearest integers of ratio + zero within the type's range."""
+    low, high = limits(to)
+    whole = F.round(ratio)
+    if zero is not None:
+        whole = whole + zero.astype(whole.dtype)
+    return fb.minimum(fb.maximum(whole, float(low)), float(high)).astype(dt.i32).astype(to.dtype)
+
+
+@onnx("QuantizeLinear")
+def quantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Value:
+    """round(x/scale) + zero point, within the range of the type; of float8, the nearest of x/scale"""
+    to = n.result()
+    s = _spread(n, scale, x)
+    precision = n.attr("precision", 0)
+    wide = {0: dt.promote(dt.f32, x.dtype) if x.dtype.is_float else dt.f32, 1: dt.f32, 10: dt.f16, 11: dt.f64,
+            16: dt.bf16}[precision]  # fmt: skip
+    if not precision and scale.dtype is dt.f16:
+        wide = dt.f16
+    ratio = x.astype(wide) / s.astype(wide)
+    if to.is_float:
+        return to_element(ratio.astype(dt.f32), to, bool(n.attr("saturate", 1)))
+    offset = None if zero is None else _spread(n, zero, x)
+    return _quantize(ratio.astype(wide.arithmetic), offset, to)
+
+
+@onnx("DequantizeLinear")
+def dequantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Value:
+    """(x - zero point)*scale"""
+    if x.dtype.is_float:  # float8, whose zero point is 0
+        return (x * _spread(n, scale, x).astype(dt.f32)).astype(n.dtype)
+    whole = x.astype(dt.i64 if x.dtype.bits >= 32 else dt.i32)
+    if zero is not None:
+        whole = whole - _spread(n, zero, x).astype(whole.dtype)
+    return (whole.astype(dt.f32) * _spread(n, scale, x).astype(dt.f32)).astype(n.dtype)
+
+
+@onnx("DynamicQuantizeLinear")
+def dynamic_quantize(n: Call, x: Value) -> tuple[Value, Value, Value]:
+    """(round(x/scale) + zero, scale, zero) with scale = (max(x, 0) - min(x, 0))/255, zero = round(-min(x, 0)/scale)"""
+    flat = fb.stop_gradient(x.reshape((-1,)))
+    top, low = fb.maximum(F.amax(flat, 0), 0.0), fb.minimum(F.amin(flat, 0), 0.0)
+    scale = (fb.where(top == low, 1.0, top - low) / 255.0).astype(dt.f32)
+    zero = fb.minimum(fb.maximum(F.round(0.0 - low / scale), 0.0), 255.0)
+    return _quantize(x / scale, zero, ELEMENTS["uint8"]), scale, zero.astype(dt.i32).astype(dt.u8)
+
+
+def _shifted(x: Value, zero: Value | None, shape: Any = None) -> Value:
+    """x less its zero point, as int32."""
+    y = x.astype(dt.i32)
+    if zero is None:
+        return y
+    return y - (zero.reshape(shape) if shape is not None and zero.size > 1 else zero.reshape(()) if zero.size == 1
+                else zero).astype(dt.i32)  # fmt: skip
+
+
+def _columns(v: Value | None, b: Value) -> Any:
+    """The shape of scales or zero points of b's columns."""
+    return None if v is None or v.ndim > 1 else (*(1,) * (b.ndim - 1), v.size)
+
+
+def _rows(v: Value | None, a: Value) -> Any:
+    return None if v is None or v.ndim > 1 else (*(1,) * (a.ndim - 2), v.size, 1)
+
+
+@onnx("MatMulInteger")
+def matmul_integer(n: Call, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
+    """sum[k]((a[.., i, k] - za)*(b[.., k, j] - zb)) in int32"""
+    return fb.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b))).astype(dt.i32)
+
+
+@onnx("ConvInteger")
+def conv_integer(n: Call, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None) -> Value:
+    """the convolution of x - zx and w - zw in int32; padding is zx"""
+    return convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), None).astype(dt.i32)
+
+
+def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, to: Element) -> Value:
+    """Whole sums as integers of another scale."""
+    factor = (sa.astype(dt.f32) * sb.astype(dt.f32) / sy.astype(dt.f32)).astype(dt.f32)
+    return _quantize(y.astype(dt.f32) * factor, zero, to)
+
+
+@onnx("QLinearMatMul")
+def qlinear_matmul(
+    n: Call, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
+) -> Value:
+    """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, within the range of the type"""
+    y = fb.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b)))
+
+    def shaped(v: Value, shape: Any) -> Value:
+        return v.reshape(()) if v.size == 1 else v.reshape(shape) if shape is not None else v
+
+    return _requantize(
+        y, shaped(sa, _rows(sa, a)), shaped(sb, _columns(sb, b)), shaped(sy, _rows(sy, a)), shaped(zy, _rows(zy, a)),
+        n.result(),
+    )  # fmt: skip
+
+
+@onnx("QLinearConv")
+def qlinear_conv(
+    n: Call, x: Value, sx: Value, zx: Value, w: Value, sw: Value, zw: Value, sy: Value, zy: Value,
+    bias: Value | None = None,
+) -> Value:  # fmt: skip
+    """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, within the range of the type"""
+    y = convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), bias)
+    channels = (1, -1, *(1,) * (w.ndim - 2))
+    return _requantize(
+        y, sx.reshape(()), sw.reshape(()) if sw.size == 1 else sw.reshape(channels), sy.reshape(()), zy.reshape(()),
+        n.result(),
+    )  # fmt: skip

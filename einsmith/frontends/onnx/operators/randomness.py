@@ -1,0 +1,66 @@
+"""Random numbers: by Einsmith's own generator, each node with a stream of its own; `seed` is not looked at, numbers are
+those of the training step's seed, or of es.manual_seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.frontends.aten import TABLE as ATEN
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.table import enter, onnx
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+RANDOM = (
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
+)  # fmt: skip
+"""Operators that draw: of two steps of a loop each draws its own."""
+
+
+def _normal(n: Call, shape: Sequence[int], dtype: DType) -> Value:
+    z = ATEN["randn.default"].run(tuple(shape), dt.f32)
+    return (z * float(n.attr("scale", 1.0)) + float(n.attr("mean", 0.0))).astype(dtype)
+
+
+def _uniform(n: Call, shape: Sequence[int], dtype: DType) -> Value:
+    low, high = float(n.attr("low", 0.0)), float(n.attr("high", 1.0))
+    return (ATEN["rand.default"].run(tuple(shape), dt.f32) * (high - low) + low).astype(dtype)
+
+
+def _both(name: str, formula: str, f: Callable[..., Value]) -> None:
+    def of_shape(n: Call) -> Any:
+        return f(n, n.attr("shape"), n.dtype)
+
+    def like(n: Call, x: Value) -> Any:
+        return f(n, x.shape, n.dtype)
+
+    enter(name, formula, of_shape)
+    enter(f"{name}Like", f"{formula}, in the shape of x", like)
+
+
+_both("RandomNormal", "normal numbers of a mean and a deviation", _normal)
+_both("RandomUniform", "uniform numbers in [low, high)", _uniform)
+
+
+@onnx("Bernoulli")
+def bernoulli(n: Call, p: Value) -> Value:
+    """1 with probability p, else 0"""
+    u = ATEN["rand.default"].run(p.shape, dt.f32)
+    return fb.where(u < p.astype(dt.f32), 1, 0).astype(n.dtype)
+
+
+@onnx("Multinomial")
+def multinomial(n: Call, x: Value) -> Value:
+    """classes drawn by their unnormalized logarithms of probability: the largest of x minus log(-log(u))"""
+    count = n.attr("sample_size", 1)
+    u = ATEN["rand.default"].run((x.shape[0], count, x.shape[1]), dt.f64)
+    (k,) = fb.axes(x.shape[1])
+    tiny = 2.0**-40
+
+    def best(b: Any, s: Any) -> Any:
+        return fb.argmax(fb.cast(x[b, k], dt.f64) - fb.log(-fb.log(u[b, s, k] + tiny) + tiny), over=k)
+
+    return fb.compute((x.shape[0], count), best).astype(n.dtype)

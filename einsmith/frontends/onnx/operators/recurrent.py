@@ -1,0 +1,214 @@
+"""Recurrent layers, each in one direction one formula, whose carried tensors read themselves at the step before: not
+unrolled, and so as quick to compile for a thousand steps as for ten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.activations import DEFAULTS
+from einsmith.frontends.onnx.table import onnx
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.lang.op import Operator, op
+
+_TEXTS = {
+    "relu": "relu(@)", "tanh": "tanh(@)", "sigmoid": "sigmoid(@)", "affine": "({a}*@ + {b})",
+    "leakyrelu": "where(@ < 0, {a}*@, @)", "thresholdedrelu": "where(@ > {a}, @, 0)", "scaledtanh": "({a}*tanh({b}*@))",
+    "hardsigmoid": "min(max({a}*@ + {b}, 0), 1)", "elu": "where(@ < 0, {a}*(exp(@) - 1), @)",
+    "softsign": "(@/(1 + abs(@)))", "softplus": "(max(@, 0) + log(1 + exp(-abs(@))))",
+}  # fmt: skip
+"""Activations of @ with their parameters."""
+
+_RNN = """
+    p[t,b,k] = sum[i](x[t,b,i]*W[k,i]) + Wb[k] + Rb[k]
+    a[t,b,k] = clip(p[t,b,k] + sum[j](prev(h,j)*R[k,j]))
+    h[t,b,k] = steps(h, f(a[t,b,k]))
+    return h
+"""
+_GRU = """
+    p[t,b,n] = sum[i](x[t,b,i]*W[n,i]) + Wb[n]
+    az[t,b,k] = clip(p[t,b,0*H+k] + sum[j](prev(h,j)*R[0*H+k,j]) + Rb[0*H+k])
+    ar[t,b,k] = clip(p[t,b,H+k] + sum[j](prev(h,j)*R[H+k,j]) + Rb[H+k])
+    z[t,b,k] = f(az[t,b,k])
+    r[t,b,k] = f(ar[t,b,k])
+    ah[t,b,k] = clip(p[t,b,2*H+k] + INNER)
+    h[t,b,k] = steps(h, (1 - z[t,b,k])*g(ah[t,b,k]) + z[t,b,k]*prev(h,k))
+    return h
+"""
+_RESET = {
+    False: "sum[j](r[t,b,j]*prev(h,j)*R[2*H+k,j]) + Rb[2*H+k]",
+    True: "r[t,b,k]*(sum[j](prev(h,j)*R[2*H+k,j]) + Rb[2*H+k])",
+}
+"""Whether the reset gate is applied before the product, or after it (linear_before_reset)."""
+_LSTM = """
+    p[t,b,n] = sum[i](x[t,b,i]*W[n,i]) + Wb[n] + Rb[n]
+    q[t,b,n] = p[t,b,n] + sum[j](prev(h,j)*R[n,j])
+    ai[t,b,k] = clip(q[t,b,0*H+k] + P[0*H+k]*prev(c,k))
+    af[t,b,k] = clip(q[t,b,2*H+k] + P[2*H+k]*prev(c,k))
+    ag[t,b,k] = clip(q[t,b,3*H+k])
+    gi[t,b,k] = f(ai[t,b,k])
+    u[t,b,k] = FORGET*prev(c,k) + gi[t,b,k]*g(ag[t,b,k])
+    ao[t,b,k] = clip(q[t,b,H+k] + P[H+k]*u[t,b,k])
+    c[t,b,k] = steps(c, u[t,b,k])
+    h[t,b,k] = steps(h, f(ao[t,b,k])*l(u[t,b,k]))
+    return h, c
+"""
+
+
+def _calls(text: str, name: str) -> tuple[str, list[str], str] | None:
+    """What stands before the first call of `name`, its arguments, and what stands behind."""
+    for n in range(len(text)):
+        if text.startswith(f"{name}(", n) and (n == 0 or not (text[n - 1].isalnum() or text[n - 1] == "_")):
+            depth, begin, args = 0, n + len(name) + 1, []
+            for m in range(begin, len(text)):
+                c = text[m]
+                if c in "([":
+                    depth += 1
+                elif c in ")]" and depth:
+                    depth -= 1
+                elif c == ")" or (c == "," and not depth):
+                    args.append(text[begin:m].strip())
+                    begin = m + 1
+                    if c == ")":
+                        return text[:n], args, text[m + 1 :]
+    return None
+
+
+def _expanded(text: str, name: str, make: Any) -> str:
+    """The text with every call of `name` in its place what `make` gives of the arguments."""
+    out = ""
+    while (found := _calls(text, name)) is not None:
+        before, args, text = found
+        out += before
+        text = make(*args) + text
+    return out + text
+
+
+@lru_cache(maxsize=64)
+def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: bool, reverse: bool) -> Operator:
+    """The operator of a direction."""
+    begins, before = ("t < x.shape[0]-1", "t+1") if reverse else ("t > 0", "t-1")
+
+    def held(state: str, value: str) -> str:
+        return f"where(t < lengths[b], {value}, {previous(state, 'k')})" if lengths else f"({value})"
+
+    def previous(state: str, k: str) -> str:
+        return f"where({begins}, {state}[{before},b,{k}], {state}0[b,{k}])"
+
+    for name, activation in zip(("f", "g", "l"), activations, strict=False):
+        text = _expanded(text, name, lambda e, a=activation: a.replace("@", f"({e})"))
+    text = _expanded(text, "steps", held)
+    text = _expanded(text, "prev", previous)
+    text = _expanded(text, "clip", lambda e: f"min(max({e}, {-clip!r}), {clip!r})" if clip else f"({e})")
+    return op(text)
+
+
+def _activations(n: Call, count: int, defaults: Sequence[str], d: int) -> tuple[str, ...]:
+    """The activations of direction d, as texts of @."""
+    names = n.attr("activations") or tuple(defaults) * 2
+    alphas, betas = list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))
+    found = []
+    known = {k.lower(): v for k, v in DEFAULTS.items()}
+    for m, name in enumerate(names):
+        low = name.lower()
+        if low not in _TEXTS:
+            raise ArgumentError(f"activation {name!r} is none of {', '.join(_TEXTS)}")
+        a, b = known.get(low, (0.0, 0.0))
+        if "{a}" in _TEXTS[low] and alphas:
+            a = alphas.pop(0)
+        if "{b}" in _TEXTS[low] and betas:
+            b = betas.pop(0)
+        if d * count <= m < (d + 1) * count:
+            found.append(_TEXTS[low].format(a=repr(float(a)), b=repr(float(b))))
+    return tuple(found)
+
+
+def _run(
+    n: Call, text: str, gates: int, defaults: Sequence[str], states: Sequence[str], x: Value, w: Value, r: Value,
+    bias: Value | None, lengths: Value | None, initial: Sequence[Value | None], peepholes: Value | None = None,
+) -> tuple[Value, ...]:  # fmt: skip
+    """(Y [T, D, B, H], the last of each state [D, B, H])."""
+    layout, direction = n.attr("layout", 0), n.attr("direction", "forward")
+    if layout:
+        x = x.transpose(1, 0, 2)
+        initial = [None if v is None else v.transpose(1, 0, 2) for v in initial]
+    directions, hidden = w.shape[0], r.shape[-1]
+    (steps, batch, size), kind = x.shape, x.dtype
+    if direction not in ("forward", "reverse", "bidirectional") or directions != 1 + (direction == "bidirectional"):
+        raise ArgumentError(f"direction {direction!r} and W of shape {w.shape} do not go together")
+    if w.shape != (directions, gates * hidden, size) or r.shape != (directions, gates * hidden, hidden):
+        raise ShapeError(f"W of shape {w.shape} and R of shape {r.shape} do not fit X of shape {x.shape}")
+    outputs: list[Value] = []
+    last: list[list[Value]] = [[] for _ in states]
+    for d in range(directions):
+        reverse = direction == "reverse" or d == 1
+        run = _operator(
+            text, _activations(n, len(defaults), defaults, d), float(n.attr("clip", 0.0)), lengths is not None, reverse
+        )
+        both = fb.full((2 * gates * hidden,), 0.0, kind) if bias is None else bias[d]
+        given: dict[str, Any] = {
+            "x": x, "W": w[d], "R": r[d], "Wb": both[: gates * hidden], "Rb": both[gates * hidden :],
+        }  # fmt: skip
+        for name, v in zip(states, initial, strict=True):
+            given[f"{name}0"] = fb.full((batch, hidden), 0.0, kind) if v is None else v[d]
+        if "P[" in text:
+            given["P"] = fb.full((3 * hidden,), 0.0, kind) if peepholes is None else peepholes[d]
+        if lengths is not None:
+            given["lengths"] = lengths.astype(dt.i32)
+        if gates > 1:
+            given["H"] = hidden
+        out = run(**given)
+        sequences = out if isinstance(out, tuple) else (out,)
+        y = sequences[0]
+        if lengths is not None:
+            y = fb.compute(y.shape, lambda t, b, k, y=y: fb.where(t < lengths[b], y[t, b, k], 0.0))
+        outputs.append(y)
+        for found, s in zip(last, sequences, strict=True):
+            found.append(s[0 if reverse else steps - 1])
+    ys, ends = F.stack(outputs, 1), [F.stack(found, 0) for found in last]
+    if layout:
+        ys, ends = ys.transpose(2, 0, 1, 3), [e.transpose(1, 0, 2) for e in ends]
+    return tuple(v.astype(kind) for v in (ys, *ends))
+
+
+@onnx("RNN")
+def rnn(
+    n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    h0: Value | None = None,
+) -> tuple[Value, ...]:  # fmt: skip
+    """h[t] = f(W*x[t] + Wb + R*h[t-1] + Rb)"""
+    return _run(n, _RNN, 1, ("Tanh",), ("h",), x, w, r, bias, lengths, (h0,))
+
+
+@onnx("GRU")
+def gru(
+    n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    h0: Value | None = None,
+) -> tuple[Value, ...]:  # fmt: skip
+    """h[t] = (1 - z)*g(p + r*q) + z*h[t-1], of z, r = f(W*x[t] + R*h[t-1] + b), the reset gate before its product or
+    after it"""
+    text = _GRU.replace("INNER", _RESET[bool(n.attr("linear_before_reset", 0))])
+    return _run(n, text, 3, ("Sigmoid", "Tanh"), ("h",), x, w, r, bias, lengths, (h0,))
+
+
+@onnx("LSTM")
+def lstm(
+    n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    h0: Value | None = None, c0: Value | None = None, peepholes: Value | None = None,
+) -> tuple[Value, ...]:  # fmt: skip
+    """c[t] = f(af)*c[t-1] + f(ai)*g(ag), h[t] = f(ao)*l(c[t]), of ai, ao, af, ag = W*x[t] + R*h[t-1] + b, with
+    peepholes P*c"""
+    text = _LSTM.replace("FORGET", "(1 - gi[t,b,k])" if n.attr("input_forget", 0) else "f(af[t,b,k])")
+    if n.attr("input_forget", 0):
+        text = "\n".join(line for line in text.split("\n") if "af[" not in line)
+    if peepholes is None:
+        for gate in ("0*H+k", "2*H+k", "H+k"):
+            for state in ("prev(c,k)", "u[t,b,k]"):
+                text = text.replace(f" + P[{gate}]*{state}", "")
+    return _run(n, text, 4, ("Sigmoid", "Tanh", "Tanh"), ("h", "c"), x, w, r, bias, lengths, (h0, c0), peepholes)

@@ -1,0 +1,219 @@
+"""Other extents by interpolation: scales are known as a program is compiled, and so are the places that are read."""
+
+from __future__ import annotations
+
+from math import ceil, floor
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError, ShapeError
+from einsmith.frontends.aten.sampling import _cubic, _linear, _reflected
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.axes import axis
+from einsmith.frontends.onnx.operators.casts import as_float
+from einsmith.frontends.onnx.table import onnx
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[float, float]) -> float:
+    """The place along the input that place p of the output stands for."""
+    whole = scale * n
+    if mode == "align_corners":
+        return 0.0 if whole == 1 else p * (n - 1) / (whole - 1)
+    if mode == "asymmetric":
+        return p / scale
+    if mode == "tf_crop_and_resize":
+        low, high = roi
+        middle = (high - low) * (n - 1)
+        return low * (n - 1) + (middle / 2 if whole == 1 else p * middle / (whole - 1))
+    at = (p + 0.5) / scale - 0.5
+    if mode == "pytorch_half_pixel":
+        return -0.5 if whole == 1 else at
+    if mode == "half_pixel_symmetric":
+        return n / 2 * (1 - count / whole) + at
+    if mode != "half_pixel":
+        raise ArgumentError(f"coordinate_transformation_mode {mode!r} is none of the standard's")
+    return at
+
+
+def _near(at: float, how: str) -> int:
+    rounding = {
+        "round_prefer_floor": lambda v: ceil(v - 0.5), "round_prefer_ceil": lambda v: floor(v + 0.5),
+        "floor": floor, "ceil": ceil,
+    }  # fmt: skip
+    if how not in rounding:
+        raise ArgumentError(f"nearest_mode {how!r} is none of {', '.join(rounding)}")
+    return rounding[how](at)
+
+
+def _kernel(mode: str, a: float, d: float) -> float:
+    d = abs(d)
+    if mode == "linear":
+        return max(0.0, 1 - d)
+    if d <= 1:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else 0.0
+
+
+def _taps(
+    n: Call, extent: int, count: int, scale: float, roi: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(places [count, taps], weights [count, taps], whether they lie inside [count]) of one dimension."""
+    mode = n.attr("mode", "nearest")
+    how = n.attr("coordinate_transformation_mode", "half_pixel" if n.version >= 11 else "asymmetric")
+    if n.version < 11:
+        how = "asymmetric"
+    where = [_origin(how, p, extent, scale, count, roi) for p in range(count)]
+    inside = np.array([how != "tf_crop_and_resize" or 0 <= at <= extent - 1 for at in where])
+    if mode == "nearest":
+        rule = n.attr("nearest_mode", "round_prefer_floor" if n.version >= 11 else "floor")
+        places = np.array([[min(max(_near(at, rule), 0), extent - 1)] for at in where]).reshape(count, 1)
+        return places, np.ones(places.shape), inside
+    if mode not in ("linear", "cubic"):
+        raise ArgumentError(f"mode {mode!r} is none of nearest, linear, cubic")
+    a = float(n.attr("cubic_coeff_a", -0.75))
+    antialias = bool(n.attr("antialias", 0))
+    narrow = min(scale, 1.0) if antialias else 1.0
+    reach = ceil((1 if mode == "linear" else 2) / narrow)
+    rows, weights = [], []
+    for at in where:
+        near = np.arange(floor(at) - reach + 1, floor(at) + reach + 1)
+        w = np.array([_kernel(mode, a, (k - at) * narrow) for k in near])
+        if n.attr("exclude_outside", 0):
+            w = np.where((near >= 0) & (near < extent), w, 0.0)
+        if antialias or n.attr("exclude_outside", 0):
+            w = w / w.sum()
+        rows.append(np.clip(near, 0, extent - 1))
+        weights.append(w)
+    return np.array(rows).reshape(count, -1), np.array(weights).reshape(count, -1), inside
+
+
+def _along(n: Call, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -> Value:
+    """The sums of the places' elements along d."""
+    count, taps = places.shape
+    shape = (*x.shape[:d], count, *x.shape[d + 1 :])
+    even = np.arange(count) * x.shape[d] // max(count, 1)
+    if taps == 1:
+        if (places[:, 0] == even).all():
+            a, b = x.shape[d], count
+            return fb.compute(shape, lambda *i: x[(*i[:d], i[d] * a // b, *i[d + 1 :])])
+        k = n.constant(places[:, 0], dt.i64)
+        return fb.compute(shape, lambda *i: x[(*i[:d], k[i[d]], *i[d + 1 :])])
+    k, w = n.constant(places, dt.i64), n.constant(weights, x.dtype)
+    (r,) = fb.axes(taps)
+    return fb.compute(shape, lambda *i: fb.sum(x[(*i[:d], k[i[d], r], *i[d + 1 :])] * w[i[d], r], over=r))
+
+
+@onnx("Resize", static=(1, 2, 3))
+def resize(
+    n: Call, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
+) -> Value:
+    """sums of neighbours, weighted by where an output's place lies among them: the nearest, two or four a dimension, or
+    as many as a smaller extent takes"""
+    if n.version < 11:
+        roi, scales = None, roi
+    listed = n.attr("axes", tuple(range(x.ndim)))
+    dims = tuple(axis(d, x.ndim) for d in listed)
+    factors = None if scales is None else n.static(scales, "scales of Resize").astype(np.float64).reshape(-1)
+    wanted = None if sizes is None else n.ints(sizes, "sizes of Resize")
+    region = None if roi is None else n.static(roi, "roi of Resize").astype(np.float64).reshape(-1)
+    if wanted:
+        ratio = [w / x.shape[d] for w, d in zip(wanted, dims, strict=True)]
+        policy = n.attr("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            one = min(ratio) if policy == "not_larger" else max(ratio)
+            ratio = [one] * len(dims)
+            wanted = tuple(floor(one * x.shape[d] + 0.5) for d in dims)
+    elif factors is not None and factors.size:
+        ratio = list(factors)
+        wanted = tuple(floor(s * x.shape[d]) for s, d in zip(ratio, dims, strict=True))
+    else:
+        raise ShapeError("Resize needs scales or sizes")
+    kind, y = x.dtype, x
+    outside: Any = None
+    if n.attr("mode", "nearest") != "nearest":
+        y = as_float(x)
+    for m, d in enumerate(dims):
+        if ratio[m] == 1 and wanted[m] == x.shape[d] and (region is None or not region.size):
+            continue
+        part = (0.0, 1.0) if region is None or not region.size else (region[m], region[m + len(dims)])
+        places, weights, inside = _taps(n, x.shape[d], wanted[m], float(ratio[m]), part)
+        y = _along(n, y, d, places, weights)
+        if not inside.all():
+            mask = n.constant(inside, dt.bool_).reshape(tuple(wanted[m] if k == d else 1 for k in range(x.ndim)))
+            outside = ~mask if outside is None else outside | ~mask
+    if outside is not None:
+        y = fb.where(outside, float(n.attr("extrapolation_value", 0.0)), y)
+    return (F.round(y) if kind.is_int and y.dtype.is_float else y).astype(kind)
+
+
+@onnx("Upsample", static=(1,))
+def upsample(n: Call, x: Value, scales: Value | None = None) -> Value:
+    """as Resize, of the places p/scale"""
+    factors = n.attr("scales") if scales is None else n.static(scales, "scales of Upsample").reshape(-1)
+    y = x
+    for d, s in enumerate(factors):
+        if s != 1:
+            places, weights, _ = _taps(n, x.shape[d], floor(float(s) * x.shape[d]), float(s), (0.0, 1.0))
+            y = _along(n, y, d, places, weights)
+    return y.astype(x.dtype)
+
+
+@onnx("GridSample")
+def grid_sample(n: Call, x: Value, grid: Value) -> Value:
+    """x[b, c, ..] at the places of grid in [-1, 1], of the nearest, or of two or four neighbours a dimension
+
+    Source: Jaderberg et al. 2015, arXiv 1506.02025.
+    """
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.attr("mode", "linear"), n.attr("mode", "linear"))
+    padding, corners = n.attr("padding_mode", "zeros"), bool(n.attr("align_corners", 0))
+    extents, rank = x.shape[2:], x.ndim - 2
+    out = grid.shape[1:-1]
+    wide = grid if grid.dtype.bits >= 32 else grid.astype(dt.f32)
+
+    def kept(p: Value, e: int) -> Value:
+        if padding == "reflection":
+            p = _reflected(p, e, corners)
+        return p if padding == "zeros" else fb.minimum(fb.maximum(p, 0.0), e - 1.0)
+
+    sides: list[list[tuple[Value, Value]]] = []
+    for d, e in enumerate(extents):
+        g = wide[..., rank - 1 - d]
+        at = (g + 1.0) * 0.5 * (e - 1.0) if corners else ((g + 1.0) * float(e) - 1.0) * 0.5
+        if mode == "nearest":
+            near = fb.stop_gradient(F.round(kept(at, e)))
+            found = [(near, F.ones_like(near))]
+        else:
+            at = kept(at, e) if mode == "linear" else at
+            first = fb.stop_gradient(fb.floor(at))
+            weights = _linear(at - first) if mode == "linear" else _cubic(at - first)
+            found = [(first + float(k), w) for k, w in weights]
+        # The neighbours of a place inside may lie outside.
+        sides.append([(kept(p, e), w) for p, w in found])
+
+    def corners_of(d: int) -> list[tuple[list[Value], Value | None]]:
+        if d == rank:
+            return [([], None)]
+        return [
+            ([p, *rest], w if other is None else w * other) for p, w in sides[d] for rest, other in corners_of(d + 1)
+        ]
+
+    total: Any = None
+    for places, weight in corners_of(0):
+        inside: Any = None
+        for p, e in zip(places, extents, strict=True):
+            holds = (p >= 0) & (p <= e - 1.0)
+            inside = holds if inside is None else inside & holds
+        at = [fb.where(inside, p, 0.0).astype(dt.i64) for p in places]
+
+        def element(b: Any, c: Any, *i: Any, at: Any = at, inside: Any = inside, w: Any = weight) -> Any:
+            here = (b, *i)
+            return fb.where(inside[here], x[(b, c, *(p[here] for p in at))] * w[here], 0.0)
+
+        term = fb.compute((*x.shape[:2], *out), element)
+        total = term if total is None else total + term
+    return total.astype(x.dtype)

@@ -1,0 +1,127 @@
+"""Signals: discrete Fourier transforms as products with sines and cosines, and filters of the mel scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ShapeError
+from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.operators.axes import axis, turned, turned_back
+from einsmith.frontends.onnx.table import onnx
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+def _waves(n: Call, length: int, bins: int, sign: int, dtype: Any, scale: float = 1.0) -> tuple[Value, Value]:
+    """(cosines, sines) [length, bins] of sign*2*pi*k*t/length: the product k*t is reduced first, so that all digits
+    stay."""
+    turns = np.outer(np.arange(length), np.arange(bins)) % length / length
+    angle = 2 * np.pi * turns
+    return n.constant(np.cos(angle) * scale, dtype), n.constant(sign * np.sin(angle) * scale, dtype)
+
+
+def _parts(x: Value) -> tuple[Value, Value | None]:
+    """The real and the imaginary part of [.., 1] or [.., 2]."""
+    if x.shape[-1] not in (1, 2):
+        raise ShapeError(f"the last dimension of shape {x.shape} is real and imaginary part, one or two")
+    return x[..., 0], x[..., 1] if x.shape[-1] == 2 else None
+
+
+def _transform(re: Value, im: Value | None, cosine: Value, sine: Value) -> tuple[Value, Value]:
+    real, imaginary = fb.matmul(re, cosine), fb.matmul(re, sine)
+    if im is None:
+        return real, imaginary
+    return real - fb.matmul(im, sine), imaginary + fb.matmul(im, cosine)
+
+
+def _resized(x: Value, length: int) -> Value:
+    """The first `length` along the last dimension, zeros behind what there is."""
+    extent = x.shape[-1]
+    if length == extent:
+        return x
+    return x[..., :length] if length < extent else F.pad(x, (0, length - extent))
+
+
+@onnx("DFT", static=(1, 2))
+def dft(n: Call, x: Value, given: Value | None = None, along: Value | None = None) -> Value:
+    """sum[t](x[t]*exp(-2*pi*i*k*t/n)), its inverse, or the first half of it"""
+    place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.ints(along, "axis of DFT")[0]
+    d = axis(place, x.ndim)
+    inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
+    re, im = (None if v is None else turned(v, d) for v in _parts(x))
+    assert re is not None
+    extent = re.shape[-1]
+    if inverse and onesided:
+        length = 2 * (extent - 1) if given is None else n.ints(given, "the length of DFT")[0]
+        half = length // 2 + 1
+        re, im = _resized(re, half), None if im is None else _resized(im, half)
+        # The other half is the conjugate of this one.
+        mirror = [length - k for k in range(half, length)]
+        k = n.constant(list(range(half)) + mirror, dt.i64)
+        re = F.index_select(re, re.ndim - 1, k)
+        if im is not None:
+            sign = n.constant([1.0] * half + [-1.0] * len(mirror), x.dtype)
+            im = F.index_select(im, im.ndim - 1, k) * sign
+    else:
+        length = extent if given is None else n.ints(given, "the length of DFT")[0]
+        re, im = _resized(re, length), None if im is None else _resized(im, length)
+    bins = length // 2 + 1 if onesided and not inverse else length
+    scale = 1 / length if inverse else 1.0
+    cosine, sine = _waves(n, length, bins, 1 if inverse else -1, x.dtype, scale)
+    real, imaginary = _transform(re, im, cosine, sine)
+    if inverse and onesided:
+        return turned_back(real, d).reshape((*turned_back(real, d).shape, 1)).astype(x.dtype)
+    return F.stack([turned_back(real, d), turned_back(imaginary, d)], x.ndim - 1).astype(x.dtype)
+
+
+@onnx("STFT", static=(1, 3))
+def stft(
+    n: Call, x: Value, step: Value, window: Value | None = None, length: Value | None = None
+) -> Value:
+    """the transforms of windows of the signal, frame_step apart"""
+    if length is not None:
+        frame = n.ints(length, "frame_length of STFT")[0]
+    else:
+        frame = x.shape[1] if window is None else window.shape[0]
+    by = n.ints(step, "frame_step of STFT")[0]
+    re, im = _parts(x) if x.ndim == 3 else (x, None)
+    count = 1 + (re.shape[1] - frame) // by
+    bins = frame // 2 + 1 if n.attr("onesided", 1) else frame
+
+    def framed(v: Value | None) -> Value | None:
+        if v is None:
+            return None
+        return fb.compute(
+            (v.shape[0], count, frame),
+            lambda b, f, t: v[b, f * by + t] if window is None else v[b, f * by + t] * window[t],
+        )
+
+    cosine, sine = _waves(n, frame, bins, -1, x.dtype)
+    first = framed(re)
+    assert first is not None
+    return F.stack(list(_transform(first, framed(im), cosine, sine)), 3).astype(x.dtype)
+
+
+@onnx("MelWeightMatrix", static=(0, 1, 2, 3, 4))
+def mel_weights(n: Call, bands: Value, size: Value, rate: Value, low: Value, high: Value) -> Value:
+    """triangles whose corners are even on the mel scale, [size/2 + 1, bands]"""
+    count, length, sampling = (n.ints(v, "an input of MelWeightMatrix")[0] for v in (bands, size, rate))
+    edges = [float(n.static(v, "an input of MelWeightMatrix").reshape(-1)[0]) for v in (low, high)]
+    bins = length // 2 + 1
+    mels = [2595 * np.log10(1 + e / 700) for e in edges]
+    at = mels[0] + np.arange(count + 2) * ((mels[1] - mels[0]) / (count + 2))
+    places = (700 * (10 ** (at / 2595) - 1) * (length + 1) // sampling).astype(np.int64)
+    out = np.zeros((bins, count))
+    for b in range(count):
+        left, middle, right = places[b : b + 3]
+        if middle == left:
+            out[middle, b] = 1
+        else:
+            out[left : middle + 1, b] = (np.arange(left, middle + 1) - left) / (middle - left)
+        if right > middle:
+            out[middle:right, b] = (right - np.arange(middle, right)) / (right - middle)
+    return n.constant(out, n.dtype)

@@ -1,0 +1,95 @@
+"""Derivatives within a graph, and the updates of optimizers as operators (the domain ai.onnx.preview.training)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from einsmith.autodiff.sweep import gradients
+from einsmith.errors import ArgumentError
+from einsmith.expr.nodes import leaf
+from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.frontends.onnx.evaluate import Call, Scope, Several, run_nodes
+from einsmith.frontends.onnx.nodes import Node
+from einsmith.frontends.onnx.table import onnx
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+DOMAIN = "ai.onnx.preview.training"
+
+
+@onnx(f"{DOMAIN}.Gradient")
+def gradient(n: Call, *inputs: Value) -> Several:
+    """the derivatives of y with respect to xs, at these values of xs and zs, derived from the graph's formulas"""
+    xs, y = n.attr("xs"), n.attr("y")
+    names = (*xs, *n.attr("zs", ()))
+    if len(names) != len(inputs):
+        raise ArgumentError(f"{len(inputs)} values for {len(names)} names of xs and zs")
+    symbols = [Value(leaf(v.shape, v.dtype)) for v in inputs]
+    scope = Scope(n.scope.graph, dict(zip(names, symbols, strict=True)), n.scope)
+    needed: list[Node] = []
+    want = {y}
+    for node in reversed(n.scope.graph.nodes):
+        if want.intersection(node.outputs) - set(names):
+            needed.append(node)
+            want.update(node.inputs)
+            want.update(x for body in node.bodies for x in body.free)
+    run_nodes(needed[::-1], scope, n.context)
+    value = scope.value(y)
+    one = fb.full(value.shape, 1.0, value.dtype)
+    _, found = gradients([value.tensor], [one.tensor], [s.tensor for s in symbols[: len(xs)]])
+    back: dict[Any, Any] = {s.tensor: v.tensor for s, v in zip(symbols, inputs, strict=True)}
+    return Several(Value(t) for t in rebuild(found, back.get, {}))
+
+
+def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...]]], None]:
+    """An optimizer's operator: f(call, rate, step, x, g, *states) gives (x, *states) of one tensor."""
+
+    def add(f: Callable[..., tuple[Value, ...]]) -> None:
+        def run(n: Call, rate: Value, step: Value, *tensors: Value) -> Several:
+            groups = 2 + states
+            if len(tensors) % groups:
+                raise ArgumentError(f"{len(tensors)} tensors are not {groups} for each parameter")
+            m = len(tensors) // groups
+            columns = [tensors[k * m : (k + 1) * m] for k in range(groups)]
+            found = [f(n, rate.reshape(()), step.reshape(()), *row) for row in zip(*columns, strict=True)]
+            return Several(v.astype(tensors[0].dtype) for column in zip(*found, strict=True) for v in column)
+
+        run.__module__ = __name__
+        run.__doc__ = f.__doc__
+        onnx(f"{DOMAIN}.{name}")(run)
+
+    return add
+
+
+@_updates("Adagrad", 1)
+def adagrad(n: Call, rate: Value, step: Value, x: Value, g: Value, h: Value) -> tuple[Value, ...]:
+    """h + g*g, x - r/(1 + decay_factor*t)*g/(sqrt(h) + epsilon), of g + norm_coefficient*x"""
+    r = rate / (1.0 + step.astype(rate.dtype) * float(n.attr("decay_factor", 0.0)))
+    g = x * float(n.attr("norm_coefficient", 0.0)) + g
+    h = h + g * g
+    return x - r * g / (fb.sqrt(h) + float(n.attr("epsilon", 1e-6))), h
+
+
+@_updates("Momentum", 1)
+def momentum(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value) -> tuple[Value, ...]:
+    """v = alpha*v + beta*g, x - r*v, or x - r*(g + alpha*v), of g + norm_coefficient*x; beta is 1 at step 0"""
+    alpha, beta = float(n.attr("alpha")), float(n.attr("beta"))
+    g = x * float(n.attr("norm_coefficient", 0.0)) + g
+    v = v * alpha + g * fb.where(step > 0, beta, 1.0).astype(x.dtype)
+    return x - rate * (g + v * alpha if n.attr("mode") == "nesterov" else v), v
+
+
+@_updates("Adam", 2)
+def adam(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value, h: Value) -> tuple[Value, ...]:
+    """v = alpha*v + (1 - alpha)*g, h = beta*h + (1 - beta)*g*g, x - r*sqrt(1 - beta**t)/(1 - alpha**t)*v/(sqrt(h) +
+    epsilon), of g + norm_coefficient*x"""
+    alpha, beta = float(n.attr("alpha", 0.9)), float(n.attr("beta", 0.999))
+    g = x * float(n.attr("norm_coefficient", 0.0)) + g
+    v = v * alpha + g * (1 - alpha)
+    h = h * beta + g * g * (1 - beta)
+    t = fb.maximum(step, 1).astype(rate.dtype)
+    adjusted = rate * fb.sqrt(1.0 - fb.full((), beta, rate.dtype) ** t) / (1.0 - fb.full((), alpha, rate.dtype) ** t)
+    r = fb.where(step > 0, adjusted, rate)
+    x = x - r * v / (fb.sqrt(h) + float(n.attr("epsilon", 1e-6)))
+    return x * (1.0 - float(n.attr("norm_coefficient_post", 0.0))), v, h

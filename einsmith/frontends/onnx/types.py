@@ -1,0 +1,154 @@
+"""Element types of ONNX and how they are held: those that formulas have not, in wider ones that hold all their values.
+
+A result is brought back into the range of its type by `wrap` after every operator: uint16 is int32 modulo 2**16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.functional.common import pointwise
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element type. name: ONNX's, in small letters; dtype: what holds it; array: the name of its NumPy type, NumPy's
+    own or of ml_dtypes; wrap: what brings results into its range, None where the type is its own; convert: what makes
+    one of another type, given whether what is beyond its range becomes its greatest, where `wrap` does not."""
+
+    name: str
+    dtype: DType
+    array: str
+    wrap: Callable[[Value], Value] | None = None
+    convert: Callable[[Value, bool], Value] | None = None
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.is_float
+
+    def held(self, array: np.ndarray) -> np.ndarray:
+        """An array of this type as it is held."""
+        if self.dtype is dt.bf16:
+            return np.ascontiguousarray(array).view(dt.BFLOAT16).reshape(array.shape)
+        return np.array(array, self.dtype.numpy, order="C")
+
+    def given(self, array: np.ndarray) -> np.ndarray:
+        """What is held as an array of this type."""
+        if self.dtype is dt.bf16:
+            return np.ascontiguousarray(array).view(self.numpy).reshape(array.shape)
+        return array.astype(self.numpy) if self.foreign else array
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a wider type holds it."""
+        return self.wrap is not None or self.convert is not None
+
+    @property
+    def numpy(self) -> np.dtype:
+        if hasattr(np, self.array):
+            return np.dtype(self.array)
+        import ml_dtypes  # comes with onnx
+
+        return np.dtype(getattr(ml_dtypes, self.array))
+
+
+def _modulo(bits: int, signed: bool) -> Callable[[Value], Value]:
+    size = 1 << bits
+    half = size // 2 if signed else 0
+
+    def wrap(x: Value) -> Value:
+        return pointwise(x, lambda e: (e + half) % size - half).astype(x.dtype)
+
+    return wrap
+
+
+def round_float(x: Value, digits: int, least: int, greatest: float) -> Value:
+    """The float of `digits` binary digits that is nearest to each element, ties to even; least: the exponent of the
+    smallest positive number; above `greatest`, NaN excepted, infinity. In float64, where scaling is exact."""
+
+    def formula(e: Any) -> Any:
+        a = fb.abs(fb.cast(e, dt.f64))
+        # The power of two at or below a, by halving and doubling: logarithms of floats round.
+        scaled, unit = a, fb.cast(a * 0.0 + 1.0, dt.f64)
+        for k in (64, 32, 16, 8, 4, 2, 1):
+            up, down = 2.0**k, 2.0**-k
+            large, small = scaled >= up, scaled < 2.0 * down
+            unit = fb.where(large, unit * up, fb.where(small, unit * down, unit))
+            scaled = fb.where(large, scaled * down, fb.where(small, scaled * up, scaled))
+        step = fb.maximum(unit * 2.0 ** (1 - digits), 2.0**least)
+        quotient = a / step
+        whole = fb.floor(quotient)
+        rest = quotient - whole
+        up_ = (rest > 0.5) | ((rest == 0.5) & (whole % 2.0 == 1.0))
+        value = fb.where(up_, whole + 1.0, whole) * step
+        value = fb.where(value > greatest, float("inf"), value)
+        value = fb.where(a - a == 0, value, a)
+        return fb.where((e < 0) | ((e == 0) & (1.0 / e < 0)), -value, value)
+
+    return pointwise(fb.stop_gradient(x), formula).astype(x.dtype)
+
+
+def _nearest(
+    digits: int, least: int, greatest: float, *, infinite: bool, nan: bool = True, signed: bool = True
+) -> Callable[[Value, bool], Value]:
+    """Conversion to a float of eight bits or fewer. infinite: whether it has infinities; nan: whether it has NaN, which
+    else becomes 0; signed: whether it has a negative zero."""
+
+    def convert(x: Value, saturate: bool) -> Value:
+        beyond = greatest if saturate or not nan else float("inf") if infinite else float("nan")
+        y = round_float(x.astype(dt.f32), digits, least, greatest)
+
+        def formula(e: Any) -> Any:
+            e = fb.where(e > greatest, beyond, fb.where(e < -greatest, -beyond, e))
+            if not nan:
+                e = fb.where(e == e, e, 0.0)
+            return e if signed else fb.where(e == 0, 0.0, e)
+
+        return pointwise(y, formula).astype(dt.f32)
+
+    return convert
+
+
+_SMALL_FLOATS = {
+    "float8e4m3fn": ("float8_e4m3fn", _nearest(4, -9, 448.0, infinite=False)),
+    "float8e4m3fnuz": ("float8_e4m3fnuz", _nearest(4, -10, 240.0, infinite=False, signed=False)),
+    "float8e5m2": ("float8_e5m2", _nearest(3, -16, 57344.0, infinite=True)),
+    "float8e5m2fnuz": ("float8_e5m2fnuz", _nearest(3, -17, 57344.0, infinite=False, signed=False)),
+    "float4e2m1": ("float4_e2m1fn", _nearest(2, -1, 6.0, infinite=False, nan=False)),
+}
+
+_PLAIN = {
+    "float": (dt.f32, "float32"), "double": (dt.f64, "float64"), "float16": (dt.f16, "float16"),
+    "bfloat16": (dt.bf16, "bfloat16"), "uint8": (dt.u8, "uint8"), "int8": (dt.i8, "int8"), "int16": (dt.i16, "int16"),
+    "int32": (dt.i32, "int32"), "int64": (dt.i64, "int64"), "bool": (dt.bool_, "bool"),
+}  # fmt: skip
+
+ELEMENTS = {name: Element(name, dtype, array) for name, (dtype, array) in _PLAIN.items()} | {
+    "uint16": Element("uint16", dt.i32, "uint16", _modulo(16, False)),
+    "uint32": Element("uint32", dt.i64, "uint32", _modulo(32, False)),
+    "uint4": Element("uint4", dt.i32, "uint4", _modulo(4, False)),
+    "int4": Element("int4", dt.i32, "int4", _modulo(4, True)),
+    "uint2": Element("uint2", dt.i32, "uint2", _modulo(2, False)),
+    "int2": Element("int2", dt.i32, "int2", _modulo(2, True)),
+} | {name: Element(name, dt.f32, array, None, convert) for name, (array, convert) in _SMALL_FLOATS.items()}
+
+
+def element(name: str) -> Element | None:
+    """The type of that name, None where there is none."""
+    return ELEMENTS.get(name)
+
+
+REFUSED_TYPES = {
+    "string": "strings are no numbers",
+    "complex64": "complex numbers are not built",
+    "complex128": "complex numbers are not built",
+    "uint64": "no type that formulas have holds the integers above 2**63",
+}

@@ -1,0 +1,102 @@
+"""The cases of `onnx.backend.test`, through the interface of backends: which pass, which are refused and why.
+
+    python -m tests.frontends.onnx_cases                     all cases of nodes, a summary, and what is refused
+    python -m tests.frontends.onnx_cases lstm gru            those whose names contain a word
+    python -m tests.frontends.onnx_cases --kind simple --part 0/2
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+from einsmith.errors import EinsmithError
+from einsmith.frontends.onnx.backend import Backend
+
+PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
+
+
+def cases(kind: str = "node") -> dict[str, Any]:
+    """Cases by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in load_model_tests(kind=kind)}
+
+
+def _loaded(path: Path, kind: onnx.TypeProto) -> Any:
+    data = path.read_bytes()
+    which = kind.WhichOneof("value")
+    if which == "sequence_type":
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+    if which == "optional_type":
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+def _sets(case: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
+    """(inputs, expected outputs) of a case."""
+    if case.data_sets:
+        yield from case.data_sets
+        return
+    for folder in sorted(Path(case.model_dir).glob("test_data_set*")):
+        yield tuple(
+            [_loaded(folder / f"{what}_{n}.pb", value.type) for n, value in enumerate(values)
+             if (folder / f"{what}_{n}.pb").exists()]
+            for what, values in (("input", model.graph.input), ("output", model.graph.output))
+        )  # type: ignore[misc]
+
+
+def run(case: Any) -> tuple[str, str]:
+    """(how a case ends, why)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
+            prepared = Backend.prepare(model)
+            for inputs, expected in _sets(case, model):
+                inputs, expected = ([numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in some]
+                                    for some in (inputs, expected))  # fmt: skip
+                found = list(prepared.run(inputs))
+                Runner.assert_similar_outputs(expected, found, rtol=case.rtol, atol=case.atol)
+    except EinsmithError as e:
+        notes = "; ".join(getattr(e, "__notes__", ()))
+        return REFUSED, f"{type(e).__name__}: {e}" + (f" ({notes})" if notes else "")
+    except Exception as e:
+        return WRONG, f"{type(e).__name__}: {' '.join(str(e).split())}" + "".join(getattr(e, "__notes__", ()))[:200]
+    return PASSED, ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--kind", default="node")
+    parser.add_argument("--part", default="0/1", help="N/M: every M-th case, from N on")
+    given = parser.parse_args()
+    part, parts = map(int, given.part.split("/"))
+    chosen = [c for n, c in sorted(cases(given.kind).items()) if not given.words or any(w in n for w in given.words)]
+    counts: Counter[str] = Counter()
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for case in chosen[part::parts]:
+        how, why = run(case)
+        counts[how] += 1
+        if how != PASSED:
+            print(f"{how} {case.name}: {why[:600]}", flush=True)
+            reasons[f"{how} {why.partition('(')[0][:100]}"].append(case.name)
+    print(", ".join(f"{counts[k]} {k}" for k in (PASSED, REFUSED, WRONG)), f"of {sum(counts.values())}")
+    return 1 if counts[WRONG] else 0
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    sys.exit(main())
