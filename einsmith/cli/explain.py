@@ -94,6 +94,13 @@ def _program(
 ) -> tuple[Executable, list[np.ndarray], int | None]:
     """The program, its inputs, and a model's batch."""
     path = Path(what)
+    if path.suffix == ".onnx":
+        if memory_limit is not None:
+            raise click.UsageError("--memory-limit is for a model; a TrainStep of the file's network has memory_limit=")
+        from einsmith.cli import onnx_files  # reads files only with the package onnx
+
+        model, arrays = onnx_files.traceable(*onnx_files.example(what, batch, shapes, settings))
+        return *_of_function(model, arrays, threads), None
     formula = path.is_file() and path.suffix != ".py"
     if not formula and shapes:
         raise click.UsageError("--shape is for a file with a formula")

@@ -76,6 +76,9 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
 
     gpt_small learns characters unless --unit says word; --set width=128 --set layers=4 makes a small one.
 
+    MODEL may also be a FILE.onnx, whose network is trained on; --data is one of the above that fits its input, or a
+    .npz file of arrays x and y, and --save writes model.onnx with the new weights too.
+
     Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.
     """
     from einsmith.cli.train import train
@@ -103,12 +106,26 @@ def explain_command(what: str, **options) -> None:
     """Show the kernels of a program: what was fused, what was chosen, and what was rejected at which predicted cost.
 
     MODEL, as in `einsmith train`, stands for its training step. FILE is a Python file that defines `step`, a TrainStep
-    or a function, and `inputs`, the tuple of its arguments; any other file is a formula, whose inputs' shapes --shape
-    gives.
+    or a function, and `inputs`, the tuple of its arguments; a .onnx file, whose network is shown as it evaluates, where
+    --shape gives shapes that it leaves open and --set numbers that it takes; any other file is a formula, whose inputs'
+    shapes --shape gives.
     """
     from einsmith.cli.explain import explain
 
     explain(what, **options)
+
+
+@app.command("run")
+@click.argument("what", metavar="FILE.onnx")
+@click.option("--input", "inputs", multiple=True, metavar="[NAME=]X.npy", help="An input, in order or by name.")
+@click.option("--output", metavar="FILE.npz", type=click.Path(path_type=Path), help="Write the outputs instead.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an output.")
+def run_command(what: str, **options) -> None:
+    """Show what the network of a file of ONNX gives for arrays, in evaluation mode."""
+    from einsmith.cli.onnx_files import run
+
+    run(what, **options)
 
 
 @app.command("calibrate")

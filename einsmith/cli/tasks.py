@@ -254,8 +254,13 @@ ELSEWHERE = {"bert_base": "ids of words", "unet": "images with a class for each 
 """Models that learn from what this program reads from no folder."""
 
 
-def task_of(model: str) -> Task:
-    """What a model is trained on. Raises click's error where that is nothing that the command line reads."""
+def task_of(model: str, data: str | None = None) -> Task:
+    """What a model, or the network of a file of ONNX, is trained on, where `data` is chosen. Raises click's error where
+    that is nothing that the command line reads."""
+    if model.endswith(".onnx"):
+        from einsmith.cli.onnx_files import task_of_file  # reads files only with the package onnx
+
+        return task_of_file(model, data)
     if model in ELSEWHERE:
         raise click.UsageError(
             f"{model} takes {ELSEWHERE[model]}, which this command has no data set of; train it with es.TrainStep"

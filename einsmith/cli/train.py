@@ -115,13 +115,15 @@ def train(
     step: TrainStep | None = None
     _known(model)
     if arguments:
+        if model.endswith(".onnx"):
+            raise click.UsageError("--set is for a model; the sizes of a file's network are the file's")
         chosen["arguments"] = model_arguments(model, arguments)
     if resume:
         run, step = _resume(Path(resume), model, threads, chosen)
     else:
         run = _start(model, chosen)
     target = Path(save_to or resume) if save_to or resume else None  # type: ignore[arg-type]
-    task = task_of(model)
+    task = task_of(model, run.data)
     progress = Progress(as_json, task.things)
     data = task.load(run, progress.say)
     if step is None:
@@ -147,7 +149,9 @@ def train(
 
 
 def fresh(run: Run, data: Loaded) -> nn.Module:
-    """The network that a run begins with, its initial weights a function of the seed."""
+    """The network that a run begins with, its initial weights a function of the seed, or those of a file."""
+    if run.model.endswith(".onnx"):
+        return _of_file(run.model)
     nn.manual_seed(run.seed)
     return models.get(run.model, **(fitting(run.model, data.arguments) | run.arguments))
 
@@ -182,7 +186,7 @@ def _loop(
             "epoch": step.epoch,
             "loss": _epoch_loss(run, train_batches, step.epoch * len(train_batches)),
             "test_loss": result["loss"],
-            **_metric(task_of(run.model).metric, result),
+            **_metric(task_of(run.model, run.data).metric, result),
             "seconds": run.seconds,
         }
         run.history = [h for h in run.history if h["epoch"] < step.epoch] + [row]
@@ -218,6 +222,8 @@ def _epoch_loss(run: Run, data: Batches | Stream, end: int) -> float:
 
 def _known(model: str) -> None:
     known = list(models.names())
+    if model.endswith(".onnx"):
+        return  # which the task reads
     if model not in known:
         near = get_close_matches(model, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -225,7 +231,7 @@ def _known(model: str) -> None:
 
 
 def _start(model: str, chosen: dict[str, Any]) -> Run:
-    task = task_of(model)
+    task = task_of(model, chosen.get("data"))
     for option, what in OPTIONS.items():
         if option in chosen and option not in task.options:
             raise click.UsageError(f"--{option} is for {what}; {model} learns {task.things}")
@@ -247,7 +253,8 @@ def _usual_rate(optimizer: str) -> float:
 
 
 def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any]) -> tuple[Run, TrainStep]:
-    step = checkpoint.load(folder, threads=threads, loss=_own_loss(model))
+    network = _of_file(model) if model.endswith(".onnx") else None
+    step = checkpoint.load(folder, threads=threads, loss=_own_loss(model, network), model=network)
     try:
         saved = json.loads((folder / SETTINGS).read_text())
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
@@ -268,8 +275,16 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
     return run, step
 
 
-def _own_loss(model: str) -> Callable | None:
+def _of_file(file: str) -> nn.Module:
+    from einsmith.cli.onnx_files import network  # reads files only with the package onnx
+
+    return network(file)
+
+
+def _own_loss(model: str, network: nn.Module | None) -> Callable | None:
     """The loss that a model is trained by, where a save does not tell it."""
+    if network is not None:
+        return None
     loss = task_of(model).loss
     return None if manifest.loss_name(loss) else loss
 
@@ -297,6 +312,10 @@ def _save(run: Run, step: TrainStep, target: Path) -> None:
     if not first:
         _write_settings(run, target)
     checkpoint.save(step, target)
+    if run.model.endswith(".onnx"):
+        from einsmith.frontends.onnx import save
+
+        save(step.model, target / "model.onnx")
     if first:
         _write_settings(run, target)
     draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")

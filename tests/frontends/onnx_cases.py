@@ -1,4 +1,4 @@
-"""The cases of `onnx.backend.test`, through the interface of backends: which pass, which are refused and why.
+"""The cases of `onnx.backend.test`, through the interface of backends: which pass, which are apart, refused, and why.
 
     python -m tests.frontends.onnx_cases                     all cases of nodes, a summary, and what is refused
     python -m tests.frontends.onnx_cases lstm gru            those whose names contain a word
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections import Counter, defaultdict
@@ -24,7 +25,15 @@ from onnx.backend.test.runner import Runner
 from einsmith.errors import EinsmithError
 from einsmith.frontends.onnx.backend import Backend
 
-PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
+PASSED, REFUSED, APART, WRONG = "passed", "refused", "apart", "wrong"
+
+OTHERWISE = {
+    r"bernoulli|training_dropout": (None, "its numbers are random, and by a generator that the standard does not say"),
+    r"attention_.*fp16": (2e-3, "NumPy rounds sums to float16 where ours are rounded once, at the end"),
+    r"dft_inverse": (1e-6, "what is 0 is 2e-7 there, from rounding in NumPy's transforms, and 3e-15 here"),
+}
+"""Cases whose expected numbers are not the standard's: how far they may be apart, absolutely (None: shapes and types are
+compared), and why."""
 
 
 def cases(kind: str = "node") -> dict[str, Any]:
@@ -68,13 +77,31 @@ def run(case: Any) -> tuple[str, str]:
                 inputs, expected = ([numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in some]
                                     for some in (inputs, expected))  # fmt: skip
                 found = list(prepared.run(inputs))
-                Runner.assert_similar_outputs(expected, found, rtol=case.rtol, atol=case.atol)
+                try:
+                    Runner.assert_similar_outputs(expected, found, rtol=case.rtol, atol=case.atol)
+                except AssertionError:
+                    if (why := _otherwise(case.name, expected, found)) is None:
+                        raise
+                    return APART, why
     except EinsmithError as e:
         notes = "; ".join(getattr(e, "__notes__", ()))
         return REFUSED, f"{type(e).__name__}: {e}" + (f" ({notes})" if notes else "")
     except Exception as e:
         return WRONG, f"{type(e).__name__}: {' '.join(str(e).split())}" + "".join(getattr(e, "__notes__", ()))[:200]
     return PASSED, ""
+
+
+def _otherwise(name: str, expected: list[Any], found: list[Any]) -> str | None:
+    """Why a case's numbers may be other ones, where they may and are not further away."""
+    for pattern, (most, why) in OTHERWISE.items():
+        if re.search(pattern, name):
+            for a, b in zip(expected, found, strict=True):
+                if a.shape != b.shape or a.dtype != b.dtype:
+                    return None
+                if most is not None and not np.allclose(a.astype(float), b.astype(float), 0, most):
+                    return None
+            return why
+    return None
 
 
 def main() -> int:
@@ -93,7 +120,7 @@ def main() -> int:
         if how != PASSED:
             print(f"{how} {case.name}: {why[:600]}", flush=True)
             reasons[f"{how} {why.partition('(')[0][:100]}"].append(case.name)
-    print(", ".join(f"{counts[k]} {k}" for k in (PASSED, REFUSED, WRONG)), f"of {sum(counts.values())}")
+    print(", ".join(f"{counts[k]} {k}" for k in (PASSED, APART, REFUSED, WRONG)), f"of {sum(counts.values())}")
     return 1 if counts[WRONG] else 0
 
 

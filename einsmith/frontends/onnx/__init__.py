@@ -6,7 +6,7 @@ The package `onnx` reads the files: pip install 'einsmith[onnx]'. docs/onnx.md l
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,15 @@ from einsmith.frontends.onnx.module import Imported, fixed
 __all__ = ["Imported", "load", "save"]
 
 
-def load(file: Any, *, constants: Mapping[str, Any] | None = None) -> Imported:
+def load(
+    file: Any, *, constants: Mapping[str, Any] | None = None, frozen: Sequence[str] | None = None
+) -> Imported:
     """The network of a file as a module, whose floating initializers are its parameters.
 
     file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that
-    are always these arrays, as shapes are that extents depend on. Raises DataError for files that are missing,
+    are always these arrays, as shapes are that extents depend on. frozen: initializers that do not train, as patterns
+    of their names ("val_*"); where it is not given, those without dimensions, which are rather numbers of a formula
+    (the epsilon of a norm) than weights. Raises DataError for files that are missing,
     truncated, or whose external data is missing or outside of the model's folder; TraceError, which lists them all with
     their reasons, for operators that are not here, and for other operator sets; ArgumentError for graphs with cycles or
     names that nothing gives; DtypeError for element types that are not here; ImportError without the package `onnx`.
@@ -29,7 +33,7 @@ def load(file: Any, *, constants: Mapping[str, Any] | None = None) -> Imported:
 
     model, folder, what = reader.parse(file)
     graph = reader.read(model, folder, what)
-    return Imported(fixed(graph, constants or {}, what), what, model)
+    return Imported(fixed(graph, constants or {}, what), what, model, frozen)
 
 
 def save(model: Imported, file: str | os.PathLike) -> None:

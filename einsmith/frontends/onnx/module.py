@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import reduce
 from typing import Any
 
@@ -49,7 +50,7 @@ class Imported(Part):
     values; in a training step they are `constants` of `load`.
     """
 
-    def __init__(self, graph: Graph, what: str, source: Any = None):
+    def __init__(self, graph: Graph, what: str, source: Any = None, frozen: Sequence[str] | None = None):
         super().__init__(what)
         needed = static_names(graph)
         running = {
@@ -57,7 +58,8 @@ class Imported(Part):
         }
         own: dict[str, Stored] = {}
         for name, c in graph.constants.items():
-            if c.type in ("float", "double") and name not in needed:
+            fixed = not c.array.ndim if frozen is None else any(fnmatchcase(name, pattern) for pattern in frozen)
+            if c.type in ("float", "double") and name not in needed and not fixed:
                 own[name] = Buffer(c.array) if name in running else Parameter(c.array)
         constants = {n: c for n, c in graph.constants.items() if n not in own}
         self._graph = replace(graph, constants=constants)
@@ -69,6 +71,20 @@ class Imported(Part):
     def inputs(self) -> tuple[Input, ...]:
         """What it takes: names, element types and shapes, with None or a name for sizes that may differ."""
         return self._graph.inputs
+
+    @property
+    def static(self) -> tuple[Input, ...]:
+        """Inputs whose values extents depend on."""
+        return self._static
+
+    def with_constants(self, constants: Mapping[str, Any]) -> Imported:
+        """The same network, with the same parameters, of which these inputs are constants."""
+        made = Imported.__new__(Imported)
+        for name, value in self.__dict__.items():
+            object.__setattr__(made, name, value)
+        object.__setattr__(made, "_graph", fixed(self._graph, constants, self.kind))
+        object.__setattr__(made, "_static", tuple(i for i in self._static if i.name not in constants))
+        return made
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -1,0 +1,197 @@
+"""Files of ONNX on the command line: what they are trained on, examples of their inputs, and `einsmith run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Settings, Task, assignment
+from einsmith.data import batches
+from einsmith.errors import ArgumentError, DataError
+from einsmith.frontends.onnx import load
+from einsmith.frontends.onnx.module import Imported
+from einsmith.frontends.onnx.nodes import Input
+from einsmith.frontends.onnx.types import ELEMENTS
+from einsmith.nn.module import Module
+
+SUFFIX = ".onnx"
+SIZE = 8
+"""The extent of dimensions of an example that the file leaves open, behind the first."""
+
+
+def is_file(what: str) -> bool:
+    """Whether an argument names a file of ONNX."""
+    return Path(what).suffix == SUFFIX
+
+
+def network(what: str) -> Imported:
+    """The network of a file. Raises click's error where `onnx` is missing."""
+    try:
+        return load(what)
+    except ImportError as e:
+        raise click.ClickException(str(e)) from e
+
+
+@lru_cache(maxsize=8)
+def _inputs(what: str, changed: float) -> tuple[Input, ...]:
+    return network(what).inputs
+
+
+def inputs_of(what: str) -> tuple[Input, ...]:
+    """What the network of a file takes. Raises DataError."""
+    path = Path(what)
+    if not path.is_file():
+        raise DataError(f"{what} is no file")
+    return _inputs(what, path.stat().st_mtime)
+
+
+# ----------------------------------------------------------------------------------------------------------- training
+
+
+class Arrays(Task):
+    """Arrays of a .npz file: x and y, to learn from, test_x and test_y, to test; without those a tenth of x and y."""
+
+    def load(self, run: Settings, say: Say) -> Loaded:
+        try:
+            with np.load(run.data) as found:
+                arrays = {k: found[k] for k in found.files}
+        except (OSError, ValueError) as e:
+            raise DataError(f"{run.data} is no file of arrays: {e}; np.savez(file, x=x, y=y) makes one") from e
+        if "x" not in arrays or "y" not in arrays or len(arrays["x"]) != len(arrays["y"]):
+            raise DataError(f"{run.data} needs arrays x and y of one length; it has {', '.join(arrays) or 'none'}")
+        x, y = arrays["x"], arrays["y"]
+        if "test_x" in arrays and "test_y" in arrays:
+            test_x, test_y = arrays["test_x"], arrays["test_y"]
+        else:
+            held = max(len(x) // 10, 1)
+            x, y, test_x, test_y = x[:-held], y[:-held], x[-held:], y[-held:]
+        test = batches(test_x, test_y, min(run.batch, len(test_y)))
+        return Loaded(batches(x, y, min(run.batch, len(y)), seed=run.seed), test)
+
+    def check(self, data: str) -> None:
+        if not Path(data).is_file():
+            raise click.BadParameter(f"{data!r} is no .npz file of arrays x and y", param_hint="--data")
+
+
+def task_of_file(what: str, data: str | None) -> Task:
+    """What a file's network learns from: arrays of a .npz file, or images where its input has their shape."""
+    taken = inputs_of(what)
+    if len(taken) != 1:
+        raise click.UsageError(
+            f"{what} takes {len(taken)} inputs, {', '.join(i.name for i in taken)}; this command trains networks of "
+            "one input; train it with es.TrainStep(es.frontends.onnx.load(...), ...)"
+        )
+    if taken[0].shape and isinstance(taken[0].shape[0], int):
+        raise click.UsageError(
+            f"{what} takes batches of {taken[0].shape[0]} alone; export it with a first dimension that may differ"
+        )
+    rates = {"sgd": 0.05, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
+    shape = taken[0].shape or ()
+    if data is not None and Path(data).suffix == ".npz" or len(shape) not in (3, 4):
+        return Arrays(("FILE.npz",), "", "samples", 64, rates)
+    known = ROWS if len(shape) == 3 else IMAGES if shape[1] == 1 else COLOURS
+    size = shape[2] if len(shape) == 4 and isinstance(shape[2], int) else None
+    usual: Mapping[str, Any] = {"size": size} if known is COLOURS and size else {}
+    return replace(known, rates=rates, usual=usual)
+
+
+# ----------------------------------------------------------------------------------------------------------- examples
+
+
+def example(what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str]) -> tuple[Imported, tuple]:
+    """(the network in evaluation mode, random inputs). batch: extents of first dimensions that the file leaves open;
+    shapes: "name=1,3,224,224" of others; settings: "name=value" of inputs that are one number."""
+    model = network(what)
+    model.eval()
+    given = dict(assignment(s, "--shape", "x=64,128") for s in shapes)
+    numbers = dict(assignment(s, "--set", "rate=16000") for s in settings)
+    rng = np.random.default_rng(0)
+    arrays = []
+    for i in model.inputs:
+        kind = ELEMENTS.get(i.type)
+        if kind is None:
+            raise click.UsageError(f"{what} takes a {i.type}, {i.name!r}; random ones are made of tensors alone")
+        extents: list[Any] = [*(i.shape or ())]
+        if i.name in given:
+            try:
+                extents = [int(n) for n in given.pop(i.name).split(",") if n]
+            except ValueError:
+                raise click.UsageError(f"--shape {i.name}=... takes whole numbers, as in {i.name}=64,128") from None
+        shape = tuple(
+            n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents)
+        )
+        if i.name in numbers:
+            arrays.append(np.full(shape, float(numbers.pop(i.name))).astype(kind.numpy))
+        elif kind.is_float:
+            arrays.append(rng.standard_normal(shape).astype(kind.numpy))
+        else:
+            arrays.append(rng.integers(0, 2, shape).astype(kind.numpy))
+    if given or numbers:
+        wrong = next(iter({**given, **numbers}))
+        raise click.UsageError(f"{what} has no input {wrong}; it has {', '.join(i.name for i in model.inputs)}")
+    return model, tuple(arrays)
+
+
+def traceable(model: Imported, inputs: tuple) -> tuple[Module, tuple]:
+    """(the network, its inputs) with inputs whose values extents depend on as constants."""
+    static = {i.name for i in model.static}
+    if not static:
+        return model, inputs
+    constants = {i.name: x for i, x in zip(model.inputs, inputs, strict=True) if i.name in static}
+    rest = tuple(x for i, x in zip(model.inputs, inputs, strict=True) if i.name not in static)
+    return model.with_constants(constants), rest
+
+
+# ----------------------------------------------------------------------------------------------------- einsmith run
+
+
+def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int | None, as_json: bool) -> None:
+    """Prints what a network gives for arrays of .npy files, "X.npy" each in order or "name=X.npy". output: an .npz file
+    that takes the outputs by name."""
+    if not is_file(what):
+        raise click.UsageError(f"{what!r} is no file of ONNX; `einsmith run` takes FILE{SUFFIX}")
+    if output is not None and output.suffix != ".npz":
+        raise click.UsageError(f"--output {output} is to be a .npz file")
+    model = network(what)
+    model.eval()
+    names = [i.name for i in model.inputs]
+    arrays: dict[str, np.ndarray] = {}
+    for n, text in enumerate(inputs):
+        name, equals, path = text.partition("=")
+        if not equals or name not in names:
+            name, path = names[n] if n < len(names) else "", text
+        if not name or name in arrays:
+            raise click.UsageError(f"--input {text}: {what} takes {len(names)} inputs, {', '.join(names)}")
+        try:
+            arrays[name] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as e:
+            raise click.ClickException(f"--input {path} cannot be read as an array: {e}; np.save makes one") from e
+    missing = [n for n in names if n not in arrays]
+    if missing:
+        raise click.UsageError(f"--input is missing for {', '.join(missing)}: --input {missing[0]}=X.npy")
+    if threads is not None:
+        from einsmith.runtime.threads import set_threads
+
+        set_threads(threads)
+    found = model(**arrays)
+    results = dict(zip(model.outputs, found if len(model.outputs) > 1 else (found,), strict=True))
+    if any(not isinstance(v, np.ndarray) for v in results.values()):
+        raise ArgumentError(f"{what} gives a sequence, which is neither printed nor written")
+    if output is not None:
+        np.savez(output, **{k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in results.items()})
+    for name, v in results.items():
+        if as_json:
+            values = v.astype(np.float64) if v.dtype.kind not in "iub" else v
+            click.echo(json.dumps({"output": name, "type": v.dtype.name, "shape": list(v.shape), "values":
+                                   values.tolist()}))  # fmt: skip
+        else:
+            click.echo(f"{name}: {v.dtype.name}{list(v.shape)}")
+            if output is None:
+                click.echo(np.array2string(v, threshold=60, precision=6))
