@@ -76,7 +76,7 @@ class Arrays(Task):
         return Loaded(batches(x, y, min(run.batch, len(y)), seed=run.seed), test)
 
     def check(self, data: str) -> None:
-        if not Path(data).is_file():
+        if Path(data).suffix != ".npz" or not Path(data).is_file():
             raise click.BadParameter(f"{data!r} is no .npz file of arrays x and y", param_hint="--data")
 
 

@@ -30,10 +30,10 @@ PASSED, REFUSED, APART, WRONG = "passed", "refused", "apart", "wrong"
 OTHERWISE = {
     r"bernoulli|training_dropout": (None, "its numbers are random, and by a generator that the standard does not say"),
     r"attention_.*fp16": (2e-3, "NumPy rounds sums to float16 where ours are rounded once, at the end"),
-    r"dft_inverse": (1e-6, "what is 0 is 2e-7 there, from rounding in NumPy's transforms, and 3e-15 here"),
+    r"dft_inverse": (1e-5, "what is 0 is 4e-6 of 54 there, from rounding in NumPy's transforms"),
 }
-"""Cases whose expected numbers are not the standard's: how far they may be apart, absolutely (None: shapes and types are
-compared), and why."""
+"""Cases whose expected numbers are not the standard's: how far they may be apart, absolutely (None: shapes and types
+are compared), and why."""
 
 
 def cases(kind: str = "node") -> dict[str, Any]:
@@ -76,7 +76,7 @@ def run(case: Any) -> tuple[str, str]:
             for inputs, expected in _sets(case, model):
                 inputs, expected = ([numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in some]
                                     for some in (inputs, expected))  # fmt: skip
-                found = list(prepared.run(inputs))
+                found, expected = _flat(prepared.run(inputs)), _flat(expected)
                 try:
                     Runner.assert_similar_outputs(expected, found, rtol=case.rtol, atol=case.atol)
                 except AssertionError:
@@ -89,6 +89,11 @@ def run(case: Any) -> tuple[str, str]:
     except Exception as e:
         return WRONG, f"{type(e).__name__}: {' '.join(str(e).split())}" + "".join(getattr(e, "__notes__", ()))[:200]
     return PASSED, ""
+
+
+def _flat(values: Any) -> list[Any]:
+    """Sequences taken apart, which the standard's comparison cannot where they hold numbers without dimensions."""
+    return [x for v in values for x in (_flat(v) if isinstance(v, list) else [v])]
 
 
 def _otherwise(name: str, expected: list[Any], found: list[Any]) -> str | None:

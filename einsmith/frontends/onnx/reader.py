@@ -58,7 +58,13 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         raise DataError(
             f"{what} is truncated, or no ONNX model: it has no operator set or no graph; export or copy it again"
         )
+    if not all(isinstance(text, str) for node in _nodes(model.graph) for text in _texts(node)):
+        raise DataError(f"{what} is damaged: some of its names are no text; export or copy it again")
     return model, folder, what
+
+
+def _texts(node: onnx.NodeProto) -> Iterator[Any]:
+    yield from (node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute))
 
 
 def read(model: onnx.ModelProto, folder: Path | None, what: str) -> Graph:

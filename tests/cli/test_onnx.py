@@ -1,0 +1,104 @@
+"""`einsmith run`, `explain` and `train` with a file of ONNX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper
+
+from einsmith.cli import main as cli
+from einsmith.frontends.onnx import load
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        status = cli.run([str(w) for w in words])
+        return status, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """y = x*w + rate*b of rows of three."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((3, 2)).astype(np.float32), "b": np.ones(2, np.float32)}
+    nodes = [h.make_node("MatMul", ["x", "w"], ["p"]), h.make_node("Add", ["p", "b"], ["y"])]
+    graph = h.make_graph(
+        nodes, "net", [h.make_tensor_value_info("x", T.FLOAT, ["n", 3])],
+        [h.make_tensor_value_info("y", T.FLOAT, ["n", 2])], [numpy_helper.from_array(v, k) for k, v in weights.items()],
+    )  # fmt: skip
+    path = tmp_path / "net.onnx"
+    onnx.save_model(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_run_prints_and_writes_outputs(file: Path, tmp_path: Path, run: Run):
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    expected = load(file)(x)
+    status, out, _ = run("run", file, "--input", tmp_path / "x.npy", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["output"] == "y" and found["shape"] == [4, 2]
+    np.testing.assert_allclose(found["values"], expected, 1e-6)
+    status, out, _ = run("run", file, "--input", f"x={tmp_path / 'x.npy'}", "--output", tmp_path / "y.npz")
+    assert status == 0 and out == "y: float32[4, 2]\n"
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["y"], expected)
+
+
+@pytest.mark.parametrize(
+    "words, status, message",
+    [
+        (["run", "FILE"], 2, "--input is missing for x: --input x=X.npy"),
+        (["run", "FILE", "--input", "none.npy"], 1, "none.npy cannot be read"),
+        (["run", "FILE", "--input", "X", "--input", "X"], 2, "takes 1 inputs, x"),
+        (["run", "FILE", "--input", "X", "--output", "y.txt"], 2, "is to be a .npz file"),
+        (["run", "net.txt"], 2, "is no file of ONNX"),
+        (["run", "none.onnx", "--input", "X"], 1, "none.onnx cannot be read"),
+        (["train", "none.onnx"], 1, "none.onnx is no file"),
+        (["train", "FILE", "--data", "none.npz"], 2, "is no .npz file of arrays x and y"),
+        (["train", "FILE", "--data", "X"], 2, "is no .npz file of arrays x and y"),
+        (["train", "FILE", "--set", "width=3", "--data", "D"], 2, "--set is for a model"),
+        (["explain", "FILE", "--shape", "z=3"], 2, "has no input z; it has x"),
+    ],
+)
+def test_wrong_use_is_named(
+    words: list[str], status: int, message: str, file: Path, tmp_path: Path, run: Run
+):
+    np.save(tmp_path / "x.npy", np.zeros((4, 3), np.float32))
+    given = {"FILE": file, "X": tmp_path / "x.npy", "D": tmp_path / "d.npz"}
+    found, _, err = run(*(given.get(w, w) for w in words))
+    assert found == status and message in " ".join(err.split()), err
+
+
+def test_explain_shows_the_kernels(file: Path, run: Run):
+    status, out, _ = run("explain", file, "--batch", "5", "--json")
+    report = json.loads(out)
+    assert status == 0 and "float32[5, 3]" in report["inputs"] and report["kernels"]
+
+
+def test_train_goes_on_and_writes_the_weights(file: Path, tmp_path: Path, run: Run):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((90, 3)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    words = ["--data", tmp_path / "d.npz", "--batch", 16, "--lr", 0.1, "--schedule", "constant", "--json"]
+    status, out, _ = run("train", file, *words, "--epochs", 4, "--save", tmp_path / "run")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert status == 0 and rows[-1]["loss"] < rows[0]["loss"]
+    trained = load(tmp_path / "run" / "model.onnx")
+    assert not np.array_equal(trained.state_dict()["w"], load(file).state_dict()["w"])
+    status, out, _ = run("train", file, "--resume", tmp_path / "run", "--epochs", 5, "--json")
+    assert status == 0 and json.loads(out.splitlines()[-1])["epochs"] == 5
+    whole, out, _ = run("train", file, *words, "--epochs", 5, "--save", tmp_path / "whole")
+    both = [load(tmp_path / folder / "model.onnx").state_dict()["w"] for folder in ("run", "whole")]
+    np.testing.assert_array_equal(*both)

@@ -1,0 +1,56 @@
+"""docs/onnx.md: the table of operators, made of the table itself and of the standard's versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from einsmith.frontends.onnx import reader  # noqa: F401  # fills the table
+from einsmith.frontends.onnx.operators import FAMILIES
+from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
+from einsmith.frontends.onnx.table import GREATEST, LEAST, TABLE
+from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
+
+PATH = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
+MARK = "<!-- generated: python -m tests.docs --update -->\n"
+
+
+def page(text: str) -> str:
+    """The page with what stands under the mark made anew."""
+    return text.partition(MARK)[0] + MARK + "\n" + "\n".join(_tables())
+
+
+def versions(key: str) -> str:
+    """The versions of an operator that are here: the operator sets that changed it, and those that it had before."""
+    domain, _, name = key.rpartition(".")
+    since = sorted({s.since_version for s in onnx.defs.get_all_schemas_with_history()
+                    if s.name == name and s.domain == domain})  # fmt: skip
+    if domain:
+        return ", ".join(map(str, since))
+    before = [v for v in since if v <= LEAST]
+    return ", ".join(map(str, [*before[-1:], *(v for v in since if LEAST < v <= GREATEST)]))
+
+
+def _tables() -> list[str]:
+    lines = []
+    for module in FAMILIES:
+        family = module.__name__.rpartition(".")[2]
+        lines += [f"## {family}", "", (module.__doc__ or "").strip(), ""]
+        lines += ["| operator | versions | what it gives |", "| --- | --- | --- |"]
+        lines += [f"| `{e.name}` | {versions(e.name)} | {_cell(e.formula)} |" for e in TABLE.values()
+                  if e.family == family]  # fmt: skip
+        lines.append("")
+    lines += ["## Composed", "", "Put in line as the standard composes them of the operators above.", ""]
+    lines += ["| operator | versions |", "| --- | --- |"]
+    lines += [f"| `{name}` | {versions(name)} |" for name in COMPOSED]
+    lines += ["", "## Refused", "", "| operator | why |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_cell(why)} |" for name, why in sorted(REFUSED.items())]
+    lines += ["", "## Element types", "", "| type | held as |", "| --- | --- |"]
+    lines += [f"| {e.name} | {e.dtype.numpy if e.name != 'bfloat16' else 'bfloat16'} |" for e in ELEMENTS.values()]
+    lines += [f"| {name} | refused: {why} |" for name, why in REFUSED_TYPES.items()]
+    return [*lines, ""]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
