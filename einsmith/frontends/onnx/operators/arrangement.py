@@ -115,12 +115,12 @@ def slice_(
     if 0 in by:
         raise ArgumentError(f"Slice: steps {by} must not be 0")
     ranges = {d: range(*slice(b, e, s).indices(x.shape[d])) for d, b, e, s in zip(dims, begin, stop, by, strict=True)}
-    # A stop below -n comes, in the standard, to the place before the first.
+    # Backwards, the standard begins at the first element where a start lies before it.
     for d, b, e, s in zip(dims, begin, stop, by, strict=True):
         if s < 0:
             m = x.shape[d]
             b, e = (b + m if b < 0 else b), (e + m if e < 0 else e)
-            ranges[d] = range(max(min(b, m - 1), -1), max(min(e, m - 1), -1), s)
+            ranges[d] = range(max(min(b, m - 1), 0 if m else -1), max(min(e, m - 1), -1), s)
     shape = tuple(len(ranges[d]) if d in ranges else e for d, e in enumerate(x.shape))
     if shape == x.shape and all(r.step == 1 for r in ranges.values()):
         return x

@@ -148,11 +148,11 @@ def dropout(n: Call, x: Value, ratio: Value | None = None, training: Value | Non
     on = training is not None and bool(n.static(training, "training_mode of Dropout").reshape(-1)[0])
     if n.version < 7:
         on = not n.attr("is_test", 0)
-    kept = fb.full(x.shape, True, dt.bool_)
+    mask = n.result(1).dtype if n.wants(1) else dt.bool_  # before version 10 it has the type of x
     if not on or not n.context.training or not share:
-        return x, kept
+        return x, fb.full(x.shape, True, dt.bool_).astype(mask)
     stream = f"{layer.get()}/"
     if n.wants(1):
         ones = drop(fb.full(x.shape, 1.0, x.dtype), share, stream)
-        return (x * ones).astype(x.dtype), ones != 0
-    return drop(x, share, stream).astype(x.dtype), kept
+        return (x * ones).astype(x.dtype), (ones != 0).astype(mask)
+    return drop(x, share, stream).astype(x.dtype), fb.full(x.shape, True, dt.bool_)

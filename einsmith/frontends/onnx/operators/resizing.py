@@ -32,12 +32,17 @@ def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[floa
         return low * (n - 1) + (middle / 2 if whole == 1 else p * middle / (whole - 1))
     at = (p + 0.5) / scale - 0.5
     if mode == "pytorch_half_pixel":
-        return -0.5 if whole == 1 else at
+        return 0.0 if count == 1 else at
     if mode == "half_pixel_symmetric":
         return n / 2 * (1 - count / whole) + at
     if mode != "half_pixel":
         raise ArgumentError(f"coordinate_transformation_mode {mode!r} is none of the standard's")
     return at
+
+
+def _extent(scale: float, n: int) -> int:
+    """How many places n become: the standard multiplies in float32."""
+    return floor(np.float32(scale) * np.float32(n))
 
 
 def _near(at: float, how: str) -> int:
@@ -130,7 +135,7 @@ def resize(
             wanted = tuple(floor(one * x.shape[d] + 0.5) for d in dims)
     elif factors is not None and factors.size:
         ratio = list(factors)
-        wanted = tuple(floor(s * x.shape[d]) for s, d in zip(ratio, dims, strict=True))
+        wanted = tuple(_extent(s, x.shape[d]) for s, d in zip(ratio, dims, strict=True))
     else:
         raise ShapeError("Resize needs scales or sizes")
     kind, y = x.dtype, x
@@ -158,7 +163,7 @@ def upsample(n: Call, x: Value, scales: Value | None = None) -> Value:
     y = x
     for d, s in enumerate(factors):
         if s != 1:
-            places, weights, _ = _taps(n, x.shape[d], floor(float(s) * x.shape[d]), float(s), (0.0, 1.0))
+            places, weights, _ = _taps(n, x.shape[d], _extent(float(s), x.shape[d]), float(s), (0.0, 1.0))
             y = _along(n, y, d, places, weights)
     return y.astype(x.dtype)
 
