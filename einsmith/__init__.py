@@ -1,5 +1,8 @@
 """Einsmith: a training compiler. Operators and networks are formulas; gradients, fusion, kernels are derived."""
 
+from importlib import import_module
+from types import ModuleType
+
 from einsmith import callbacks, data, functional, metrics, models, nn, optim
 from einsmith.batching import hessian, vmap
 from einsmith.caches import cache_clear
@@ -73,3 +76,9 @@ __all__ = [
     "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
     "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "frontends":  # other libraries are met there: it is imported where it is used
+        return import_module("einsmith.frontends")
+    raise AttributeError(f"module 'einsmith' has no attribute {name!r}")
