@@ -1,4 +1,4 @@
-"""Networks of other libraries, `einsmith.frontends.torch` and `einsmith.frontends.onnx`, imported where they are used."""
+"""Networks of other libraries, `einsmith.frontends.torch` and `einsmith.frontends.onnx`, imported where one is used."""
 
 from importlib import import_module
 from types import ModuleType
