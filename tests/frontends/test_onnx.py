@@ -306,6 +306,34 @@ def test_a_long_loop_compiles_as_a_short_one():
     assert np.isfinite(model(np.zeros(3))).all()
 
 
+@pytest.mark.parametrize("backward", [0, 1])
+def test_scans_are_recurrences_with_derivatives(backward: int):
+    """s = tanh(s @ U + x), of more steps than are ever written out, along the second axis, in both directions."""
+    shape = [2, 3]
+    info = {n: h.make_tensor_value_info(n, T.DOUBLE, shape) for n in ("s", "x", "s1", "o")}
+    nodes = [h.make_node("MatMul", ["s", "U"], ["p"]), h.make_node("Add", ["p", "x"], ["q"]),
+             h.make_node("Tanh", ["q"], ["s1"]), h.make_node("Softmax", ["s1"], ["o"])]  # fmt: skip
+    body = h.make_graph(nodes, "body", [info["s"], info["x"]], [info["s1"], info["o"]])
+    node = h.make_node("Scan", ["s0", "xs"], ["last", "ys"], num_scan_inputs=1, body=body, scan_input_axes=[1],
+                       scan_output_axes=[1], scan_input_directions=[backward])  # fmt: skip
+    rng = np.random.default_rng(11)
+    weights = {"U": floats(rng, 3, 3, dtype=np.float64) / 2, "s0": floats(rng, 2, 3, dtype=np.float64)}
+    model = load(model_of([node], {"xs": (T.DOUBLE, [2, "t", 3])}, ["last", "ys"], weights))
+    xs = floats(rng, 2, 1201, 3, dtype=np.float64)
+    last, ys = model(xs)
+    state, rows = weights["s0"], []
+    for k in reversed(range(1201)) if backward else range(1201):
+        state = np.tanh(state @ weights["U"] + xs[:, k])
+        rows.append(np.exp(state) / np.exp(state).sum(-1, keepdims=True))
+    np.testing.assert_allclose(last, state, 1e-12)
+    np.testing.assert_allclose(ys, np.stack(rows, 1), 1e-12)
+
+    def loss(p: dict[str, Any], a: Any) -> Any:
+        return (es.nn.functional_call(model, p, a)[1] ** 2).sum()
+
+    es.check_gradients(loss, weights, xs[:, :5], order=1)
+
+
 def test_a_loop_stops_by_values():
     proto, x = looped(outputs=False, stops=True), np.array([0.1, 0.2, 0.3])
     expected, w = x, np.array([0.3, -0.5, 0.9])
