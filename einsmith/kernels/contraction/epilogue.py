@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Problem, finished
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import COMPARISONS, Memory, memories_of, stored
+from einsmith.kernels.emit.address import COMPARISONS, memories_of, stored
 from einsmith.kernels.emit.boxes import placed
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
@@ -246,16 +246,16 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
 
 
 class Epilogue:
-    """Finishes rows of sums: the root's steps, the later stages, the stores."""
+    """Finishes rows of sums: the root's steps, the later stages, the stores. row, tile: as of an OperandAccess."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, memories: Mapping[int, Memory], axes: Sequence[int], lanes: int,
-        row: int, tile: int = 0,
+        self, b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], lanes: int, row: int = 0, tile: int = 0
     ):
         self.b, self.results = b, results(kernel, p)
         self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
         self.interleaved = self.results.interleaved(axes[-1] if axes else None)
         places = self.results.places
+        memories = memories_of(kernel, b.buffers)
         self.sampler = OperandAccess(
             b, self.results.exprs, (), p.extents, memories, axes, lanes, places, SUMS, row, tile=tile
         )

@@ -78,7 +78,7 @@ class DirectLowering(Operands):
             OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (*d.fused, d.vector), n) for o in p.operands
         ]
         self.moving = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
-        self.epilogue = Epilogue(b, kernel, p, self.buffers, axes, lanes, 0)
+        self.epilogue = Epilogue(b, kernel, p, axes, lanes)
         self.counts = {**dict((*d.tile, *d.unroll)), d.vector: n if self.in_k else d.vectors * n}
         self.inner = inner_axes(p, d)
         self.tiled = self.inner if self.in_k else [*self.inner, d.vector]

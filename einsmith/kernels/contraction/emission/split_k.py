@@ -8,7 +8,6 @@ from einsmith.kernels.contraction.emission.frame import workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.loops.shuffle import tree
@@ -25,7 +24,7 @@ def add(
     part."""
     n, elem = sums.lanes, elem_of(p.dtype)
     sources = workspace(b, base, p.dtype.itemsize, elem)
-    epilogue = Epilogue(b, kernel, p, memories_of(kernel, b.buffers), n_axes, n, row)
+    epilogue = Epilogue(b, kernel, p, n_axes, n, row)
     s = epilogue.sampler
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
