@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
@@ -119,62 +119,76 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
     return out
 
 
-def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: Any) -> list[Direct]:
-    """Configurations of this form for a problem that is no matrix product, or one of few rows: vectors along a batch
-    axis, or along what the rows share; and for few results of a long K: vectors along K."""
+class _Shape(NamedTuple):
+    """A box that may be worth it: as in Direct, `box` being (tile, unroll, vectors), and `alone` the output axes that
+    may be outermost."""
+
+    vector: int
+    fused: tuple[int, ...]
+    box: Any
+    alone: tuple[int, ...]
+
+
+def _shapes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[_Shape]:
+    """Boxes with vectors along a batch axis, or along what few rows share; and for few results of a long K, of which
+    each has a vector of sums, with vectors along K."""
     batch, left, right, k = p.sizes
-    if batch * left * right * k < MIN_PRODUCTS or not p.k:
+    pairs, axes = _in_pairs(p), _vector_axes(p, samplers, lanes)
+    out: dict[_Shape, None] = {}
+    if batch > 1 or (min(left, right) <= FEW and pairs):
+        few = min(p.left, p.right, key=p.count)
+        ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
+        alone = tuple(a for a in range(len(p.piece.extents)) if a not in pairs)
+        for v in axes:
+            if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs):
+                for lone, whole in ways:
+                    if found := _search(p, samplers, v, lanes, target, lone, whole):
+                        out[_Shape(v, (), found, alone)] = None
+    if left * right <= MAX_RESULTS and k >= LONG:
+        rows = fused(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
+        together = {g.inner: g.axes[:-1] for g in rows}
+        for v in axes:
+            if v in p.k[1:]:
+                others = together.get(v, ())
+                if found := _tile_of_sides(p, p.count((*others, v)), lanes, target):
+                    out[_Shape(v, others, found, p.batch)] = None
+    return list(out)
+
+
+def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: Any) -> list[Direct]:
+    """Configurations of this form for a problem that is no matrix product, one of few rows, or one of few results."""
+    if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
-    pairs = _in_pairs(p)
-    along_k = left * right <= MAX_RESULTS and k >= LONG and len(p.k) > 1
-    others = batch > 1 or (min(left, right) <= FEW and bool(pairs))
-    if not along_k and not others:
+    batch, left, right, _ = p.sizes
+    if batch == 1 and min(left, right) > FEW and left * right > MAX_RESULTS:
         return []
     lanes = target.lanes(p.dtype.itemsize)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
-    rank = len(p.piece.extents)
     out: list[Direct] = []
-    few = min(p.left, p.right, key=p.count)
-    ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
-    axes = _vector_axes(p, scalar, lanes)
-    searches: list[tuple[int, tuple[int, ...], Any, tuple[int, ...]]] = [
-        (v, (), _search(p, scalar, v, lanes, target, lone, whole), tuple(a for a in range(rank) if a not in pairs))
-        for v in axes
-        if others and (v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs))
-        for lone, whole in ways
-    ]
-    groups = {g.inner: g.axes[:-1] for g in fused(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in scalar))}
-    searches += [
-        (v, groups.get(v, ()), _tile_of_sides(p, p.count((*groups.get(v, ()), v)), lanes, target), p.batch)
-        for v in axes if along_k and v in p.k[1:]
-    ]  # fmt: skip
-    for v, together, best, alone in dict.fromkeys(searches):
-        if best is None:
-            continue
-        tile, unroll, vectors = best
-        tiled = {a for a, _ in tile}
-        outer = tuple(a for a in alone if a != v and a not in tiled and p.extents[a] > 1)
+    for x in _shapes(p, scalar, lanes, target):
+        tile, unroll, vectors = x.box
+        outer = tuple(a for a in x.alone if a != x.vector and a not in dict(tile) and p.extents[a] > 1)
+        points, of_k = p.count(outer), x.vector in p.k
+        tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
+        d = Direct(x.vector, vectors, tile, unroll, outer, tasks=tasks)
         heads: list[tuple[int, ...]] = [()]
-        if len(p.k) > 1 and p.k[0] != v and p.k[0] not in pairs and p.k[0] not in dict(unroll):
-            d = Direct(v, vectors, tile, unroll, outer, fused=together)
+        if len(p.k) > 1 and p.k[0] not in (x.vector, *_in_pairs(p), *dict(unroll)):
             if waiting(p, d, lanes) * p.dtype.itemsize <= MAX_WAITING:
-                heads.append((p.k[0],))
-        for head in heads:
-            for which in ((0,), (1,), ()):
-                windows: Halos = tuple((i, "all") for i in which)
-                if any(p.operands[i].plain for i in which) or (head and not which and v not in p.k):
-                    continue
-                points = prod(p.extents[a] for a in outer)
-                tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
-                d = Direct(v, vectors, tile, unroll, outer, head, tasks, windows, fused=() if which else together)
-                if shaped(p, d) is None:
-                    continue
-                out.append(replace(d, split=_parts_of_k(p, d, points, target.cores)) if head and v in p.k else d)
-                most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
-                if points < 4 * target.cores > 4 and most > 1 and out[-1].split == 1:  # some of the cores would wait
-                    out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))
+                heads.append(p.k[:1])
+        for head, which in product(heads, ((0,), (1,), ())):
+            if any(p.operands[i].plain for i in which) or (head and not which and not of_k):
+                continue
+            windows: Halos = tuple((i, "all") for i in which)
+            d = replace(d, k_outer=head, windows=windows, fused=() if which else x.fused)
+            if shaped(p, d) is None:
+                continue
+            split = _parts_of_k(p, d, points, target.cores) if head and of_k else 1
+            out.append(replace(d, split=split))
+            most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
+            if points < 4 * target.cores > 4 and most > 1 and split == 1:  # some of the cores would wait
+                out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))
     return out
 
 
