@@ -33,9 +33,9 @@ SEEN = 6
 
 def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
     """The kernels of a case that are one contraction, as axes under quotients leave them, and the contraction."""
-    from einsmith.kernels.composite.split_axes import split_kernels
     from einsmith.kernels.contraction.pattern import PATTERN
     from einsmith.kernels.contraction.problem import problems
+    from einsmith.plan.split_axes import split_kernels
 
     for kernel in autoconfig.kernels_of(case):
         kernel = (*split_kernels(kernel), kernel)[0]

@@ -32,8 +32,6 @@ class Overheads:
     """A line that comes from the second level."""
     walked: float = 1.0
     """A vector of N from the second level, as all of N is for every tile of M, from arithmetic."""
-    row_line: float = 2.6
-    """A line of rows that lie along K, which the first level does not hold."""
     conflict: float = 1.2
     """A row and point of K, at most, where rows of M read in place push each other out of the first level."""
     translate_m: float = 7.0

@@ -32,12 +32,10 @@ from einsmith.kernels.contraction.config import (
     Direct,
     HaloBlock,
     Halos,
-    InnerProducts,
     Tiled,
     halo_blocks,
     with_halos,
 )
-from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
 from einsmith.kernels.pattern import Lowered
@@ -356,7 +354,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
     of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
-    changes = ((box, "MIN_PRODUCTS", 1), (dot, "MIN_K", 1), (traffic, "BLOCK", 64),
+    changes = ((box, "MIN_PRODUCTS", 1), (box, "LONG", 1), (traffic, "BLOCK", 64),
                (search, "windows_of", _more_windows), (search, "FEW", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:
@@ -383,9 +381,9 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
         yield "joint", bool(config.joint)
         yield from dict.fromkeys(chain.from_iterable(map(settings, config.pieces)))
         return
-    if isinstance(config, Tiled | InnerProducts | Direct):
+    if isinstance(config, Tiled | Direct):
         yield "kind", type(config).__name__
-    part = {InnerProducts: "inner ", Direct: "direct "}.get(type(config), "")
+    part = "direct " if isinstance(config, Direct) else ""
     names = [f.name for f in fields(config)] if is_dataclass(config) else getattr(config, "_fields", ())
     for name in names:
         value = getattr(config, name)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, apply
 from einsmith.kernels.contraction import config, k_bounds
-from einsmith.kernels.contraction.config import InnerProducts
-from einsmith.kernels.contraction.emission import inner_product
 from einsmith.kernels.contraction.emission.write_combining import MOST, unit_of
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.divisors import divisors
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span
-from tests import nest_interp
-from tests.kernels.runner import NARROW, WIDE, fresh, reference
+from einsmith.loops.walk import divisors
 from tests.kernels.samples import (
     F,
     conv,
-    conv_dw,
     conv_dx,
-    depthwise_dw,
     load,
     strided_dx,
     sum_of,
@@ -211,26 +202,3 @@ def test_shares_of_k_by_sampled_tiles(rng):
     assert len(found_by) == 3 and min(found_by.values()) > 0
 
 
-# ------------------------------------------------------------------------------------- loops for what was unrolled
-
-
-def test_rows_of_k_in_a_loop(rng, monkeypatch):
-    """Of inner products: the same sums, whether vectors of a row are unrolled or not, and the evaluator's."""
-    different = 0
-    shape = InnerProducts(mr=2, columns=3)
-    for pad, stride in ((0, 1), (1, 1), (2, 2)):
-        h, w = (int(x) for x in rng.integers((3, 33), (5, 50)))
-        for kernel in (depthwise_dw(2, 1, h, w, 3, pad, stride), conv_dw(2, 1, h, w, 2, 2, 3, pad)):
-            for target, swap, split in ((NARROW, False, 2), (WIDE, True, 1)):
-                chosen, loops = Configs((replace(shape, swap=swap, split=split),)), []
-                for most in (1 << 20, 0):
-                    monkeypatch.setattr(inner_product, "MAX_UNROLLED", most)
-                    lowered = PATTERN.lower(kernel, chosen, target)
-                    loops.append(str(lowered.launches[0].function.body).count("Loop("))
-                    arrays = fresh(kernel, 1)
-                    want = reference(kernel, arrays)
-                    nest_interp.run(lowered, kernel, arrays)
-                    for n, x in want.items():
-                        np.testing.assert_array_equal(arrays[n], x)
-                different += loops[0] < loops[1]
-    assert different > 6

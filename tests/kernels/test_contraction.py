@@ -18,7 +18,6 @@ from einsmith.kernels.contraction.config import (
     HALO_BYTES,
     Direct,
     HaloBlock,
-    InnerProducts,
     Tiled,
     halo_blocks,
     with_halos,
@@ -363,29 +362,48 @@ def test_windows_leave_out_what_a_stride_skips():
 
 
 def test_vectors_along_k():
-    dot = InnerProducts(split=3)
+    """Tiles of an axis of either side over parts of the outer axis of K, whose sums are added later."""
     shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
     for kernel in (conv_dw(*s) for s in shapes):
         configs = []
-        for windows in ((), ((1, "k"),)):
+        for windows in ((), ((1, "all"),)):
             if windows and kernel.shape[0] == 3:
                 continue  # no guards: nothing to gain from a window
-            for swap, mr, nv in ((False, 3, 4), (True, 4, 5)):
-                configs.append(Configs((replace(dot, swap=swap, mr=mr, columns=nv, windows=windows),)))
+            for tile, outer, split in ((((0, 3), (2, 3)), (), 3), (((0, 2), (3, 3)), (1,), 2)):
+                configs.append(Configs((Direct(6, 1, tile, (), outer, (4,), 1, windows, split=split),)))
         check(kernel, configs)
     large = conv_dw(64, 1, 28, 28, 6, 5, 5, 2)
-    assert any(isinstance(c.pieces[0], InnerProducts) for c in PATTERN.configs(large, host()))
+    assert any(isinstance(c.pieces[0], Direct) and c.pieces[0].split > 1 for c in PATTERN.configs(large, host()))
     f = dt.f32
     both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
     kernel = sum_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both)
-    check(kernel, [Configs((replace(dot, mr=4, columns=3),))])
+    dot = Direct(3, 1, ((0, 4), (1, 3)), (), (), (2,))
+    check(kernel, [Configs((replace(dot, split=n),)) for n in (1, 3)])
     # A batch of three groups: dW[g, k, c] = sum[b, h](dY[b, 5*g + k, h] * X[b, 7*g + c, h])
     both = times(load(0, 3, lin((5, 0), (1, 1)), 4), load(1, 3, lin((7, 0), (1, 2)), 4))
     grouped = sum_of((3, 5, 7), ((f, (6, 15, 37)), (f, (6, 21, 37))), (6, 37), both)
-    check(grouped, [Configs((replace(dot, mr=4, columns=3, split=n),)) for n in (2, 3)])
+    dot = Direct(4, 1, ((1, 4), (2, 3)), (), (0,), (3,), 2)
+    check(grouped, [Configs((replace(dot, split=n),)) for n in (2, 3)])
     both = times(load(0, 3, lin((8, 0), (1, 1)), 4), load(1, 3, lin((8, 0), (1, 2)), 4))
     large = sum_of((3, 8, 8), ((f, (16, 24, 784)), (f, (16, 24, 784))), (16, 784), both)
-    assert any(isinstance(c.pieces[0], InnerProducts) for c in PATTERN.configs(large, host()))
+    assert any(isinstance(c.pieces[0], Direct) for c in PATTERN.configs(large, host()))
+
+
+def test_vectors_along_k_in_parts():
+    """As many as the outer axis has points, fewer, more, and one, which is added like others."""
+    lanes = host().lanes()
+    for points in (5 * lanes, 5 * lanes + 3):
+        both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))
+        kernel = sum_of((5, 7), ((dt.f32, (6, 5, points)), (dt.f32, (6, 7, points))), (6, points), both)
+        dot = Direct(3, 1, ((0, 4), (1, 3)), (), (), (2,))
+        check(kernel, [Configs((replace(dot, split=n),)) for n in (1, 2, 5, 6, 7)])
+    rows = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 12, 18))), (4, 9, 15),
+                  times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
+    dot = Direct(4, 1, ((0, 3), (1, 2)), (), (), (2,))
+    check(rows, [Configs((replace(dot, split=n),)) for n in (1, 3, 4)])
+    whole = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 9, 15))), (4, 9, 15),
+                   times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
+    check(whole, [Configs((replace(dot, split=n, fused=(3,)),)) for n in (1, 3)])
 
 
 @pytest.mark.parametrize("order", ["n", "m"])

@@ -10,7 +10,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import search, traffic
-from einsmith.kernels.contraction.config import InnerProducts, Tiled
+from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
@@ -144,19 +144,6 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
         ragged = capsule(2, 3, 8, lanes // 2 + 1, 1)  # a last vector of fewer lanes
         (p,) = problems(ragged.root) or ()
         assert finish.stacked(ragged, p, p.left, p.right, lanes) == 1
-
-
-def test_vectors_along_k_in_parts():
-    """As many as the first axis has points, fewer, and one, which is added like others."""
-    dot = InnerProducts(mr=4, columns=3)
-    lanes = host().lanes()
-    for points in (5 * lanes, 5 * lanes + 3):
-        both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))
-        kernel = sum_of((5, 7), ((dt.f32, (6, 5, points)), (dt.f32, (6, 7, points))), (6, points), both)
-        check(kernel, [Configs((replace(dot, split=n),)) for n in (1, 2, 5, 6)])
-    rows = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 12, 18))), (4, 9, 15),
-                  times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
-    check(rows, [Configs((replace(dot, split=n),)) for n in (1, 3, 4)])
 
 
 def test_tiles_ask_for_rows_along_k():

@@ -10,7 +10,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.contraction.config import Direct, InnerProducts, Tiled
+from einsmith.kernels.contraction.config import Direct, Tiled
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.k_bounds import k_bounds, share
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
@@ -142,7 +142,7 @@ def test_every_form_makes_sums_again(name):
         blocked = Tiled(mr=4, nv=2, kc=30)
         found |= {"blocked": blocked, "split": replace(blocked, split=2), "both": replace(blocked, kc=16, split=3)}
     if name == "dw of one channel":
-        found["dot"] = InnerProducts(mr=3, columns=4, split=3)
+        found["dot"] = Direct(6, 1, ((0, 3), (2, 3)), (), (), (4,), split=3)
     check(kernel, [Configs((c,)) for c in found.values()], target=target, arrays=sprinkled(kernel, 1)[2])
 
 

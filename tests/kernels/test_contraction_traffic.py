@@ -9,11 +9,10 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.kernels.contraction import cost, traffic
-from einsmith.kernels.contraction.config import Tiled, sides
+from einsmith.kernels.contraction.config import Setting, Tiled, sides
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
-from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.contraction.traffic import Steps
 from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import Target

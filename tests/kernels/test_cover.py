@@ -67,8 +67,8 @@ WAYS: dict[str, dict[str, set[Any]]] = {
     "contraction": {
         "swap": {False, True}, "mr": SOME, "nv": SOME, "a": {"inline", "panel", "buffer"},
         "b": {"inline", "panel", "buffer"}, "order": {"n", "m"}, "kc": {0, "many"}, "split": SOME, "tm": SOME,
-        "tn": SOME, "rows": {False, True}, "kind": {"Tiled", "InnerProducts", "Direct"}, "inner mr": {"some"},
-        "direct vectors": FEW, "direct k_outer": {0, 1},
+        "tn": SOME, "rows": {False, True}, "kind": {"Tiled", "Direct"},
+        "direct vectors": FEW, "direct k_outer": {0, 1}, "direct split": {1, "many"},
         "depth": {1, 2, "some"}, "joint": {False, True}, "form": {"straight", "stacked", "turned", "lines"},
         "windows": {(), *(((0, x),) for x in ("all", "side", "k", "cut")), *(((1, x),) for x in ("all", "side", "k"))},
     },

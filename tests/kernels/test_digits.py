@@ -11,9 +11,9 @@ from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, templ
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
-from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.contraction.problem import problems
 from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.split_axes import split_kernels
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
 from tests.kernels.samples import add, axes, div, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub

@@ -13,7 +13,6 @@ from einsmith import dtypes as dt
 from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Piece, Scatter, Template
 from einsmith.kernels import choose
-from einsmith.kernels.composite.split_axes import split_kernels
 from einsmith.kernels.emit.address import Affine, address, affine_of, compared, stored
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
@@ -22,6 +21,7 @@ from einsmith.kernels.stencil.write_combining import gathered
 from einsmith.loops.nest import show
 from einsmith.plan.kernel import Buffer, Kernel, Rows, row_major
 from einsmith.plan.serial import from_data, to_data
+from einsmith.plan.split_axes import split_kernels
 from tests.kernels import samples as s
 from tests.kernels.cover import NAMES, Case, cases, pairwise
 from tests.kernels.layouts import LAYOUTS, Layout, channels_last, in_order, laid_out

@@ -1,4 +1,4 @@
-"""Which pieces of a contraction are made two and two (joint_tile), and in which configurations."""
+"""Which pieces of a contraction are made two and two (`blocked.JointTiles`), and in which configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Config, Tiled
-from einsmith.kernels.contraction.emission.joint_tile import Joint
+from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.problem import Problem, with_companion
 from einsmith.kernels.footprint import touched

@@ -1,4 +1,5 @@
-"""What a configuration of a contraction means for its operands: sides, windows, and how each is best read or packed."""
+"""What a configuration of a contraction means for its operands: sides, windows, how each is best read or packed, how
+tiles meet them."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import axes_of
-from einsmith.kernels.contraction.halo import HaloCopy, elements, halo_copy
+from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.divisors import divisors
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.loops.nest import Builder
+from einsmith.loops.walk import divisors
+from einsmith.plan.kernel import Kernel
 
 HALO_BYTES = 1 << 19
 """Most bytes of a halo copy: it lives in a private second-level cache."""
@@ -55,7 +57,8 @@ class Direct:
     output axis; `tile` and `unroll`: (axis, points) of the unrolled box, output axes and axes of K; `outer`: output
     axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows, which
     are as in Tiled; tasks: ranges of the points of `outer`, each `parts` times: with so many ranges of the tiles along
-    the output axis that has the most of them."""
+    the output axis that has the most of them; split: ranges of `k_outer`, whose partial sums a later launch adds;
+    fused: axes of K that are one with `vector`, which is inside of them."""
 
     vector: int
     vectors: int
@@ -66,33 +69,17 @@ class Direct:
     tasks: int = 1
     windows: Halos = ()
     parts: int = 1
+    split: int = 1
+    fused: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         box = ",".join(f"i{a}:{n}" for a, n in (*self.tile, *self.unroll)) or "1"
-        text = f"direct lanes=i{self.vector}x{self.vectors} box={box} outer={','.join(f'i{a}' for a in self.outer)}"
+        lanes = "+".join(f"i{a}" for a in (*self.fused, self.vector))
+        text = f"direct lanes={lanes}x{self.vectors} box={box} outer={','.join(f'i{a}' for a in self.outer)}"
         text += "".join(f" head=i{a}" for a in self.k_outer) + f" tasks {self.tasks}"
         text += f"x{self.parts}" if self.parts > 1 else ""
-        return text + (f" windows={','.join('LR'[i] for i, _ in self.windows)}" if self.windows else "")
-
-
-@dataclass(frozen=True)
-class InnerProducts:
-    """Vectors along K (inner_product), whose sums are added at the end: tiles of mr rows by `columns`. swap, split and
-    windows as in Tiled; parts are of the first axis of K."""
-
-    swap: bool = False
-    mr: int = 4
-    columns: int = 2
-    split: int = 1
-    windows: Halos = ()
-
-    def __str__(self) -> str:
-        text = f"{'swap ' if self.swap else ''}{self.mr}x{self.columns} inner products"
-        return text + _windows_text(self.windows) + (f" split={self.split}" if self.split > 1 else "")
-
-
-def _windows_text(windows: Halos) -> str:
-    return f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in windows)}" if windows else ""
+        text += f" windows={','.join('LR'[i] for i, _ in self.windows)}" if self.windows else ""
+        return text + (f" split={self.split}" if self.split > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -128,13 +115,15 @@ class Tiled:
         text += f" tasks {self.tm}x{self.tn}"
         if self.kc:
             text += f" kc={self.kc}"
-        text += _windows_text(self.windows) + (" rows" if self.rows else "")
+        if self.windows:
+            text += f" windows={','.join('LR'[i] + f':{fixes}' for i, fixes in self.windows)}"
+        text += " rows" if self.rows else ""
         if self.depth > 1:
             text += f" depth={self.depth}"
         return text + (f" split={self.split}" if self.split > 1 else "")
 
 
-Config = Tiled | InnerProducts | Direct
+Config = Tiled | Direct
 """How a contraction is computed."""
 
 
@@ -369,3 +358,63 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
             if of_k and largest:
                 break
     return out
+
+
+@lru_cache(maxsize=1024)
+def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
+    """The root's arguments by slot, without values."""
+    return arguments_of(kernel, memories_of(kernel))
+
+
+class Setting:
+    """What configurations with the same halo copies and sides have in common.
+
+    `p` is the problem that reads the halo copies; `original` is it without them. halos: (operand, copy); heads: blocks
+    that they cut K into, 0 for none. B, M, N, K: points of the batch, the sides and K; `columns`: of N, whose rows,
+    where vectors keep to them (`rows`), N counts as filled up to `row` points. known: accesses that settings of the
+    same operands share.
+    """
+
+    def __init__(
+        self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any,
+        known: dict[tuple, OperandAccess] | None = None,
+    ):  # fmt: skip
+        changed = with_halos(problem, windows)
+        assert changed is not None
+        self.kernel, self.target, self.windows, self.swap, self.rows = kernel, target, windows, swap, rows
+        self.original, self.p, self.heads = problem, changed.problem, changed.heads
+        self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
+        self.slots = dict(operand_memories(kernel))
+        self.halos = changed.windows
+        self.slots |= {SLOT + i: Memory(None, w.buffer) for i, w in self.halos}
+        p = self.p
+        self.m_side, self.n_side = sides(p, swap)
+        self.B, self.M, self.columns, self.K = map(p.count, (p.batch, self.m_side.axes, self.n_side.axes, p.k))
+        self.row, self.N = 0, self.columns
+        if rows:
+            self.row = padded_row(p, self.n_side, self.lanes)
+            self.N = self.columns // p.extents[self.n_side.axes[-1]] * self.row
+        self._known = {} if known is None else known
+
+    def access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
+        """An operand, analysed along these axes."""
+        key = side.operand, tuple(axes), lanes
+        found = self._known.get(key)
+        if found is None:
+            plain = not axes and not lanes
+            made = sampler(None, self.p, side, self.slots, (), 0) if plain else self.access(side).along(axes, lanes)
+            found = self._known[key] = made
+        return found
+
+    def lies_along_k(self, side: Side, align: int) -> bool:
+        """Whether a side is packed with lanes along K rather than along its own axes: where that takes fewer loads a
+        vector, and one more to turn it."""
+        if not (side.axes and self.p.k):
+            return False
+        along_k, along = (self.access(side, axes, self.lanes) for axes in (self.p.k, side.axes))
+        return along_k.load_cost(self.lanes) + 1.0 < along.load_cost(align)
+
+    def reads_in_place(self, mr: int) -> bool:
+        """Whether tiles of `mr` rows of M read that side without a copy."""
+        plain = self.m_side.operand.plain
+        return plain and row_offsets(self.access(self.m_side), self.m_side.axes, mr) is not None

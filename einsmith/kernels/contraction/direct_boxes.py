@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import Read, postorder
-from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, reading
+from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
-from einsmith.kernels.contraction.setting import operand_memories
-from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
+from einsmith.kernels.emit.access import PAIR_COST, OperandAccess, fused
 from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.boxes import outer_reads
 from einsmith.plan.kernel import Kernel
@@ -31,6 +30,12 @@ MIN_PRODUCTS = 1 << 14
 """Products of a problem below which the other forms are as good."""
 FEW = 4
 """Points of a side with which a product of matrices has tiles of so few rows that loads outweigh arithmetic."""
+MAX_RESULTS, LONG = 4096, 4096
+"""Results that are few, whose vectors of sums lie in a private second-level cache, and points of K that are many."""
+SHORT_ROW = 8
+"""Vectors of a row with fewer of which the last one, which may be in part, counts."""
+BEGUN = 3.0
+"""Cycles of a turn of the innermost loop beside its products."""
 
 
 def shaped(p: Problem, d: Direct) -> HaloProblem | None:
@@ -114,55 +119,86 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
     return out
 
 
-def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: Any) -> list[Direct]:
-    """Configurations of this form for a problem that is no matrix product, or one of few rows: vectors along a batch
-    axis, or along what the rows share."""
+class _Shape(NamedTuple):
+    """A box that may be worth it: as in Direct, `box` being (tile, unroll, vectors), and `alone` the output axes that
+    may be outermost."""
+
+    vector: int
+    fused: tuple[int, ...]
+    box: Any
+    alone: tuple[int, ...]
+
+
+def _shapes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[_Shape]:
+    """Boxes with vectors along a batch axis, or along what few rows share; and for few results of a long K, of which
+    each has a vector of sums, with vectors along K."""
     batch, left, right, k = p.sizes
-    if batch * left * right * k < MIN_PRODUCTS or not p.k:
+    pairs, axes = _in_pairs(p), _vector_axes(p, samplers, lanes)
+    out: dict[_Shape, None] = {}
+    if batch > 1 or (min(left, right) <= FEW and pairs):
+        few = min(p.left, p.right, key=p.count)
+        ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
+        alone = tuple(a for a in range(len(p.piece.extents)) if a not in pairs)
+        for v in axes:
+            if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs):
+                for lone, whole in ways:
+                    if found := _search(p, samplers, v, lanes, target, lone, whole):
+                        out[_Shape(v, (), found, alone)] = None
+    if left * right <= MAX_RESULTS and k >= LONG:
+        rows = fused(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
+        together = {g.inner: g.axes[:-1] for g in rows}
+        for v in axes:
+            if v in p.k[1:]:
+                others = together.get(v, ())
+                if found := _tile_of_sides(p, p.count((*others, v)), lanes, target):
+                    out[_Shape(v, others, found, p.batch)] = None
+    return list(out)
+
+
+def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: Any) -> list[Direct]:
+    """Configurations of this form for a problem that is no matrix product, one of few rows, or one of few results."""
+    if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
-    pairs = _in_pairs(p)
-    if batch == 1 and (min(left, right) > FEW or not pairs):
+    batch, left, right, _ = p.sizes
+    if batch == 1 and min(left, right) > FEW and left * right > MAX_RESULTS:
         return []
     lanes = target.lanes(p.dtype.itemsize)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
-    rank = len(p.piece.extents)
     out: list[Direct] = []
-    few = min(p.left, p.right, key=p.count)
-    ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
-    searches = [
-        (v, _search(p, scalar, v, lanes, target, lone, whole))
-        for v in _vector_axes(p, scalar, lanes)
-        if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs)
-        for lone, whole in ways
-    ]
-    for v, best in dict.fromkeys(searches):
-        if best is None:
-            continue
-        tile, unroll, vectors = best
-        tiled = {a for a, _ in tile}
-        outer = tuple(a for a in range(rank) if a != v and a not in tiled and a not in pairs and p.extents[a] > 1)
+    for x in _shapes(p, scalar, lanes, target):
+        tile, unroll, vectors = x.box
+        outer = tuple(a for a in x.alone if a != x.vector and a not in dict(tile) and p.extents[a] > 1)
+        points, of_k = p.count(outer), x.vector in p.k
+        tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
+        d = Direct(x.vector, vectors, tile, unroll, outer, tasks=tasks)
         heads: list[tuple[int, ...]] = [()]
-        if len(p.k) > 1 and p.k[0] != v and p.k[0] not in pairs and p.k[0] not in dict(unroll):
-            d = Direct(v, vectors, tile, unroll, outer)
+        if len(p.k) > 1 and p.k[0] not in (x.vector, *_in_pairs(p), *dict(unroll)):
             if waiting(p, d, lanes) * p.dtype.itemsize <= MAX_WAITING:
-                heads.append((p.k[0],))
-        for head in heads:
-            for which in ((0,), (1,), (0, 1), ()):
-                windows: Halos = tuple((i, "all") for i in which)
-                if any(p.operands[i].plain for i in which) or (head and not which):
-                    continue
-                points = prod(p.extents[a] for a in outer)
-                tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
-                d = Direct(v, vectors, tile, unroll, outer, head, tasks, windows)
-                if shaped(p, d) is None:
-                    continue
-                out.append(d)
-                most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
-                if points < 4 * target.cores > 4 and most > 1:  # some of the cores would wait
-                    out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))
+                heads.append(p.k[:1])
+        for head, which in product(heads, ((0,), (1,), ())):
+            if any(p.operands[i].plain for i in which) or (head and not which and not of_k):
+                continue
+            windows: Halos = tuple((i, "all") for i in which)
+            d = replace(d, k_outer=head, windows=windows, fused=() if which else x.fused)
+            if shaped(p, d) is None:
+                continue
+            split = _parts_of_k(p, d, points, target.cores) if head and of_k else 1
+            out.append(replace(d, split=split))
+            most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
+            if points < 4 * target.cores > 4 and most > 1 and split == 1:  # some of the cores would wait
+                out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))
     return out
+
+
+def _parts_of_k(p: Problem, d: Direct, points: int, cores: int) -> int:
+    """Ranges of the outer axis of K that give every core as much to do."""
+    if cores == 1 or points >= 4 * cores:
+        return 1
+    want = -(-4 * cores // points)
+    want += next(i for i in range(cores) if points * (want + i) % cores == 0)
+    return min(p.extents[d.k_outer[0]], want)
 
 
 def inner_axes(p: Problem, d: Direct) -> list[int]:
@@ -210,7 +246,7 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, t
             uneven = 1.0
             for a, n in pairs_of:
                 uneven *= 1 + 0.1 * bool(p.extents[a] % n)
-            score = (cycles + 3 + sums * 0.1) * uneven / (sums * points)
+            score = (cycles + BEGUN + sums * 0.1) * uneven / (sums * points)
             if best is None or score < best[0]:
                 best = (score, pairs_of, vectors)
     if best is None:
@@ -221,10 +257,36 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, t
     return tile, unroll, vectors
 
 
+def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
+    """The box, as that of `_search`, along an axis of either side that takes the fewest cycles where lanes along K, in
+    rows of so many points, make every sum a vector. What is read under masks is in registers before it is multiplied,
+    of two vectors at once: under guards, and where many vectors are the last ones of rows."""
+    masked = 1 + (any(o.guards for o in p.operands) or row % lanes > 0 and row < SHORT_ROW * lanes)
+    best = None
+
+    def turn(m: int, n: int) -> float:
+        read = (m + n) * target.overheads.line
+        return max(m * n / target.multiplies, read, target.overheads.latency) + BEGUN if m and n else 0.0
+
+    for a, b in product(p.left or (None,), p.right or (None,)):
+        rows, columns = (1 if x is None else p.extents[x] for x in (a, b))
+        for m in range(1, min(rows, MAX_COUNT // 2) + 1):
+            room = (target.vector_registers - 2 - m * masked) // m
+            if room < 1:
+                break
+            n = -(-columns // -(-columns // room))
+            (i, x), (j, y) = divmod(rows, m), divmod(columns, n)
+            turns = i * j * turn(m, n) + i * turn(m, y) + j * turn(x, n) + turn(x, y)
+            score = turns / (rows * columns)
+            if best is None or score < best[0]:
+                best = score, [(axis, count) for axis, count in ((a, m), (b, n)) if count > 1]
+    return best and (tuple(sorted(best[1])), (), 1)
+
+
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
     """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector."""
-    l1, w = target.l1, target.overheads
+    l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
@@ -234,33 +296,37 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
-    load, many = 0.0, -(-p.extents[d.vector] // lanes)
+    load, many = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
     # What a guard leaves of a box is known before where all its axes are unrolled.
     moving = {a for a, n in enumerate(p.extents) if (many > d.vectors if a == d.vector else dict(box).get(a, 1) < n)}
-    sizes = {i: x.buffer.size * p.dtype.itemsize for i, x in shape.windows}
+    # Bytes of either operand at a point of the outer axes: those of its halo copy, or what is read of it.
+    fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
+    sizes = [prod(p.extents[a] for a in o.axes if a not in (*d.outer, *d.k_outer)) * p.dtype.itemsize
+             for o in p.operands]
+    copied = {i: x.buffer.size * p.dtype.itemsize for i, x in shape.windows}
+    sizes = [copied.get(i, n) for i, n in enumerate(sizes)]
     for which, s in enumerate(scalar):
-        x = _Loads(s, d.vector, lanes * p.dtype.itemsize)
+        x = _Loads(s, d.vector, vector)
         weight = x.weight
         masks = w.mask * sum(any(a in moving for a in s.forms[c].coef) for c, _, _ in s.conds)
-        size = sizes.get(which)
-        if size is None:  # what a point of the outer axes reads of it
-            size = prod(p.extents[a] for a in p.operands[which].axes if a not in d.outer) * p.dtype.itemsize
-            if size > l1 * 0.75:
-                weight *= 2.0
-        elif size > l1 * 0.75:
-            weight *= 1.25
+        if sizes[which] > l1 * 0.75:
+            weight *= 1.25 if which in copied else 2.0
+        if d.vector >= rank and sizes[which] > target.l2 and x.moves:
+            weight = max(weight, target.seconds_for_bytes(vector, sizes[which], 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * (weight * max(1, len(s.reads)) + masks)
     body = max(sums * points / target.multiplies, load, w.latency * points) + 2
-    rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in range(len(p.extents)) if a != d.vector)
+    others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
+    rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
     turns = rows * -(-many // d.vectors)
     total = turns * body
     outputs = prod(p.piece.extents)
     stored = outputs / p.extents[d.vector] * many if d.vector < rank else outputs  # vectors of sums
-    total += stored * (finish + 1.5 if d.vector < rank else w.lane_sum)
+    total += stored * (finish + 1.5 if d.vector < rank else w.lane_sum * d.split)
     if d.k_outer:
         near = waiting(p, d, lanes) * p.dtype.itemsize <= l1 * 0.75
         total += stored * p.extents[d.k_outer[0]] * (2 if near else w.far_sum)
-    fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
+    if d.split > 1:
+        total += outputs * d.split * w.partial_sum
     for _, window in shape.windows:
         total += d.parts * fixed * (window.buffer.size / lanes * w.halo + w.tile)
     return total

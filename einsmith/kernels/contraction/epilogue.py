@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Literal
 
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, apply, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, postorder
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Tiled, sides
@@ -15,7 +15,8 @@ from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Problem, finished
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import COMPARISONS, Memory, memories_of, stored
+from einsmith.kernels.emit.address import COMPARISONS, memories_of, stored
+from einsmith.kernels.emit.boxes import placed
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
@@ -125,14 +126,8 @@ def _guarded(exprs: tuple[Expr, ...]) -> bool:
 
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
     """What is stored of a piece whose sum is `total`."""
-    place: dict[int, Expr] = {}
-    for d in range(len(piece.extents)):
-        x: Expr = Axis(d)
-        if piece.step[d] != 1:
-            x = apply("mul", x, Const(piece.step[d], x.dtype))
-        if piece.offset[d]:
-            x = apply("add", x, Const(piece.offset[d], x.dtype))
-        place[d] = x
+    sizes = zip(piece.offset, piece.step, piece.extents, strict=True)
+    place = {d: placed(d, *of) for d, of in enumerate(sizes)}
     results: list[list[Expr]] = [[total]]
     for stage in kernel.stages[1:]:
         slots: dict[int, Any] = {}
@@ -251,16 +246,16 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
 
 
 class Epilogue:
-    """Finishes rows of sums: the root's steps, the later stages, the stores."""
+    """Finishes rows of sums: the root's steps, the later stages, the stores. row, tile: as of an OperandAccess."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, memories: Mapping[int, Memory], axes: Sequence[int], lanes: int,
-        row: int, tile: int = 0,
+        self, b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], lanes: int, row: int = 0, tile: int = 0
     ):
         self.b, self.results = b, results(kernel, p)
         self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
         self.interleaved = self.results.interleaved(axes[-1] if axes else None)
         places = self.results.places
+        memories = memories_of(kernel, b.buffers)
         self.sampler = OperandAccess(
             b, self.results.exprs, (), p.extents, memories, axes, lanes, places, SUMS, row, tile=tile
         )

@@ -10,9 +10,9 @@ from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import k_bounds as trim
 from einsmith.kernels.contraction import traffic
+from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel

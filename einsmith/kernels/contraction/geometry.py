@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
 from einsmith.kernels.contraction.config import (
+    Setting,
     Side,
     Tiled,
     depends_on_batch,
@@ -17,7 +18,6 @@ from einsmith.kernels.contraction.emission.k_pack import fits
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.setting import Setting
 from einsmith.kernels.emit.access import FusedAxes, fused
 from einsmith.locks import cached_property
 from einsmith.loops.nest import Builder, Value

@@ -23,11 +23,9 @@ from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import k_bounds as trim
 from einsmith.kernels.contraction import space as genes
 from einsmith.kernels.contraction.config import Config
-from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission import launches as launch
-from einsmith.kernels.contraction.emission.joint_tile import Joint
+from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
-from einsmith.kernels.contraction.problem import slots_of as operand_slots
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
@@ -37,9 +35,6 @@ WIDE = 32
 """Points of K and of one side from which on, with more than one point of the other side, a reduction, which reads
 operands for every product, is not asked: of 116 kernels of random shapes with 2 to 31 points there it took 2.3 times as
 long in the geometric mean, and was faster on 6, by 22 % at most."""
-LEFT = 0.5
-"""By what part of the first level rows that tiles read in turn exceed it where nothing of them is found there any more:
-8 % beyond it cost nothing on a Zen 4."""
 CONFIGS = 12
 """How many configurations of a piece are worth a measurement."""
 
@@ -230,9 +225,7 @@ def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, tuple[Cost,
 def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int]:
     """What a piece costs besides its launches, and those."""
     if isinstance(c, plan.Direct):
-        return _direct_cost(kernel, p, c, target), 1
-    if isinstance(c, plan.InnerProducts):
-        return _dot_cost(kernel, p, c, target), 2
+        return _direct_cost(kernel, p, c, target), 1 + (c.split > 1)
     known = _priced(kernel, p, target).get(c)
     return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
 
@@ -241,50 +234,12 @@ def _predicted(found: cost.Predicted, i: int) -> tuple[Cost, int]:
     return Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i])
 
 
-def _dot_cost(kernel: Kernel, original: Problem, c: plan.InnerProducts, target: Any) -> Cost:
-    g = dot.Shape(kernel, c, target, original)
-    points, count = g.p.extents[g.p.k[0]] * g.B, ceil(g.points / g.lanes)
-    sides = g.m_side, g.n_side
-    samplers = [plan.sampler(None, g.p, side, g.slots, g.p.k[1:], g.lanes, g.k_row) for side in sides]
-    mr, nr, tiles = g.M / g.mt, g.N / g.nt, g.mt * g.nt  # of the mean tile
-    loads = [s.loads(g.lanes) + 0.5 * bool(g.k_row) for s in samplers]
-    step = max(mr * nr / target.multiplies, (mr * loads[0] + nr * loads[1]) / 2) + 0.1 * (mr + nr)
-    step += target.overheads.mask * (mr * samplers[0].masks + nr * samplers[1].masks)
-    row = count * g.lanes * g.item
-    beyond = min(1.0, max(0.0, _rows_read(g, row) / target.l1 - 1.0) / LEFT)
-    if beyond:
-        lines = nr if (c.mr + c.columns) * row <= target.l1 else mr + nr
-        step = max(step, beyond * lines * target.overheads.row_line)
-    step += 2.5 * mr * nr / count
-    cycles = points * (tiles * (count * step + 30) + 2.0 * g.M * g.N) + g.B * c.split * g.M * g.N * 12
-    for _, w in g.halos:
-        cycles += points * w.buffer.size / g.lanes * target.overheads.halo
-    tasks = min(target.cores, g.tasks)
-    size = sum(touched(kernel))
-    return Cost(cycles * target.cycle_seconds / tasks, target.seconds_for_bytes(size, size, tasks))
-
-
-def _rows_read(g: dot.Shape, row: int) -> float:
-    """Bytes that the tiles of a block of K read again and again: `row` bytes of every row of both operands, or what an
-    operand's buffer or window has at one point of the first axis of K, if that is less."""
-    first, kernel = g.p.extents[g.p.k[0]], g.kernel
-    windows = {i: w.buffer.size * g.item for i, w in g.halos}
-    out = 0.0
-    for i, (o, n) in enumerate(zip(g.p.operands, g.p.sizes[1:3], strict=True)):
-        whole = windows.get(i)
-        if whole is None:
-            buffers = {kernel.buffers[kernel.stages[0].args[s][1]] for s in operand_slots(o)}
-            whole = sum(b.nbytes for b in buffers) / first
-        out += min(n * row, whole)
-    return out
-
-
 def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.vector
     after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
-    points = p.count(c.outer) * c.parts
+    points = p.count(c.outer) * c.parts * c.split
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
     size = sum(touched(kernel))

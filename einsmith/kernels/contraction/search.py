@@ -15,7 +15,7 @@ from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import traffic
-from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
+from einsmith.kernels.contraction.config import Config, Direct, Setting, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import (
     BUFFER,
     BY_K,
@@ -29,12 +29,10 @@ from einsmith.kernels.contraction.cost import (
     arrays_of,
     inner_bytes,
 )
-from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
 from einsmith.kernels.contraction.features import Features, OperandPlan, operand_plan
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.setting import Setting, operand_memories
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.plan.kernel import Kernel
 
@@ -171,7 +169,6 @@ def candidates(
     tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
         direct = box.configs(kernel, p, operand_memories(kernel), target)
-        dots: list[InnerProducts] = []
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
@@ -188,8 +185,7 @@ def candidates(
                     sweeps += [(len(settings), c) for c in _sweeps(s)]
                 settings.append(s)
                 piece.append(number)
-            dots += dot.configs(operand_plan(kernel, p, windows, False, False, target))
-        others.append([*dots, *direct])
+        others.append([*direct])
     return Candidates(_table(settings, tiles, sweeps), np.array(piece), others)
 
 

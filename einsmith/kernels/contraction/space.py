@@ -15,13 +15,11 @@ from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import search
-from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled
+from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import HOW, ORDERS
-from einsmith.kernels.contraction.emission import inner_product as dot
 from einsmith.kernels.contraction.emission import k_pack
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.contraction.setting import operand_memories
 from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.plan.kernel import Kernel
@@ -42,13 +40,13 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // SHORTEST) + 1))
     direct = box.configs(kernel, p, operand_memories(kernel), target)
     tiled: Space = {
-        FORM: ("Tiled", "InnerProducts", *(["Direct"] if direct else [])),
+        FORM: ("Tiled", *(["Direct"] if direct else [])),
         "swap": (False, True), "mr": tuple(range(1, MOST_ROWS + 1)), "nv": tuple(range(1, MOST_VECTORS + 1)),
         "a": tuple(HOW), "b": tuple(HOW), "order": ORDERS,
         "kc": tuple(dict.fromkeys((0, SWEEP, *lengths))),
         "split": tuple(range(1, parts + 1)), "tm": tuple(range(1, MOST_TASKS + 1)),
         "tn": tuple(range(1, MOST_TASKS + 1)), "windows": tuple(search.windows_of(p)), "rows": (False, True),
-        "depth": (1, 2, 4), "columns": tuple(range(1, target.vector_registers)),
+        "depth": (1, 2, 4),
     }  # fmt: skip
     for name, values in space_of(direct).items():
         tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
@@ -57,32 +55,19 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
 
 def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
     """Why a configuration of a piece cannot be lowered; empty where it can be."""
-    if isinstance(c, Direct):
-        return _direct(kernel, p, c, target)
-    return _inner(kernel, p, c, target) if isinstance(c, InnerProducts) else _tiled(kernel, p, c, target)
+    return (_direct if isinstance(c, Direct) else _tiled)(kernel, p, c, target)  # type: ignore[arg-type]
 
 
 def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     known = box.configs(kernel, p, operand_memories(kernel), target)
-    if all(replace(c, tasks=1, parts=1) != replace(d, tasks=1, parts=1) for d in known):
+    if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
         return "no box of the direct form is like this"
+    if c.split != 1 and not (c.vector in p.k and c.parts == 1 and 1 <= c.split <= p.count(c.k_outer)):
+        return "parts of K are of its outer axis, with lanes along another one"
     if not 1 <= c.parts <= max((box.tiles_along(p, c, a) for a in box.inner_axes(p, c)), default=1):
         return "there are more parts than tiles"
     points = prod(p.extents[a] for a in c.outer)
     return "" if 1 <= c.tasks <= max(1, points) else f"{points} points of the outer axes are fewer than the tasks"
-
-
-def _inner(kernel: Kernel, p: Problem, c: InnerProducts, target: Any) -> str:
-    if plan.with_halos(p, c.windows) is None or any(fixes != "k" for _, fixes in c.windows):
-        return "inner products do not read such windows"
-    s = operand_plan(kernel, p, c.windows, c.swap, False, target)
-    if not dot.fits(s):
-        return "vectors along K are no inner products of this"
-    if not (1 <= c.mr <= s.M and 1 <= c.columns <= s.N) or c.mr * c.columns + c.mr + 2 > target.vector_registers:
-        return f"a tile of {c.mr}x{c.columns} does not fit {s.M}x{s.N} results or {target.vector_registers} registers"
-    if not 1 <= c.split <= s.p.extents[s.p.k[0]]:
-        return "parts of K are of its first axis"
-    return ""
 
 
 def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:

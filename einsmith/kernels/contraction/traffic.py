@@ -11,8 +11,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from einsmith.kernels.contraction.config import Side
-from einsmith.kernels.contraction.setting import Setting
+from einsmith.kernels.contraction.config import Setting, Side
 from einsmith.plan.kernel import Buffer
 from einsmith.target.facts import LINE
 

@@ -296,6 +296,13 @@ class OperandAccess:
         out.opaque |= {a: b.add(out.opaque[a], x) for a, x in known.items() if a in out.opaque}
         return out
 
+    def place(self, form: int, *parts: PartialAddress) -> Value:
+        """The value of a form of which these are all parts."""
+        total: Value | int = 0
+        for part in parts:
+            total = self.b.add(total, part.sums.get(form, 0))
+        return self.b.add(total, self.forms[form].const)
+
     def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
         """The part of the flattened `axes` at `flat`."""
         groups = self.groups(axes)

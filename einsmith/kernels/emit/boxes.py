@@ -233,7 +233,7 @@ def _body(stage: Stage) -> Expr:
     return body
 
 
-def _placed(axis: int, offset: int, step: int, extent: int) -> Expr:
+def placed(axis: int, offset: int, step: int, extent: int) -> Expr:
     """The output position `offset + step*axis`."""
     if extent == 1:
         return Const(offset, dt.i32)
@@ -257,7 +257,7 @@ def _box(
         domain, combiner = piece.extents, None
     results = _result_slots([outputs, *(s.outputs for s in later)], len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
-    place = {d: _placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
+    place = {d: placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
     flat = [_flat(bodies, _slots(args, results, buffers), ones, domain)]
     flat += [_flat((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
     stores = []

@@ -10,7 +10,7 @@ from math import prod
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
-from einsmith.kernels.emit.expressions import ExpressionEmitter, Memo
+from einsmith.loops.expressions import ExpressionEmitter, Memo
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.shuffle import blocks
 from einsmith.loops.walk import digits

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.kernels.emit.address import memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.stencil.loads import Place, Reader, factors
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
@@ -110,7 +109,7 @@ class StencilLowering:
         nothing = Operand(Const(0.0, s.dtype), (), frozenset())
         p = Problem(whole, s.dtype, (nothing, nothing), (), (), (), (), (), Const(0.0, s.dtype), ())
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
-        self.epi = Epilogue(b, kernel, p, memories_of(kernel, b.buffers), axes, lanes, 0)
+        self.epi = Epilogue(b, kernel, p, axes, lanes)
         parted = gathered(kernel, s, target) if pair is None else frozenset()
         self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0

@@ -4,10 +4,15 @@ A task owns a batch point, a range of M tiles, a range of N panels and a range o
 outer loop (its panel packed there), the other in the inner loop; around the tile runs a real loop over K. Blocks of K
 may be outermost (Goto and van de Geijn 2008), the sums of all tiles waiting in scratch: rows of a block of K are few
 enough for a core to keep the addresses of their pages, and what is packed of them serves all tiles of M.
+
+Two pieces whose results lie between each other may be made tile by tile and stored in whole stretches. The gradient of
+a strided convolution leaves every other element of a row to another piece: each alone would fetch and write every line
+of the results, in parts; a tile of both has all of its lines' elements.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +27,9 @@ from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import Bound, digits, part_range
+
+Joint = tuple[tuple[int, int], ...]
+"""Numbers of pieces: of a companion, and of the piece whose tiles make its sums too and store both."""
 
 
 class Blocked:
@@ -48,9 +56,8 @@ class Blocked:
         m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
         k_lo = b.mul(split, g.k_max)
         k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
-        results = self.after.epilogue.sampler
-        a, right, out, n = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, results, f.n_scalar))
-        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, n)
+        a, right, out = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.after.epilogue.sampler))
+        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out)
         values = digits(b, batch, [p.extents[x] for x in p.batch])
         t.fixed = dict(zip(p.batch, values, strict=True))
         if not g.k_outer:
@@ -141,4 +148,32 @@ class Blocked:
 
     def tile(self, t: Task, x: Tile) -> None:
         """A tile over a block of K, and what follows its sums."""
+        self.after.finish(t, x, self.tile_sums.sums(t, x))
+
+
+class JointTiles(Blocked):
+    """Emission of a kernel function that makes two pieces: that of `g`, whose problem has a companion, and this one by
+    itself. bases: bytes of the workspace before each one's part."""
+
+    def __init__(self, b: Builder, companion: Geometry, g: Geometry, bases: Sequence[int] = (0, 0)):
+        super().__init__(b, g, bases[1])
+        self.companion = Blocked(b, companion, bases[0])
+
+    def begin(self, task: Value) -> Task:
+        t = super().begin(task)
+        t.companion = self.companion.begin(task)
+        return t
+
+    def open_panel(self, t: Task, panel: Strip) -> Strip:
+        assert t.companion is not None
+        companion = self.companion.open_panel(t.companion, panel)
+        return super().open_panel(t, panel)._replace(companion=companion)
+
+    def tile(self, t: Task, x: Tile) -> None:
+        f, own, mate = self.companion.f, t.companion, self.after.mate
+        assert own is not None and mate is not None
+        left = pack.packed(f, own, f.g.a, x.rows, 0, f.g.K)
+        right = pack.packed(f, own, f.g.b, x.panel, 0, f.g.K)
+        other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
+        mate.store(self.companion.tile_sums.sums(own, other), x.number)
         self.after.finish(t, x, self.tile_sums.sums(t, x))

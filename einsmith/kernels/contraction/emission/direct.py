@@ -8,6 +8,8 @@ once: at h=0..7 and r=0..6 the 56 products of a depthwise tile read 14 rows of X
 
     Y[c,h,w]: lanes along w, tile h: 8, unrolled r: 7, loop over s
     dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r,w+s]): lanes along w, tile r: 7, unrolled h: 8, loops over h/8, w/16
+    dW[o,c] = sum[b,h,w](dY[b,o,h,w] * X[b,c,h,w]): lanes along w, tile o: 4, c: 6, loops over h, w/16; b divided among
+    tasks, whose partial sums another launch adds
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
-from einsmith.kernels.contraction.emission.frame import Operands, clear
+from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
+from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
-from einsmith.loops.walk import digits, part_range, strips
+from einsmith.loops.walk import digits, part_bounds, part_range, strips
 from einsmith.plan.kernel import Kernel
 
 
@@ -52,11 +55,18 @@ class Box(NamedTuple):
         return dict(zip(self.points, digits(b, b.index(number), list(self.points.values())), strict=True))
 
 
+def partial_sums(p: Problem, d: Direct, lanes: int) -> PartialSums:
+    """Those of the parts of K, a row for each point of the left operand."""
+    batch, left, right, _ = p.sizes
+    return PartialSums(batch, left, right, lanes, d.split, 0)
+
+
 class DirectLowering(Operands):
     """Emission of this form. A task takes a range of the points of `outer`, and of the tiles along `cut` where these
-    have parts; it has number `part` then. values: of the axes that loops have bound, the first of a box's points."""
+    have parts; it has number `part` then; or part `split` of the outer axis of K. values: of the axes that loops have
+    bound, the first of a box's points. base: bytes of the workspace before this piece's part."""
 
-    def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem):
+    def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem, base: int = 0):
         shape = shaped(problem, config)
         assert shape is not None
         p, n, d, b = shape.problem, target.lanes(problem.dtype.itemsize), config, builder
@@ -65,27 +75,28 @@ class DirectLowering(Operands):
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results
         self.samplers = [
-            OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (d.vector,), n) for o in p.operands
+            OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (*d.fused, d.vector), n) for o in p.operands
         ]
         self.moving = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
-        self.epilogue = Epilogue(b, kernel, p, self.buffers, axes, lanes, 0)
+        self.epilogue = Epilogue(b, kernel, p, axes, lanes)
         self.counts = {**dict((*d.tile, *d.unroll)), d.vector: n if self.in_k else d.vectors * n}
         self.inner = inner_axes(p, d)
         self.tiled = self.inner if self.in_k else [*self.inner, d.vector]
-        self.k_axes = [a for a in p.k if a not in (*d.k_outer, d.vector) and p.extents[a] > 1]
+        self.k_axes = [a for a in p.k if a not in (*d.k_outer, *d.fused, d.vector) and p.extents[a] > 1]
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         size = d.vectors * prod(x for _, x in d.tile) * n
         self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
         self.rows = b.alloc(self.elem, size) if self.epilogue.results.size > REGISTER_EPILOGUE else None
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
-        self.part = b.const(0)
+        self.part = self.split = b.const(0)
+        self.partials, self.workspace = partial_sums(p, d, n), workspace(b, base, p.dtype.itemsize, self.elem)
 
     def run(self, task: Value) -> None:
         b, p, d = self.b, self.p, self.d
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
-        task, self.part = digits(b, task, (d.tasks, d.parts))
+        task, self.part, self.split = digits(b, task, (d.tasks, d.parts, d.split))
         with b.loop(*part_range(b, task, d.tasks, prod(extents))) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
             if self.sums is None:
@@ -93,7 +104,7 @@ class DirectLowering(Operands):
                 self._tiles(lambda tile: self._finish(tile, self._products(tile, [zero] * tile.sums)))
                 return
             clear(b, self.sums, waiting(p, d, self.lanes), self.elem, self.lanes)
-            with b.loop(0, p.extents[d.k_outer[0]]) as head:
+            with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as head:
                 self.values[d.k_outer[0]] = head.var
                 self.fill(self.values)
                 self._tiles(self._accumulate)
@@ -101,9 +112,12 @@ class DirectLowering(Operands):
 
     # -- loops
 
+    def _extent(self, axis: int) -> int:
+        return self.p.count((*self.d.fused, axis)) if axis == self.d.vector else self.p.extents[axis]
+
     def _along(self, axis: int, body: Callable[[int, list[Value]], Any], init: Sequence[Value] = ()) -> list[Value]:
         """body(points, carried) for the strips of an axis, its first point in `values`."""
-        b, extent, size = self.b, self.p.extents[axis], self.counts.get(axis, 1)
+        b, extent, size = self.b, self._extent(axis), self.counts.get(axis, 1)
 
         def strip(at: Value, count: int, carried: list[Value]) -> list[Value]:
             self.values[axis] = at
@@ -129,7 +143,7 @@ class DirectLowering(Operands):
         def level(i: int, box: Box, carried: list[Value]) -> Any:
             if i == len(axes):
                 return body(box, carried)
-            a, extent = axes[i], self.p.extents[axes[i]]
+            a, extent = axes[i], self._extent(axes[i])
 
             def strip(count: int, carried: list[Value]) -> Any:
                 if a == v:
@@ -218,11 +232,23 @@ class DirectLowering(Operands):
             ]
 
         def finish(number: int | Value, row: Sequence[Value]) -> None:
-            self.epilogue.row(
-                states, s.at(values, tile.point(b, number)), [b.horizontal("add", x) for x in row] if self.in_k else row
-            )
+            if self.in_k:
+                row = [b.horizontal("add", x) for x in row]
+            if self.d.split == 1:
+                self.epilogue.row(states, s.at(values, tile.point(b, number)), row)
+                return
+            place = values | {a: b.add(values[a], x) for a, x in tile.point(b, number).items()}
+            at = (self._flat(axes, place) for axes in (self.p.batch, self.p.left, self.p.right))
+            b.store(row[0], self.workspace, self.partials.place(b, self.split, *at))
 
         self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], self.rows, finish)
+
+    def _flat(self, axes: Sequence[int], values: Mapping[int, Value]) -> Value:
+        """The flattened point of some output axes."""
+        at = self.b.const(0)
+        for a in axes:
+            at = self.b.add(self.b.mul(at, self.p.extents[a]), values.get(a, 0))
+        return at
 
     # -- sums that wait in scratch while windows change
 
@@ -232,10 +258,7 @@ class DirectLowering(Operands):
         row = n if self.in_k else -(-self.p.extents[v] // n) * n
         out = []
         for point in tile.each():
-            at: Value = b.const(0)
-            for a in self.inner:
-                at = b.add(b.mul(at, self.p.extents[a]), b.add(self.values[a], point.get(a, 0)))
-            at = b.mul(at, row)
+            at = b.mul(self._flat(self.inner, {a: b.add(self.values[a], point.get(a, 0)) for a in self.inner}), row)
             if not self.in_k:
                 at = b.add(at, self.values[v])
             out += [b.add(at, j * n) for j in range(tile.vectors)]

@@ -92,8 +92,8 @@ class Operands:
 
 class Frame(Operands):
     """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`Blocked._move`).
-    base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies). a, b: the
-    operands as tiles read them in place or as they are packed; n_scalar: that of N without lanes."""
+    base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies). a, b_in:
+    the operands as tiles read them in place or as they are packed."""
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0):
         super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos)
@@ -102,7 +102,6 @@ class Frame(Operands):
         axes, lanes = ((), 0) if g.a.how == "inline" else (p.k if g.a.along else g.m_side.axes, n)
         self.a = sampler(b, p, g.m_side, self.slots, axes, lanes)
         self.b_in = sampler(b, p, g.n_side, self.slots, p.k if g.b.along else g.n_side.axes, n, g.row, g.loose)
-        self.n_scalar = sampler(b, p, g.n_side, self.slots, (), 0)
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
@@ -115,8 +114,8 @@ class Frame(Operands):
 @dataclass
 class Task:
     """What a task has bound: its point of the batch and part of K; its tiles of M, panels of N and points of K; what
-    the batch adds to the addresses of operands and results, and of N without lanes; the axes of halo copies that have
-    one value; the task of the other piece of joint tiles."""
+    the batch adds to the addresses of operands and results; the axes of halo copies that have one value; the task of
+    the other piece of joint tiles."""
 
     batch: Value
     split: Value
@@ -127,7 +126,6 @@ class Task:
     a: PartialAddress
     b: PartialAddress
     results: PartialAddress
-    n_scalar: PartialAddress
     fixed: dict[int, Value] = field(default_factory=dict)
     companion: Task | None = None
 

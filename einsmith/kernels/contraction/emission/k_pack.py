@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission.nan_repair import needed
-from einsmith.kernels.contraction.setting import Setting
 from einsmith.loops.nest import Builder, Value
 
 WIDEST = 16

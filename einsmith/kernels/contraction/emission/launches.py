@@ -8,13 +8,11 @@ from functools import partial
 from math import gcd
 from typing import Any, NamedTuple
 
-from einsmith.kernels.contraction.config import Config, Direct, InnerProducts, Tiled, sides, with_halos
-from einsmith.kernels.contraction.emission import pack_shared, split_k
-from einsmith.kernels.contraction.emission.blocked import Blocked
-from einsmith.kernels.contraction.emission.direct import DirectLowering
-from einsmith.kernels.contraction.emission.inner_product import InnerProduct, Shape
-from einsmith.kernels.contraction.emission.joint_tile import Joint, JointTiles
-from einsmith.kernels.contraction.geometry import Geometry
+from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
+from einsmith.kernels.contraction.emission import pack, split_k
+from einsmith.kernels.contraction.emission.blocked import Blocked, Joint, JointTiles
+from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
+from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value
@@ -25,11 +23,14 @@ from einsmith.plan.kernel import Kernel
 def without_empty_parts(p: Problem, c: Config) -> Config:
     """The configuration with as many parts of K as have points: a part without any would leave its partial sums
     unwritten."""
-    if not isinstance(c, Tiled) or c.split == 1:
+    if c.split == 1:
         return c
-    changed = with_halos(p, c.windows)
-    assert changed is not None
-    units = changed.heads or p.count(p.k)
+    if isinstance(c, Direct):
+        units = p.count(c.k_outer)
+    else:
+        changed = with_halos(p, c.windows)
+        assert changed is not None
+        units = changed.heads or p.count(p.k)
     return replace(c, split=-(-units // -(-units // c.split)))
 
 
@@ -60,8 +61,9 @@ def lower(
     for i, j in joint:
         first, second = configs[i], configs[j]
         assert isinstance(first, Tiled) and isinstance(second, Tiled)
-        both, where = with_companion(found[j], found[i]), (bases[i], bases[j])
-        run = partial(_joint, kernel, (first, second), target, both, found[i], where)
+        one = Geometry(kernel, first, target, found[i])
+        both = Geometry(kernel, second, target, with_companion(found[j], found[i]))
+        run = partial(_joint, one, both, (bases[i], bases[j]))
         pieces[j]["multiply"] = pieces[j]["multiply"]._replace(run=run)
         del pieces[i]["multiply"]
     for label in STEPS:
@@ -72,36 +74,35 @@ def lower(
 
 def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
     """Elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
-    if isinstance(c, Direct):
-        tasks = c.tasks * c.parts
-        return 0, {"multiply": _Work(tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p).run(task))}
     works: dict[str, _Work] = {}
 
-    def add(x: Geometry | Shape) -> None:
-        works["add"] = _Work(min(x.B * x.M, target.cores * 2), partial(split_k.add, x, base))
+    def add(q: Problem, sums: PartialSums, m_axes: Sequence[int], n_axes: Sequence[int], row: int) -> None:
+        tasks = min(sums.batch * sums.rows, target.cores * 2)
+        works["add"] = _Work(tasks, partial(split_k.add, kernel, q, sums, m_axes, n_axes, row, base))
 
-    if isinstance(c, InnerProducts):
-        s = Shape(kernel, c, target, p)
-        works["multiply"] = _Work(s.tasks, lambda b, _, task: InnerProduct(b, s, base).run(task))
-        add(s)
-        return s.partials.elements, works
+    if isinstance(c, Direct):
+        tasks = c.tasks * c.parts * c.split
+        works["multiply"] = _Work(
+            tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
+        )
+        sums = partial_sums(p, c, target.lanes(p.dtype.itemsize))
+        if c.split > 1:
+            add(p, sums, p.left, p.right, 0)
+        return sums.elements if c.split > 1 else 0, works
     g = Geometry(kernel, c, target, p)
     once = fixed_sides(kernel, p, c.swap)
     for label, fixed in (("pack_once", True), ("pack", False)):
         chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
-        if tasks := pack_shared.tasks(g, chosen):
-            works[label] = _Work(tasks, partial(pack_shared.run, g, base, chosen))
+        if tasks := sum(pack.shared_tasks(g, x) for x in chosen):
+            works[label] = _Work(tasks, partial(pack.pack_shared, g, base, chosen))
     works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
-        add(g)
+        add(g.p, g.partials, g.m_side.axes, g.n_side.axes, g.row)
     return g.workspace_elements(), works
 
 
-def _joint(
-    kernel: Kernel, configs: tuple[Tiled, Tiled], target: Any, p: Problem, other: Problem, bases: tuple[int, int],
-    b: Builder, _: int, task: Value,
-) -> None:
-    JointTiles(kernel, configs, target, b, p, other, bases).run(task)
+def _joint(one: Geometry, both: Geometry, bases: tuple[int, int], b: Builder, _: int, task: Value) -> None:
+    JointTiles(b, one, both, bases).run(task)
 
 
 def _launch(kernel: Kernel, label: str, part: Sequence[_Work]) -> Launch:

@@ -53,15 +53,8 @@ class Microkernel:
 
         def outer(values: list[Value]) -> Any:
             part = a.part(groups[:-1], values) if a_tile is not None else None
-            here, *others = (s and part and s.bind(part) for s in (a_tile, *(x.rows for x in asked)))
-            return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand], others
-
-        def ask(others: Sequence[LaneCursor | None], digit: Value, flat: Value, k: Value) -> None:
-            for x, rows in zip(asked, others, strict=True):
-                place = None
-                if rows is not None:
-                    place = rows.bind(a.part(groups[-1:], [digit])).offset(next(iter(a.reads.values())))
-                x.at(place, digit, flat, k)
+            here = a_tile and part and a_tile.bind(part)
+            return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand]
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
@@ -71,9 +64,10 @@ class Microkernel:
                 assert right is not None
                 state = context[0].bind(a.part(groups[-1:], [digit]))
                 return self._shared_loads(state, groups[-1], steps[:mr], points, right, k, carried)
-            ask(context[2], digit, flat, k)
             vectors = self._vectors(context[1], groups, digit, right, k, nv)
             pointer, offsets = self._elements_of(context[0], groups, digit, left, k, steps, mr)
+            for ask in asked:
+                ask(offsets[0], digit, flat, k)
             out = []
             for i in range(mr):
                 element = repeated(b, pointer, offsets[i], f.elem, c.depth, g.lanes)

@@ -1,18 +1,20 @@
-"""Packing operands into panels: the points of a tile of M or of a panel of N, in the order that tiles read them."""
+"""Packing operands: the points of a tile of M or of a panel of N in the order that tiles read them, into the scratch of
+a task or into the workspace, from where all tasks read them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task
-from einsmith.kernels.contraction.geometry import OperandTiles
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, tiles_of
+from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import Builder, Value
 from einsmith.loops.shuffle import transpose
-from einsmith.loops.walk import Bound, strips, sweep
+from einsmith.loops.walk import Bound, digits, strips, sweep, task_range
 
 
 def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> Value | None:
@@ -21,7 +23,7 @@ def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound
     if x.how == "inline":
         return None
     if x.how == "panel":
-        pack(f, x, t.a if x is g.a else t.b, f.scratch[x], tile, lo, hi)
+        pack(f, x, t.a if x is g.a else t.b, f.scratch[x], lo, hi, tile)
         return f.scratch[x]
     at = t.batch if x.batches > 1 else b.const(0)
     if g.k_blocks > 1:
@@ -29,8 +31,27 @@ def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound
     return f.slot(x, b.add(b.mul(at, x.tiles), tile.number))
 
 
+def shared_tasks(g: Geometry, x: OperandTiles) -> int:
+    """Tasks that pack an operand into the workspace: each a tile in a block of K."""
+    return x.batches * g.k_blocks * x.tiles if x.how == "buffer" else 0
+
+
+def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
+    """One of the tasks that pack the chosen operands into the workspace; base: bytes of it before this piece's part."""
+    f, first = Frame(b, g, base), 0
+    for x in (x for x in chosen if x.how == "buffer"):
+        with task_range(b, task, first, shared_tasks(g, x)) as t:
+            batch, block, number = digits(b, t, (x.batches, g.k_blocks, x.tiles))
+            lo = b.mul(block, g.kc)
+            hi = b.op("min", b.add(lo, g.kc), g.K)
+            operand = (f.a if x is g.a else f.b_in).part_of(g.p.batch, batch)
+            into = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
+            tiles_of(f, x, (number, b.add(number, 1)), into)
+        first += shared_tasks(g, x)
+
+
 def pack(
-    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, tile: Strip, lo: Bound, hi: Bound
+    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, lo: Bound, hi: Bound, tile: Strip
 ) -> None:
     """A tile's points lo .. hi of K. Panels of N are [k][vectors]; tiles of M [row][k] where K is contiguous in the
     source, else [k][row]. operand: what the batch adds to the operand's addresses."""

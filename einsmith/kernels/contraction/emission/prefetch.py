@@ -4,7 +4,6 @@ M."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import ceil_div
 from einsmith.target.facts import LINE
@@ -22,16 +20,12 @@ TILE_LINES = 2
 """Lines of the next tile up to which a point of K asks for them."""
 
 
-class Ahead(NamedTuple):
-    """What a tile asks for at every point of K: at(place, digit, point, k) starts loads, with the point of the last
-    group of K, the point of K, and how far it is into the block; place: where `rows`, the first row of M of another
-    tile, lies there."""
-
-    at: Callable[[Value | None, Value, Value, Value], None]
-    rows: LaneCursor | None = None
+Ask = Callable[[Value, Value, Value, Value], None]
+"""What a tile asks for at every point of K: ask(place, digit, point, k) starts loads, with the place of the first row
+of M, the point of the last group of K, the point of K, and how far it is into the block."""
 
 
-def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
+def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
     g, out = f.g, []
     lines, in_a_row = _lines_ahead(g)
@@ -95,10 +89,10 @@ def _gathers_rows(g: Geometry) -> bool:
     return far and g.mt > c.tm and len(s.groups(g.p.k)) > 1
 
 
-def _next_panel(f: Frame, t: Task, x: Tile, lines: int, in_a_row: int) -> Ahead:
+def _next_panel(f: Frame, t: Task, x: Tile, lines: int, in_a_row: int) -> Ask:
     """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
     every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
-    b, g, s = f.b, f.g, f.n_scalar
+    b, g, s = f.b, f.g, f.b_in
     ((read, form),) = s.reads.items()
     # The last tiles ask, so that nothing waits in the second level for long.
     turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
@@ -111,51 +105,48 @@ def _next_panel(f: Frame, t: Task, x: Tile, lines: int, in_a_row: int) -> Ahead:
     places = []
     for i in range(lines):
         at = b.op("min", b.add(first, i * points), g.nr - 1)
-        places.append(LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, b.add(n0, at))).offset(form))
+        places.append(s.place(form, t.b, s.part_of(g.n_side.axes, b.add(n0, at))))
 
-    def ask(_: Value | None, __: Value, point: Value, ___: Value) -> None:
+    def ask(_: Value, __: Value, point: Value, ___: Value) -> None:
         row = b.mul(point, apart)
         for place in places:
             b.prefetch(s.memories[read.slot].pointer, b.add(place, row), f.elem)
 
-    return Ahead(ask)
+    return ask
 
 
-def _next_source(f: Frame, t: Task, x: Tile, count: int) -> Ahead:
+def _next_source(f: Frame, t: Task, x: Tile, count: int) -> Ask:
     """A line of the rows along K that the panel in the next block of K is packed of, or the next panel in the first
     one: of other rows of them in every tile."""
-    b, g, s = f.b, f.g, f.n_scalar
-    ((_, form),) = s.reads.items()
+    b, g, s = f.b, f.g, f.b_in
+    (form,) = s.reads.values()
     (rows,) = s.groups(g.n_side.axes)
     jn, last = x.panel.number, b.op("le", t.k_hi, x.hi)
     n0 = b.mul(b.select(last, b.add(jn, 1), jn), g.nr)
     n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), count))
     n0 = b.op("min", n0, g.N - count)
     start = b.select(last, t.k_lo, x.hi)
-    at = LaneCursor(s, 0, None).bind(t.n_scalar, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)).offset(form)
+    at = s.place(form, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
     apart = s.forms[form].coef.get(rows.inner, 0)
-    return Ahead(lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), count, apart, k))
+    return lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), count, apart, k)
 
 
-def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ahead:
+def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:
     """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
     point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
-    b, g, a = f.b, f.g, f.a
+    b, g = f.b, f.g
     lo, hi = t.m_range
     follows = b.op("lt", b.add(x.rows.number, 1), hi)
     tile = b.select(follows, b.add(x.rows.number, 1), lo)
-    further = b.select(follows, 0, g.kc)
-
-    def ask(place: Value | None, _: Value, point: Value, __: Value) -> None:
-        assert place is not None
-        _ask_one_of(f, a, b.add(place, further), g.mr, step, point)
-
-    return Ahead(ask, _first_row(f, t, tile))
+    further = b.add(_apart(f, x, tile), b.select(follows, 0, g.kc))
+    return lambda place, _, point, __: _ask_one_of(f, f.a, b.add(place, further), g.mr, step, point)
 
 
-def _first_row(f: Frame, t: Task, tile: Value) -> LaneCursor:
-    a, g = f.a, f.g
-    return LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, f.b.mul(tile, g.mr)))
+def _apart(f: Frame, x: Tile, tile: Value) -> Value:
+    """From the first row of M of a tile to that of another one."""
+    b, a, (form,) = f.b, f.a, f.a.reads.values()
+    there, here = (a.place(form, a.part_of(f.g.m_side.axes, b.mul(n, f.g.mr))) for n in (tile, x.rows.number))
+    return b.sub(there, here)
 
 
 def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: Value) -> None:
@@ -169,7 +160,7 @@ def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: 
         b.prefetch(s.memories[read.slot].pointer, b.add(at, first * step), f.elem)
 
 
-def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
+def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """Lines of the next tile's rows of M, or of this one's, which are near, where that is another panel's to ask for or
     there is none: those that a run of the last group of K shares, a part of them at each of its points. None where its
     points lie in more lines than one, or rows in too many."""
@@ -187,14 +178,15 @@ def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ahead]:
     if g.c.order == "m":
         follows = b.op("and", follows, b.op("le", t.n_range[1], b.add(x.panel.number, 1)))
 
-    def ask(at: Value | None, digit: Value, _: Value, __: Value) -> None:
-        assert at is not None
+    further = _apart(f, x, b.add(jm, b.select(follows, 1, 0)))
+
+    def ask(at: Value, digit: Value, _: Value, __: Value) -> None:
         turns = min(run.extent, len(places))
         turn = b.op("mod", digit, turns)
         for first in range(0, len(places), turns):
             place = b.const(places[first])
             for i, other in enumerate(places[first + 1 : first + turns], 1):
                 place = b.select(b.op("lt", turn, i), place, other)
-            b.prefetch(source.pointer, b.add(at, place), source.elem)
+            b.prefetch(source.pointer, b.add(b.add(at, further), place), source.elem)
 
-    return [Ahead(ask, _first_row(f, t, b.add(jm, b.select(follows, 1, 0))))]
+    return [ask]

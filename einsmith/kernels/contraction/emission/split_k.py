@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction.emission.frame import workspace
-from einsmith.kernels.contraction.emission.inner_product import Shape
 from einsmith.kernels.contraction.epilogue import Epilogue
-from einsmith.kernels.contraction.geometry import Geometry, PartialSums
-from einsmith.kernels.emit.address import memories_of
+from einsmith.kernels.contraction.geometry import PartialSums
+from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import digits, part_range, strips
+from einsmith.plan.kernel import Kernel
 
 
-def add(g: Geometry | Shape, base: int, b: Builder, tasks: int, task: Value) -> None:
-    """One of so many tasks adds the partial sums of a range of rows and finishes them; base: bytes of the workspace
-    before this piece's part."""
-    p, n, sums, elem = g.p, g.lanes, g.partials, elem_of(g.p.dtype)
+def add(
+    kernel: Kernel, p: Problem, sums: PartialSums, m_axes: Sequence[int], n_axes: Sequence[int], row: int, base: int,
+    b: Builder, tasks: int, task: Value,
+) -> None:
+    """One of so many tasks adds the partial sums of a range of rows, points of `m_axes`, and finishes them; row: of the
+    innermost of `n_axes` in whole vectors, 0 where vectors cross it; base: bytes of the workspace before this piece's
+    part."""
+    n, elem = sums.lanes, elem_of(p.dtype)
     sources = workspace(b, base, p.dtype.itemsize, elem)
-    epilogue = Epilogue(b, g.kernel, p, memories_of(g.kernel, b.buffers), g.n_side.axes, n, g.row)
+    epilogue = Epilogue(b, kernel, p, n_axes, n, row)
     s = epilogue.sampler
     with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
-        part, fixed = s.part_of(g.m_side.axes, m), s.part_of(p.batch, batch)
+        part, fixed = s.part_of(m_axes, m), s.part_of(p.batch, batch)
         first = b.add(b.mul(rows.var, sums.row), sums.base)
 
         def vector(at: Value, count: int, _: Sequence[Value]) -> None:

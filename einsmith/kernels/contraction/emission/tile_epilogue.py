@@ -42,7 +42,7 @@ class TileEpilogue:
         form = form_of(g)
         self.transposed = form == "turned"
         axes, tile = (m_axes, g.mr) if self.transposed else (n_axes, 0)
-        self.epilogue = Epilogue(b, g.kernel, p, f.buffers, axes, g.lanes, g.row, tile)
+        self.epilogue = Epilogue(b, g.kernel, p, axes, g.lanes, g.row, tile)
         self.stacked = epilogue.stacked(g.kernel, p, m_axes, n_axes, g.lanes) if form == "stacked" else 1
         self.column_pad = ceil_div(g.mr, g.lanes) * g.lanes
         self.mate = TileSums(b, f.elem, 1, g.mr, g.width, g.lanes) if p.mate is not None else None

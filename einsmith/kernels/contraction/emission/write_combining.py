@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import Affine, Memory
-from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 
 MOST = 128
@@ -161,12 +160,11 @@ class LineBuffer:
         size = b.const(points)
         first, whole = b.op("floordiv", begin, size), b.op("floordiv", end, size)
         stop = b.select(last, b.op("floordiv", b.add(end, points - 1), size), whole)
-        base = LaneCursor(self.sampler, 0, None).bind(batch)
         with b.loop(first, stop) as units:
-            unit = base.bind(self.sampler.part_of(self.axes, b.mul(units.var, size)))
+            unit = self.sampler.part_of(self.axes, b.mul(units.var, size))
             at = b.mul(b.sub(units.var, first), len(self.sampler.extra))
             for i, form in enumerate(self.sampler.extra):
-                b.store(unit.offset(form), self.places, b.add(at, i))
+                b.store(self.sampler.place(form, batch, unit), self.places, b.add(at, i))
         start = b.mul(first, size)
         return LineSpan(b.sub(stop, first), b.sub(start, begin), b.sub(low, start), b.sub(end, start))
 
