@@ -141,7 +141,7 @@ class _Choice:
             if min(again, more) > max(held, stored):
                 return inf, inf
             difference = self._more(r, t)
-            again += 0.0 if _is_product(r) and abs(difference) <= ALIKE * self._price(r) else difference
+            again += difference
             more += max(0.0, difference)
         if not early:
             return again, 0.0
@@ -199,7 +199,8 @@ class _Choice:
         assert isinstance(r, Compute) and isinstance(t, Compute)
         key = r.template, t.template, tuple(n for n, a in enumerate(r.args) if a is t)
         if key not in self.prices:
-            self.prices[key] = self.context.price(inlined(r, {t})) - self._price(r)
+            more, before = self.context.price(inlined(r, {t})) - self._price(r), self._price(r)
+            self.prices[key] = 0.0 if _is_product(r) and abs(more) <= ALIKE * before else more
         return self.prices[key]
 
 
