@@ -95,7 +95,7 @@ class _Choice:
         self.kept = set(graph.roots)
         self.late = {storage(a) for n in nodes if self.role[n] != "forward" for a in n.args}
         self.prices: dict[object, float] = {}
-        self.found = {t: n for n, t in enumerate(t for t in known if self._is_cheap(t, largest))}
+        self.found: dict[Tensor, int] = {t: n for n, t in enumerate(t for t in known if self._is_cheap(t, largest))}
 
     def best(self) -> tuple[set[Tensor], set[Tensor]]:
         """What is made again for the backward pass, and what of it is never stored."""
@@ -185,6 +185,7 @@ class _Choice:
             return False
         if _is_product(r):
             return True
+        assert isinstance(t, Compute)
         once = points(r.template) * sum(a is t for a in r.args) <= size(t.shape)
         return once and total_operations(r.template) + total_operations(t.template) <= OPERATIONS
 
