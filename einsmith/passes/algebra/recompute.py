@@ -50,8 +50,12 @@ HELD = 1e-3
 that is told apart, so that memory falls where the step takes no longer."""
 WORTHWHILE = 256
 """What is so many times smaller than the largest result is not looked at."""
+FAR = 4
+"""What is so many times smaller than the last level of cache is held there as well as what it is made of."""
 SMALL = 16
 """What is so many times smaller than what is made of it may be stored for that."""
+NEVER = 1e3
+"""Seconds that nothing is worth."""
 OPERATIONS = 120
 """What a kernel that reads each element once may compute of each point, with what it makes again."""
 
@@ -123,7 +127,10 @@ class _Choice:
         if t not in self.found:
             return Option((), t in self.late, held)
         sources = tuple(number[s] for s in dict.fromkeys(map(storage, t.args)) if s in number)
-        return Option(sources, t in self.late, held, *self._prices(t, held))
+        again, unstored = self._prices(t, held)
+        if nbytes(t) * FAR <= self.target.l3:  # it is made again only where nobody stores it
+            again, unstored = (inf, inf) if unstored == inf else (NEVER, again + unstored - NEVER)
+        return Option(sources, t in self.late, held, again, unstored)
 
     def _prices(self, t: Tensor, held: float) -> tuple[float, float]:
         """`again` and `unstored` of a tensor's Option."""
