@@ -27,7 +27,7 @@ from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.rematerialize import Cost, rematerialized
-from einsmith.passes.schedule.roles import kernel_roles
+from einsmith.passes.schedule.roles import kernel_roles, saved
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
@@ -404,9 +404,9 @@ class Executable:
     # -- for people
 
     def describe(self) -> str:
-        """The passes that changed the graph and how many tensors more or fewer it has since; one line a kernel: role,
-        pattern, configuration, tasks, predicted time (of one turn of its loop) and formula; then the predicted time of
-        each part of a training step."""
+        """The passes that changed the graph and how many tensors more or fewer it has since; what is held for the
+        backward pass; one line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop)
+        and formula; then the predicted time of each part of a training step."""
         again = sum(not call.own for call in self.calls)
         lines = [
             f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
@@ -415,6 +415,8 @@ class Executable:
         if self.changes.tensors:
             lines.append(f"passes: {self.changes}")
         several = len(set(self.roles)) > 1
+        if held := saved(self.plan):
+            lines.append(f"held for the backward pass: {len(held)} tensors, {sum(map(nbytes, held)) / 2**20:.2f} MiB")
         parts = dict.fromkeys(ROLES, 0.0)
         rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)
         for i, (role, call, kernel, turns) in enumerate(rows):

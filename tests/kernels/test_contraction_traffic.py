@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
+from einsmith.compile import predicted
+from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Setting, Tiled, sides
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
@@ -277,3 +279,19 @@ def test_overheads_are_counted_in_cycles_of_the_clock():
         (config,) = PATTERN.configs(kernel, SERVER)[0].pieces
         half, whole = (PATTERN.cost(kernel, Configs((config,)), t).arithmetic for t in (slow, SERVER))
         assert least < half / whole < most, config
+
+
+@pytest.mark.parametrize(("m", "n"), [(1536, 384), (1152, 384)])
+def test_to_make_an_operand_is_no_cheaper_than_to_read_it(m, n):
+    """A window whose elements one point each reads is a packed operand by another name: the other operand comes from
+    as far as beside that."""
+    k, (i, j, r) = 3152, map(Axis, range(3))
+    shapes = [(k, n), (k, m), (k,), (n,)]
+    x, g, mean, scale = (Read(q, at, dt.f32) for q, at in enumerate(((r, j), (r, i), (r,), (j,))))
+
+    def seconds(factor, used):
+        t = template((m, n), [(dt.f32, s) for s in shapes[:used]], Reduce("sum", (k,), (apply("mul", g, factor),)))
+        stage = Stage(t, tuple(("buffer", q) for q in range(used)), (used,))
+        return predicted(Kernel((stage,), tuple(Buffer(dt.f32, s) for s in (*shapes[:used], (m, n)))), SERVER)
+
+    assert seconds(apply("mul", apply("sub", x, mean), scale), 4) > 0.97 * seconds(x, 2)

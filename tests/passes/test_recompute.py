@@ -18,6 +18,7 @@ from einsmith.modes import trace_shapes
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
+from einsmith.passes.schedule.views import is_view, storage
 from einsmith.target.facts import Target
 
 SMALL = Target(l1=1 << 9, l2=1 << 10, l3=1 << 11, launch_seconds=1e-9)
@@ -37,7 +38,10 @@ def counted(kernel, target):
 
 def before(f, *shapes) -> Graph:
     """The graph as the pass is given it."""
-    graph = trace_shapes(f, [(x, dt.f32) for x in shapes]).graph
+    return until_the_pass(trace_shapes(f, [(x, dt.f32) for x in shapes]).graph)
+
+
+def until_the_pass(graph: Graph) -> Graph:
     for p in PASSES:
         if p.name == "recompute":
             return graph
@@ -64,7 +68,7 @@ def changed(g: Graph, cost=moved) -> Graph:
     new = recompute(g, PassContext(SMALL, cost))
     verify_graph(new)
     rng = np.random.default_rng()
-    values = [rng.standard_normal(x.shape) for x in g.inputs]
+    values = [rng.standard_normal(x.shape) if x.dtype.is_float else np.zeros(x.shape, int) for x in g.inputs]
     for a, b in zip(evaluate(new, values)[0], evaluate(g, values)[0], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
     return new
@@ -143,3 +147,94 @@ def test_steps_lose_the_same():
     assert large(new, arrays[0].nbytes) < large(old, arrays[0].nbytes)
     for a, b in zip(evaluate(new, arrays)[0], evaluate(old, arrays)[0], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
+
+
+class Layers(es.nn.Module):
+    """Norms, activations and dropout between products; a sum of branches that both passes read."""
+
+    def __init__(self):
+        self.first, self.last = es.nn.Linear(17, 24), es.nn.Linear(24, 5)
+        self.inner = [es.nn.Linear(24, 24) for _ in range(3)]
+        self.norm, self.drop = es.nn.LayerNorm(24), es.nn.Dropout(0.3)
+
+    def forward(self, x):
+        x = F.gelu(self.first(x))
+        for layer, act in zip(self.inner, (F.gelu, F.tanh, F.relu), strict=True):
+            x = x + self.drop(act(layer(self.norm(x))))
+        return self.last(x)
+
+
+class Images(es.nn.Module):
+    def __init__(self):
+        self.a, self.b, self.c = es.nn.Conv2d(2, 8, 3, padding=1), es.nn.Conv2d(8, 8, 3, padding=1), es.nn.Linear(8, 4)
+        self.norm, self.more = es.nn.BatchNorm2d(8), es.nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.a(x)))
+        x = x + F.relu(self.more(self.b(x)))
+        return self.c(F.mean(x, (2, 3)))
+
+
+def trained(net: es.nn.Module, *shape: int, steps: int = 0) -> tuple[es.TrainStep, list[float]]:
+    rng = np.random.default_rng(5)
+    x, y = rng.standard_normal(shape).astype(np.float32), rng.integers(0, 4, shape[0])
+    step = es.TrainStep(net, F.cross_entropy, es.optim.SGD(lr=0.05, momentum=0.9), seed=1, threads=1)
+    step.compile(x, y)
+    return step, [step(x, y) for _ in range(steps)]
+
+
+def given(step: es.TrainStep) -> Graph:
+    """The graph of a training step before all passes."""
+    (program,) = step._programs.values()
+    return program._given
+
+
+def held(g: Graph) -> int:
+    """Bytes of what the forward pass stores and the rest reads."""
+    nodes = [n for n in postorder(g.roots) if isinstance(n, Compute) and not is_view(n.template)]
+    late = {storage(a) for n in nodes if g.role[n] != "forward" for a in n.args}
+    return sum(nbytes(t) for t in late if isinstance(t, Compute) and g.role[t] == "forward")
+
+
+@pytest.mark.parametrize(("net", "shape", "part"), [(Layers, (61, 17), 0.9), (Images, (7, 2, 9, 11), 0.8)])
+def test_a_training_step_holds_less_for_the_backward_pass(net, shape, part):
+    g = until_the_pass(given(trained(net(), *shape)[0]))
+    new = changed(g)
+    assert held(new) < part * held(g)
+    stored = {t for t in postorder(g.roots) if isinstance(t, Compute) and g.role[t] == "forward"}
+    assert stored & set(postorder(new.roots)), "what the forward pass reads is stored there as before"
+
+
+def test_dropped_out_activations_are_the_same_bit_for_bit(monkeypatch):
+    """Where kernels are priced by the bytes that they move, from beyond the caches."""
+    monkeypatch.setattr("einsmith.compile.predicted", moved)
+    monkeypatch.setattr("einsmith.passes.algebra.recompute.FAR", 1 << 40)
+    found = []
+    for without in ("", "recompute"):
+        monkeypatch.setenv("EINSMITH_WITHOUT", without)
+        es.manual_seed(7)
+        net = Layers()
+        step, losses = trained(net, 301, 17, steps=3)
+        (program,) = step._programs.values()
+        found.append((losses, {n: np.array(v) for n, v in net.state_dict().items()}, program))
+    (losses, new, program), (expected, old, whole) = found
+    assert losses == expected and all(np.array_equal(new[n], old[n]) for n in old)
+    assert "recompute" in program.changes.tensors and program.arena_bytes < whole.arena_bytes
+
+
+def test_made_of_what_is_made_again():
+    """a follows from x, b from a; both are read by products of the backward pass: each of them reads x alone."""
+
+    class Chain(es.nn.Module):
+        def __init__(self):
+            self.a, self.b, self.c = es.nn.Linear(9, 33), es.nn.Linear(33, 7), es.nn.Linear(33, 7)
+
+        def forward(self, x):
+            a = F.relu(self.a(x))
+            return self.b(a) + self.c(F.square(a))
+
+    g = until_the_pass(given(trained(Chain(), 50, 9)[0]))
+    new = changed(g)
+    large = [t for t in postorder(new.roots) if isinstance(t, Compute) and t.shape == (50, 33)]
+    late = {a for n in postorder(new.roots) if new.role[n] != "forward" for a in n.args}
+    assert sum(t in late and new.role[t] == "forward" for t in large) == 1

@@ -6,10 +6,12 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.compile import Executable, predicted
-from einsmith.expr.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, postorder, template
+from einsmith.expr.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.expr.rewrite.rebuild import exchanged
 from einsmith.passes.pipeline import PassContext, run_passes
-from einsmith.passes.schedule.plan import LoopCall
+from einsmith.passes.schedule.plan import LoopCall, fuse
+from einsmith.passes.schedule.roles import saved
+from einsmith.passes.schedule.views import storage
 
 
 def pointwise(fn: str, *args):
@@ -186,3 +188,24 @@ def test_a_program_without_gradients_is_all_forward():
     x = leaf((5,), dt.f32)
     run = Executable(Graph((x,), (total(x),), (), ()), {}, 1)
     assert set(run.roles) == {"forward"} and "forward" not in run.describe()
+
+
+def test_what_is_held_for_the_backward_pass():
+    """The input's positions and what the batch normalisation reads; not the loss, nor what only gradients read."""
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((3, 2, 8, 8)).astype(np.float32), rng.standard_normal((3, 5)).astype(np.float32)
+    step = es.TrainStep(Pooled(), es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=1)
+    step.compile(x, y)
+    (run,) = step._programs.values()
+    held = saved(run.plan)
+    role, graph = run.plan.graph.role, run.plan.graph
+    later = {storage(a) for n in postorder(graph.roots) if role[n] != "forward" for a in n.args}
+    assert held and set(held) <= later and not any(isinstance(t, Leaf) for t in held)
+    assert storage(graph.outputs[0]) not in held
+    mib = sum(map(nbytes, held)) / 2**20
+    assert f"held for the backward pass: {len(held)} tensors, {mib:.2f} MiB" in step.plan
+
+
+def test_a_forward_pass_alone_holds_nothing():
+    x = leaf((5,), dt.f32)
+    assert saved(fuse(Graph((x,), (pointwise("neg", x),), (), ()))) == []

@@ -360,7 +360,7 @@ def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) 
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
     if by_columns.any():
         lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
-        out = np.where(by_columns & (x.windows == 0), x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
+        out = np.where(by_columns, x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
     panel = kc * t.nv * t.lanes / t.depth * item
     again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
     if x.windows.any():

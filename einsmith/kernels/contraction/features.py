@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from einsmith.kernels.contraction import k_bounds as trim
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission import launches as launch
+from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess
 from einsmith.locks import cached_property
@@ -59,6 +61,17 @@ class OperandPlan(Setting):
         )  # fmt: skip
         return {f"{name}_{key}": value for key, value in of_side.items()}
 
+    def _steps(self, side: plan.Side, which: int) -> traffic.Steps:
+        """Of a side that is read in place; none of windows, or beside windows that several points read each element of,
+        where little comes from memory."""
+        if self.windows and (which in dict(self.windows) or any(self._overlaps(i, w) for i, w in self.halos)):
+            return traffic.Steps(0, 0)
+        return traffic.address_steps(self, side)
+
+    def _overlaps(self, which: int, w: HaloCopy) -> bool:
+        """Whether a window has fewer elements than its operand points."""
+        return prod(w.extents) < self.original.count(self.original.operands[which].axes)
+
     def _run(self, *sides: plan.Side) -> int:
         """Points of K that lie evenly in these sides, innermost."""
         p, forms = self.p, [f.coef for x in sides for f in self.access(x).forms]
@@ -93,9 +106,7 @@ class OperandPlan(Setting):
         pieces, masks = PAIR_CYCLES * pairs, 0
         if not self.rows:
             pieces, masks = s.read_cycles(self.lanes), s.masks
-        a_steps = b_steps = traffic.Steps(0, 0)
-        if not windows:
-            a_steps, b_steps = (traffic.address_steps(self, x) for x in (m_side, n_side))
+        a_steps, b_steps = self._steps(m_side, int(self.swap)), self._steps(n_side, 1 - int(self.swap))
         buffers = self.kernel.buffers
         inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
         parts = {n for axis in inner for n in finish.parted(self.kernel, self.original, axis)}
@@ -108,7 +119,7 @@ class OperandPlan(Setting):
             a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
             a_spread=1.0 if a_side["a_window"] else traffic.address_steps(self, m_side).spread(item),
             a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
-            b_strips=not windows and traffic.in_strips(b_steps, self.N * k, item, target.l2),
+            b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
             b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=self._run(m_side, n_side), even=a_steps.even and b_steps.even,

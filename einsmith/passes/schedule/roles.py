@@ -6,14 +6,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from einsmith.expr.loop import Loop, Segment
-from einsmith.expr.nodes import ROLES, Graph, Item, Role, earliest, needed_for
+from einsmith.expr.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.views import storage
 
 
 def kernel_roles(plan: Plan) -> list[Role]:
     """The role of every kernel, in the order of `Plan.kernel_calls`: the earliest of the roles of what it computes. An
     update in the kernel of its gradient is backward."""
     return list(_roles(plan, plan.graph.role))
+
+
+def saved(plan: Plan) -> list[Tensor]:
+    """The results of the forward pass that later kernels read: what is held for the backward pass."""
+    role = plan.graph.role
+    made: dict[Tensor, None] = {}
+    read: set[Tensor] = set()
+    for call in plan.calls:
+        forward = bool(call.own) and earliest(role[n] for n in call.own) == "forward"
+        for t, written in zip(call.tensors, call.written, strict=True):
+            if forward and written:
+                made[storage(t)] = None
+            elif not forward and not written:
+                read.add(storage(t))
+    return [t for t in made if t in read]
 
 
 def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:

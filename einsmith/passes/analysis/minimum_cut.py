@@ -1,0 +1,82 @@
+"""The minimum cut of a directed graph (Dinic 1970, "Algorithm for solution of a problem of maximum flow")."""
+
+from __future__ import annotations
+
+from collections import deque
+
+UNBOUNDED = 1 << 200
+"""The capacity of an edge that no cut may go through."""
+
+
+class Network:
+    """Edges with capacities, which are integers, so that nothing rounds. SOURCE and SINK are nodes 0 and 1."""
+
+    SOURCE, SINK = 0, 1
+
+    def __init__(self) -> None:
+        self._heads: list[int] = []  # of edge e; e ^ 1 is the same edge backward
+        self._left: list[int] = []  # what an edge can take still
+        self._edges: list[list[int]] = [[], []]  # that leave a node
+
+    def node(self) -> int:
+        """A new node."""
+        self._edges.append([])
+        return len(self._edges) - 1
+
+    def edge(self, a: int, b: int, capacity: int) -> None:
+        """An edge from a to b: its capacity is paid where a is on the source's side of the cut and b is not."""
+        if capacity > 0:
+            for tail, head, n in ((a, b, capacity), (b, a, 0)):
+                self._edges[tail].append(len(self._heads))
+                self._heads.append(head)
+                self._left.append(n)
+
+    def cut(self) -> tuple[int, set[int]]:
+        """The capacity of the minimum cut, and the fewest nodes that the source's side of one can have."""
+        total = 0
+        while True:
+            level = self._levels()
+            if self.SINK not in level:
+                return total, set(level)
+            at = [0] * len(self._edges)
+            while path := self._path(level, at):
+                most = min(self._left[e] for e in path)
+                for e in path:
+                    self._left[e] -= most
+                    self._left[e ^ 1] += most
+                total += most
+
+    def _levels(self) -> dict[int, int]:
+        """By node that the source still reaches, over how many edges."""
+        level = {self.SOURCE: 0}
+        todo = deque([self.SOURCE])
+        while todo:
+            a = todo.popleft()
+            for e in self._edges[a]:
+                b = self._heads[e]
+                if self._left[e] and b not in level:
+                    level[b] = level[a] + 1
+                    todo.append(b)
+        return level
+
+    def _path(self, level: dict[int, int], at: list[int]) -> list[int]:
+        """Edges to the sink that lead from level to level and have something left; `at`: where each node's search
+        stands."""
+        path: list[int] = []
+        a = self.SOURCE
+        while a != self.SINK:
+            edges = self._edges[a]
+            while at[a] < len(edges):
+                e = edges[at[a]]
+                if self._left[e] and level.get(self._heads[e]) == level[a] + 1:
+                    break
+                at[a] += 1
+            if at[a] < len(edges):
+                path.append(edges[at[a]])
+                a = self._heads[path[-1]]
+            elif not path:
+                return []
+            else:  # nothing leads on from here
+                a = self._heads[path.pop() ^ 1]
+                at[a] += 1
+        return path
