@@ -1,0 +1,68 @@
+"""The backend: what torch.compile hands over, through AOTAutograd, to `split`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from einsmith.errors import ArgumentError, UnknownOptionError
+from einsmith.frontends.aten import TABLE
+from einsmith.frontends.torch_compile.split import Options, split
+from einsmith.frontends.torch_nodes import operator_name
+
+
+@cache
+def decompositions() -> dict:
+    """PyTorch's of operators that are not in the table."""
+    known = torch._decomp.core_aten_decompositions()
+    return {op: f for op, f in known.items() if operator_name(op) not in TABLE}
+
+
+def backend(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """What torch.compile calls for `backend="einsmith"`: a graph of PyTorch's operators, compiled.
+
+    options: `fallback`, "warn" (an operator that Einsmith has not runs in PyTorch, which is said once) or "error";
+    `fallback_random`, whether random numbers are PyTorch's own, as those of eager execution; `winograd`, as `es.jit`
+    has it. mode: None or "default". Raises UnknownOptionError and ArgumentError.
+    """
+    settings = _options(options or {})
+    if mode not in (None, "default"):
+        raise ArgumentError(f"mode={mode!r} is not built for backend='einsmith'; leave it out")
+
+    def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        return make_boxed_func(split(graph, settings))
+
+    made = aot_autograd(
+        fw_compiler=compiler,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    with ExitStack() as stack:
+        stack.enter_context(functorch_config.patch(donated_buffer=False))
+        # In parts that have formulas; else one operator for each of PyTorch's own kernels, and another for its gradient.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        return made(gm, example_inputs)
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    known = {f.name for f in fields(Options)}
+    for name in given:
+        if name not in known:
+            raise UnknownOptionError(f"backend='einsmith' has no option {name!r}; there are {', '.join(sorted(known))}")
+    found = Options(**given)
+    if found.fallback not in ("warn", "error"):
+        raise ArgumentError(f"fallback={found.fallback!r}: it is 'warn' or 'error'")
+    return found
