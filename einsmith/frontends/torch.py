@@ -29,13 +29,13 @@ from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_register import Program, register
+from einsmith.frontends.torch_threads import threads as get_threads
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-from einsmith.runtime.threads import get_threads
 from einsmith.transforms import batched, jvp, vjp
 from einsmith.tree import flatten
 

@@ -1,6 +1,6 @@
 """The fork-join pool: workers that wait in native code.
 
-Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is
+Programs run on workers of our own or on the threads of an OpenMP runtime (`share`). Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is
 released there. One program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before
 any code is freed; a forked child starts without workers.
 """
@@ -29,6 +29,7 @@ class Native(NamedTuple):
     run: Callable[..., int]
     worker: Callable[..., None]
     stop: Callable[..., None]
+    run_team: Callable[..., int]
     addresses: Mapping[str, int]
 
 
@@ -40,7 +41,25 @@ def native_entry() -> Native:
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
-    return Native(run(found[entry.NAMES[0]]), worker(found[entry.NAMES[1]]), stop(found[entry.NAMES[2]]), found)
+    a, b, c, d = (found[name] for name in entry.NAMES)
+    return Native(run(a), worker(b), stop(c), run(d), found)
+
+
+class Team(NamedTuple):
+    """Threads of an OpenMP runtime: the addresses of its functions GOMP_parallel and omp_get_thread_num."""
+
+    fork: int
+    number: int
+
+
+team: Team | None = None
+"""Whose threads run programs, where there is one, instead of workers of our own (see entry/team.py)."""
+
+
+def share(found: Team | None) -> None:
+    """From now on programs run on these threads; None: on workers of our own. A forked child has none of them."""
+    global team
+    team = found
 
 
 class Pool:
@@ -51,6 +70,9 @@ class Pool:
         self.state = buffers.zeros((entry.STATE_BYTES,), np.uint8)
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
+        self.apart = buffers.zeros((entry.STATE_BYTES,), np.uint8)
+        """What a team shares; no worker looks at it."""
+        self.team_address = self.apart.ctypes.data
 
     def grow(self, threads: int) -> None:
         """Makes sure that `threads` - 1 workers wait (the caller's thread is the first)."""
@@ -119,8 +141,8 @@ def _exit() -> None:
 
 
 def _forked() -> None:
-    global _pool, _depth
-    _pool, _depth = None, 0
+    global _pool, _depth, team
+    _pool, _depth, team = None, 0, None
 
 
 atexit.register(_exit)

@@ -17,11 +17,11 @@ from einsmith.frontends.aten.graph import Node, apply
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.layout import Placed
 from einsmith.frontends.torch_nodes import KNOWN
+from einsmith.frontends.torch_threads import threads as threads_now
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.threads import get_threads
 
 TYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype_of(name) for name in KNOWN}
 TORCH = {d: t for t, d in TYPES.items()}
@@ -118,13 +118,13 @@ class Region:
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compiles for inputs that lie so. Raises RefusedError and what compiling raises."""
-        threads = min(get_threads(), torch.get_num_threads())
+        threads = threads_now()
         program = _Program(self, inputs, threads)
         self._programs.put((threads, *(_key(x) for x in inputs)), program)
         self._last = threads, program
 
     def __call__(self, *args: Any) -> Any:
-        threads = min(get_threads(), torch.get_num_threads())
+        threads = threads_now()
         last = self._last
         if last is None or last[0] != threads or not _fits(args, last[1].checks):
             program = self._find(args, threads)
