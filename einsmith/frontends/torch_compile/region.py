@@ -13,8 +13,9 @@ from einsmith.caches import Cache
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import EinsmithError, TraceError
+from einsmith.expr.nodes import size
 from einsmith.frontends.aten.graph import Node, apply
-from einsmith.frontends.torch_compile import layout
+from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
 from einsmith.frontends.torch_nodes import KNOWN
 from einsmith.frontends.torch_threads import threads as threads_now
@@ -56,11 +57,12 @@ class _Program:
         run = Executable(traced.graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA)
         self.run_at, self.nbytes = run.run_at, run.nbytes
         self.checks = [x if isinstance(x, int) else (x.shape, x.strides, TORCH[x.dtype]) for x in inputs]
-        self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = []
+        self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
         for result, t in zip(region.results, traced.graph.outputs, strict=True):
             shape = layout.logical(t.shape, result.order)
             known = result.strides if result.strides is not None and len(result.strides) == len(shape) else None
-            self.made.append((shape, known or layout.strides(shape, result.order), TORCH[t.dtype]))
+            steps = known or layout.strides(shape, result.order)
+            self.made.append((shape, steps, TORCH[t.dtype], size(shape) * t.dtype.itemsize))
 
 
 class Region:
@@ -132,7 +134,7 @@ class Region:
                 return self.fallback(*args)
         else:
             program = last[1]
-        outputs = [torch.empty_strided(*made[:2], dtype=made[2]) for made in program.made]
+        outputs = [memory.empty(*made) for made in program.made]
         pointers = [x.data_ptr() for x in args if x.__class__ is not int]
         if self.random:
             seed = torch.randint(-_SEED, _SEED, (2,), dtype=torch.int32)
