@@ -26,7 +26,7 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 2e-2, torc
 EMPTY = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",  # memory as it lies
 }  # fmt: skip
-DRAWS = ("rand", "dropout", "bernoulli", "normal", "rrelu", "multinomial", "uniform", "exponential", "geometric",
+DRAWS = ("lowrank", "rand", "dropout", "bernoulli", "normal", "rrelu", "multinomial", "uniform", "exponential", "geometric",
          "cauchy", "_like_fn")  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def same(a: torch.Tensor | None, b: torch.Tensor | None, what: str, rtol: float 
     tolerance = rtol or TOLERANCE.get(a.dtype, 1e-4)
     finite = b[torch.isfinite(b)]
     scale = float(finite.abs().max()) if finite.numel() else 0.0
-    if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * max(scale, 1e-30) * 1e-1 + 1e-300, equal_nan=True):
+    if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * max(scale, 1e-3) * 1e-1, equal_nan=True):
         raise Differs(f"{what}: {a}, PyTorch {b}")
 
 
@@ -123,6 +123,8 @@ def compare(f: Callable, tensors: list[torch.Tensor], gradients: bool = True, rt
             if any(s != t for s, t in kept):
                 told.append(f"strides {a.stride()}, PyTorch {b.stride()}")
     for n, (a, b) in enumerate(zip(ours, slopes, strict=True)):
+        if a is not None and b is not None and b.is_floating_point():  # where PyTorch has no number, ours may be one
+            a = torch.where(torch.isfinite(b), a, b)
         same(a, b, f"derivative {n}", rtol)
     return told
 
@@ -182,9 +184,13 @@ def sweep(dtype: torch.dtype, count: int, seed: int, chosen: list[Any], say: Cal
                 continue
             torch.manual_seed(0), np.random.seed(0)
             try:
-                run(Call(call), tensors, True)
+                first = run(Call(call), tensors, False)[0]
+                again = run(Call(call), tensors, True)[0]
             except Exception:
                 tally["not in eager"] += 1
+                continue
+            if any(not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(first, again, strict=True)):
+                tally["random"] += 1
                 continue
             try:
                 told = compare(call, tensors)

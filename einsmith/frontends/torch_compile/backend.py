@@ -12,6 +12,7 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.errors import ArgumentError, UnknownOptionError
@@ -44,17 +45,22 @@ def backend(
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         return make_boxed_func(split(graph, settings))
 
-    made = aot_autograd(
-        fw_compiler=compiler,
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )
-    with ExitStack() as stack:
-        stack.enter_context(functorch_config.patch(donated_buffer=False))
-        # In parts that have formulas; else one operator for each of PyTorch's own kernels, and another for its gradient.
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        return made(gm, example_inputs)
+    def made(apart: dict) -> Callable[..., Any]:
+        traced = aot_autograd(
+            fw_compiler=compiler, decompositions=apart, partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )  # fmt: skip
+        with ExitStack() as stack:
+            # A graph may go backward twice; what it has saved is not written into.
+            stack.enter_context(functorch_config.patch(donated_buffer=False))
+            # Attention in parts that have formulas, not as one operator of PyTorch's and another for its gradient.
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            return traced(gm, example_inputs)
+
+    try:
+        return made(decompositions())
+    except (DataDependentOutputException, DynamicOutputShapeException):  # of what a decomposition asks for
+        return made({})
 
 
 def _options(given: Mapping[str, Any]) -> Options:

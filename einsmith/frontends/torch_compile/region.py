@@ -56,7 +56,7 @@ class _Program:
         traced = region.trace(inputs)
         run = Executable(traced.graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA)
         self.run_at, self.nbytes = run.run_at, run.nbytes
-        self.checks = [x if isinstance(x, int) else (x.shape, x.strides, TORCH[x.dtype]) for x in inputs]
+        self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
         self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
         for result, t in zip(region.results, traced.graph.outputs, strict=True):
             shape = layout.logical(t.shape, result.order)
@@ -85,7 +85,7 @@ class Region:
         self.__name__ = "einsmith"
 
     def trace(self, inputs: Sequence[Any]) -> Any:
-        """The graph of the region for inputs that lie so: `Placed` tensors and ints. Raises RefusedError."""
+        """The graph of the region for inputs that lie so: `Placed` tensors and numbers. Raises RefusedError."""
         tensors = [x for x in inputs if isinstance(x, Placed)]
         kinds = [(x.physical, x.dtype) for x in tensors]
         if self.random:
@@ -135,7 +135,7 @@ class Region:
         else:
             program = last[1]
         outputs = [memory.empty(*made) for made in program.made]
-        pointers = [x.data_ptr() for x in args if x.__class__ is not int]
+        pointers = [x.data_ptr() for x in args if isinstance(x, torch.Tensor)]
         if self.random:
             seed = torch.randint(-_SEED, _SEED, (2,), dtype=torch.int32)
             pointers.append(seed.data_ptr())
@@ -145,7 +145,7 @@ class Region:
     def _find(self, args: Sequence[Any], threads: int) -> _Program | None:
         """The program for these inputs; None where there can be none."""
         inputs = [
-            int(x) if not isinstance(x, torch.Tensor) else layout.placed(tuple(x.shape), x.stride(), TYPES[x.dtype])
+            layout.placed(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
             for x in args
         ]
         key = threads, *(_key(x) for x in inputs)
@@ -167,12 +167,12 @@ class Region:
 
 
 def _key(x: Any) -> Any:
-    return x if isinstance(x, int) else (x.shape, x.strides, x.dtype)
+    return (x.shape, x.strides, x.dtype) if isinstance(x, Placed) else (type(x), x)
 
 
 def _fits(args: Sequence[Any], checks: Sequence[Any]) -> bool:
     for x, check in zip(args, checks, strict=True):
-        if check.__class__ is int:
+        if check.__class__ is not tuple:
             if x != check:
                 return False
         elif x.shape != check[0] or x.stride() != check[1] or x.dtype is not check[2]:

@@ -128,9 +128,7 @@ def reason(node: FxNode, options: Options) -> str:
             return why
     for a in node.all_input_nodes:
         value = a.meta.get("val")
-        if isinstance(value, (torch.SymFloat, torch.SymBool, float, bool)):
-            return "a number that is computed of sizes is an argument"
-        if isinstance(value, torch.SymInt) and free_unbacked_symbols(value):
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and free_unbacked_symbols(value):
             return "a size depends on values"
     return ""
 
@@ -141,8 +139,12 @@ class _Parts:
     def __init__(self, gm: torch.fx.GraphModule, refused: dict[FxNode, str], options: Options):
         self.gm, self.options = gm, options
         self.why = {n: refused.get(n) or reason(n, options) for n in gm.graph.nodes}
-        for n in gm.graph.nodes:  # parts of what PyTorch makes are PyTorch's
-            if n.target is operator.getitem and not self.why[n] and self.why[n.args[0]]:
+        parts = [n for n in gm.graph.nodes if n.target is operator.getitem and isinstance(n.args[0], FxNode)]
+        for n in parts:
+            if self.why[n] and not self.why[n.args[0]]:
+                self.why[n.args[0]] = self.why[n]
+        for n in parts:  # of what PyTorch makes
+            if self.why[n.args[0]]:
                 self.why[n] = "-"
         self.level = self._levels()
         self.out = torch.fx.Graph()
@@ -329,27 +331,27 @@ def _spoken(n: FxNode) -> str:
     return name if "::" in name or not isinstance(n.target, torch._ops.OpOverload) else f"aten.{name}"
 
 
-def _integer(n: Any) -> int:
-    """A size, or what it is in the example."""
-    if isinstance(n, int):
+def _example(n: Any) -> Any:
+    """A number, or what it is in the example."""
+    if isinstance(n, (int, float)):
         return n
     hint = n.node.hint if hasattr(n.node, "hint") else None
     if hint is None:
         raise TraceError(f"the size {n} is not known")
-    return int(hint)
+    return hint
 
 
 def _hint(n: FxNode) -> Any:
     value = n.meta["val"]
     if not isinstance(value, torch.Tensor):
-        return _integer(value)
-    shape, steps = (tuple(map(_integer, x)) for x in (value.shape, value.stride()))
+        return _example(value)
+    shape, steps = (tuple(map(_example, x)) for x in (value.shape, value.stride()))
     return layout.placed(shape, steps, TYPES[value.dtype])
 
 
 def _result(n: FxNode) -> Result:
     value = n.meta["val"]
-    shape, steps = (tuple(map(_integer, x)) for x in (value.shape, value.stride()))
+    shape, steps = (tuple(map(_example, x)) for x in (value.shape, value.stride()))
     order = layout.order_of(shape, steps)
     static = all(isinstance(x, int) for x in (*value.shape, *value.stride()))
     exact = static and layout.fills(shape, steps, order)
