@@ -1,8 +1,8 @@
 """Networks of PyTorch by torch.compile's backends: python -m benchmarks.imported [network ...] [--rounds 7]
 
-A training step in plain PyTorch, the optimizer being torch.optim's as it is: eager, inductor and backend="einsmith" take
-turns in one process. Before they are timed, losses and gradients are compared with eager execution in float64. The first
-call's seconds are those of whatever the caches on disk have; --fresh gives all empty ones.
+A training step in plain PyTorch, the optimizer being torch.optim's as it is: eager, inductor and backend="einsmith"
+take turns in one process. Before they are timed, losses and gradients are compared with eager execution in float64. The
+first call's seconds are those of whatever the caches on disk have; --fresh gives all empty ones.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def verified(problem: Problem, peers: Sequence[str]) -> tuple[dict, dict[str, Ca
         loss = step()
         first[peer] = time.perf_counter() - start
         got = [p.grad for p in model.parameters()]
-        off = _off(got, want)  # type: ignore[arg-type]
+        off = _off(got, want)
         if abs(loss - wanted) > CLOSE * abs(wanted):
             errors[peer] = f"the loss is {loss}, in float64 {wanted}"
         elif off > max(CLOSE, TIMES * usual):
@@ -152,7 +152,8 @@ def main() -> None:
     peers = options.peers.split(",")
     console = Console(stderr=options.json == "-")
     failed, ratios = False, []
-    table = Table("network", "batch", *[f"{p}, ms" for p in peers], "against the best other", *[f"{p} first, s" for p in peers])
+    columns = [*(f"{p}, ms" for p in peers), "against the best other", *(f"{p} first, s" for p in peers)]
+    table = Table("network", "batch", *columns)
     for name in options.networks or NETWORKS:
         row = measured(name, peers, options.rounds, options.batch)
         if options.fresh:

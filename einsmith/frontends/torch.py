@@ -1,6 +1,6 @@
 """Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order. Modules of
 PyTorch as modules of Einsmith, and their weights back: `from_torch`, `to_torch` (frontends/torch_export.py). And
-`torch.compile(model, backend="einsmith")`, which an installed package has without this import (frontends/torch_compile).
+`torch.compile(model, backend="einsmith")`, which an installed package has without this import (torch_compile/).
 
 Each definition registers two custom operators with torch. `einsmith::NAME` is the formula with its inputs by name;
 `einsmith::NAME_program` takes a list of tensors and a text saying which derivative of the formula to run on them, so

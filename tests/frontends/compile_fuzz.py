@@ -44,7 +44,8 @@ def strided(rng: random.Random, x: torch.Tensor) -> torch.Tensor:
 
 def _same_shape(rng: random.Random, x: torch.Tensor) -> Callable:
     return rng.choice([
-        torch.sin, torch.tanh, torch.relu, torch.abs, torch.sigmoid, tf.gelu, tf.silu, lambda v: v * v, lambda v: v + 1.5,
+        torch.sin, torch.tanh, torch.relu, torch.abs, torch.sigmoid, tf.gelu, tf.silu, lambda v: v * v,
+        lambda v: v + 1.5,
         lambda v: 2 / (1 + v * v), lambda v: v.clamp(-0.5, 0.7), lambda v: torch.exp(-v.abs()), tf.softplus,
         lambda v: torch.where(v > 0.1, v, -v * 3), lambda v: v.clone().mul_(2), lambda v: v.clamp_min(0.0),
         lambda v: torch.log1p(v.abs()), lambda v: v.detach() * 2 + v, lambda v: v.double().to(v.dtype),
@@ -59,13 +60,16 @@ def _along(rng: random.Random, x: torch.Tensor) -> Callable:
     return rng.choice([
         lambda v: v.sum(d, keepdim=keep), lambda v: v.mean(d, keepdim=keep), lambda v: v.amax(d, keepdim=keep),
         lambda v: v.max(d, keepdim=keep)[0], lambda v: v.logsumexp(d, keepdim=keep), lambda v: v.cumsum(d),
-        lambda v: torch.softmax(v, d), lambda v: torch.log_softmax(v, d), lambda v: v.var(d, correction=0, keepdim=keep),
+        lambda v: torch.softmax(v, d), lambda v: torch.log_softmax(v, d),
+        lambda v: v.var(d, correction=0, keepdim=keep),
         lambda v: v.select(d, k), lambda v: v.narrow(d, k, n - k), lambda v: v.unsqueeze(d), lambda v: v.flip(d),
         lambda v: v[(slice(None),) * d + (slice(None, None, 2),)], lambda v: torch.cat([v, v * 2], d),
         lambda v: torch.stack([v, v.sin()], d), lambda v: v.transpose(d, 0), lambda v: v.transpose(d, -1) * 2,
-        lambda v: v.index_select(d, torch.tensor([k, 0, k])), lambda v: torch.gather(v, d, torch.zeros_like(v, dtype=torch.int64)),
+        lambda v: v.index_select(d, torch.tensor([k, 0, k])),
+        lambda v: torch.gather(v, d, torch.zeros_like(v, dtype=torch.int64)),
         lambda v: sum(v.chunk(2, d)[:1]), lambda v: v.unfold(d, 1, 1).squeeze(-1), lambda v: tf.normalize(v, dim=d),
-        lambda v: v.reshape(-1), lambda v: tf.pad(v, (1, 2)), lambda v: tf.layer_norm(v, v.shape[-1:]), lambda v: v.sum(),
+        lambda v: v.reshape(-1), lambda v: tf.pad(v, (1, 2)), lambda v: tf.layer_norm(v, v.shape[-1:]),
+        lambda v: v.sum(),
         lambda v: v.movedim(d, 0).contiguous(), lambda v: tf.glu(torch.cat([v, v.cos()], d), d),
         lambda v: v.expand(2, *v.shape), lambda v: v.repeat(2, *[1] * (v.ndim - 1)), lambda v: v.sort(d)[0],
     ])  # fmt: skip

@@ -78,7 +78,8 @@ class Images(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        conv = nn.Conv2d(3, 6, 3, 2, 1, bias=False)
+        self.stem = nn.Sequential(conv, nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         self.depthwise = nn.Sequential(nn.Conv2d(6, 6, 3, 1, 1, groups=6), nn.BatchNorm2d(6), nn.Hardswish())
         self.head = nn.Linear(6, 5)
 
@@ -139,7 +140,7 @@ def test_networks_train_as_in_eager(name):
         "squeezenet": {"classes": 5, "width": 0.125, "fires": 3, "dropout": 0.0},
     }  # fmt: skip
     if name == "unet":
-        model, shape, classes = twins.get(name), (1, 1, 32, 32), 2
+        model, shape = twins.get(name), (1, 1, 32, 32)
         batches = [(randn(*shape), randn(*model(torch.zeros(shape)).shape)) for _ in range(2)]
         return trains_alike(model, batches, tf.mse_loss, sgd, 1e-6)
     batches = [(randn(3, 3, 33, 33), torch.randint(0, 5, (3,))) for _ in range(STEPS)]
@@ -455,7 +456,7 @@ def test_other_types_and_layouts():
         agree(g(x.conj()), x.conj().imag * 2, 1e-6)  # kept as others with a sign to be put on
 
 
-# ---------------------------------------------------------------------------------------------------- processes, threads
+# --------------------------------------------------------------------------------------------------- processes, threads
 
 
 class Served(torch.utils.data.Dataset):
@@ -476,14 +477,16 @@ def test_workers_of_a_data_loader():
     f = compiled(lambda x: x.exp().sum() * x)
     want = torch.stack([x.exp().sum() * x for x in (torch.full((6,), float(n)) for n in range(4))])
     agree(f(torch.zeros(6)), torch.zeros(6), 1e-5)
-    loader = torch.utils.data.DataLoader(Served(f), batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=120)
+    workers = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 120}
+    loader = torch.utils.data.DataLoader(Served(f), batch_size=2, **workers)
     agree(torch.cat(list(loader)), want, 1e-5)
     agree(f(torch.ones(6)), torch.full((6,), 6 * torch.e), 1e-5)
 
 
 def test_the_entry_point(tmp_path):
     """An installed package is found without being imported."""
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch_dynamo_backends"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["torch_dynamo_backends"]
     info = tmp_path / "einsmith_elsewhere-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: einsmith-elsewhere\nVersion: 1\n")

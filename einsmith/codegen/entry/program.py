@@ -33,7 +33,9 @@ WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 2
 WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE
 STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
 
-RUN_WORDS = ("steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status")
+RUN_WORDS = (
+    "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status",
+)  # fmt: skip
 """What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
 thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0). On a team (entry/team.py)
 also OpenMP's functions that open a region and tell a thread's number; the last two words are its own."""

@@ -41,7 +41,7 @@ out:
   ret void
 }
 
-; `einsmith_run` on a team. The runtime returns when all its threads have left team_member, so none is late for the next.
+; `einsmith_run` on a team. The runtime returns when all its threads have left team_member: none is late for the next.
 define i64 @einsmith_run_team(ptr %run) #0 {
 entry:
   %r_pool = getelementptr i64, ptr %run, i64 2

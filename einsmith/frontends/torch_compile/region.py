@@ -80,7 +80,7 @@ class Region:
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.winograd = random, winograd
         self.fallback, self.failed = fallback, failed
-        self._programs: Cache[Any, Any] = Cache(PROGRAMS, lambda p: p.nbytes if p else 0, _ARENA.evicted)
+        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _held, _ARENA.evicted)
         self._last: tuple[int, _Program] | None = None
         self.__name__ = "einsmith"
 
@@ -158,12 +158,16 @@ class Region:
                         program = _Program(self, inputs, threads)
                     except Exception as e:
                         self.failed(e)
-                        program = False
+                        program = e
                     self._programs.put(key, program)
-        if program is False:
+        if not isinstance(program, _Program):
             return None
         self._last = threads, program
         return program
+
+
+def _held(program: _Program | Exception) -> int:
+    return program.nbytes if isinstance(program, _Program) else 0
 
 
 def _key(x: Any) -> Any:

@@ -2,8 +2,8 @@
 
 Operators get levels, even ones for ours and odd ones for PyTorch's: an operator stands in the least level of its kind
 that is not below those of what it reads, so that a level's operators need those of earlier levels and of their own
-alone. The operators of an even level are one region. What changes memory, and what draws PyTorch's random numbers, keeps
-its place in the order.
+alone. The operators of an even level are one region. What changes memory, and what draws PyTorch's random numbers,
+keeps its place in the order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from einsmith.errors import TraceError
@@ -23,7 +24,6 @@ from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import TYPES, RefusedError, Region, Result
 from einsmith.frontends.torch_nodes import line_of, node_of, operator_name
 
-FxNode = torch.fx.Node
 _COPY = torch.ops.aten.copy_.default
 _SAID: set[tuple[str, str]] = set()
 
@@ -68,17 +68,18 @@ def _dead(node: FxNode) -> bool:
     return node.op in ("placeholder", "output") or node.is_impure(impure_random=False)
 
 
-def _is_view(node: FxNode) -> bool:
+def is_view(node: FxNode) -> bool:
     """Whether a node gives its first argument's elements where they lie."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
-        return isinstance(node.args[0], FxNode) and _is_view(node.args[0])
+        return isinstance(node.args[0], FxNode) and is_view(node.args[0])
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and (target.is_view or target is torch.ops.aten._unsafe_view.default)
+    unsafe = target is torch.ops.aten._unsafe_view.default
+    return isinstance(target, torch._ops.OpOverload) and (target.is_view or unsafe)
 
 
-def _is_number(node: FxNode) -> bool:
+def is_number(node: FxNode) -> bool:
     value = node.meta.get("val")
     return isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
@@ -106,7 +107,7 @@ def _tensor_problem(x: torch.Tensor) -> str:
 
 def reason(node: FxNode, options: Options) -> str:
     """Why an operator runs in PyTorch, "" where it need not, "-" where nobody is told of it."""
-    if node.op != "call_function" or _is_number(node) or node.target is _COPY:
+    if node.op != "call_function" or is_number(node) or node.target is _COPY:
         return "-"
     target = node.target
     if target is operator.getitem:
@@ -222,7 +223,7 @@ class _Parts:
         wanted: set[FxNode] = set()
 
         def need(n: FxNode) -> None:
-            while self._ours(n) and _is_view(n):
+            while self._ours(n) and is_view(n):
                 n = n.all_input_nodes[0]
             if n in self.level and self._ours(n):
                 wanted.add(n)
@@ -240,9 +241,9 @@ class _Parts:
     def _outer(self, n: FxNode) -> FxNode:
         """A node of the outer graph. Views of what is there are made by PyTorch."""
         if n not in self.known:
-            assert _is_view(n), n
-            args = torch.fx.map_arg(n.args, self._outer)
-            made = self.out.create_node("call_function", n.target, args, torch.fx.map_arg(n.kwargs, self._outer), n.name)
+            assert is_view(n), n
+            args, kwargs = torch.fx.map_arg(n.args, self._outer), torch.fx.map_arg(n.kwargs, self._outer)
+            made = self.out.create_node("call_function", n.target, args, kwargs, n.name)
             made.meta = dict(n.meta)
             self.known[n] = made
         return self.known[n]
@@ -280,7 +281,7 @@ class _Parts:
             n = todo.pop()
             if n in own or n in inputs:
                 continue
-            if n in members or (n in self.level and self._ours(n) and _is_view(n)):
+            if n in members or (n in self.level and self._ours(n) and is_view(n)):
                 own.add(n)
                 todo += n.all_input_nodes
             else:
@@ -305,8 +306,8 @@ class _Parts:
             self.options.say(what, _message(e), line_of((named or order)[-1]))
 
         region = Region(
-            nodes, [n.name for n in given], [_result(n) for n in roots], random, _fallback(self.gm, order, given, roots),
-            failed, self.options.winograd,
+            nodes, [n.name for n in given], [_result(n) for n in roots], random,
+            _fallback(self.gm, order, given, roots), failed, self.options.winograd,
         )  # fmt: skip
         try:
             hints = [_hint(n) for n in given]
@@ -314,7 +315,7 @@ class _Parts:
         except RefusedError as e:
             raise _Refused([n for n in order if n.name == e.node], str(e)) from e
         except Exception as e:
-            raise _Refused([n for n in order if not _is_view(n)], _message(e)) from e
+            raise _Refused([n for n in order if not is_view(n)], _message(e)) from e
         return region
 
 

@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.errors import ArgumentError, UnknownOptionError
 from einsmith.frontends.aten import TABLE
+from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import Options, split
 from einsmith.frontends.torch_nodes import operator_name
+
+_APART = [
+    getattr(torch.ops.aten, name)
+    for name in ("_native_batch_norm_legit_functional", "native_layer_norm", "native_group_norm",
+                 "native_layer_norm_backward", "native_batch_norm_backward", "native_group_norm_backward")
+]  # fmt: skip
 
 
 @cache
 def decompositions() -> dict:
-    """PyTorch's of operators that are not in the table."""
+    """PyTorch's of operators that are not in the table, and of those whose parts the backward can compute again."""
     known = torch._decomp.core_aten_decompositions()
-    return {op: f for op, f in known.items() if operator_name(op) not in TABLE}
+    found = {op: f for op, f in known.items() if operator_name(op) not in TABLE}
+    return found | torch._decomp.get_decompositions(_APART)
 
 
 def backend(
@@ -47,7 +55,7 @@ def backend(
 
     def made(apart: dict) -> Callable[..., Any]:
         traced = aot_autograd(
-            fw_compiler=compiler, decompositions=apart, partition_fn=min_cut_rematerialization_partition,
+            fw_compiler=compiler, decompositions=apart, partition_fn=partial(partition, options=settings),
             keep_inference_input_mutations=True,
         )  # fmt: skip
         with ExitStack() as stack:
