@@ -158,7 +158,7 @@ class Region:
                         program = _Program(self, inputs, threads)
                     except Exception as e:
                         self.failed(e)
-                        program = e
+                        program = e.with_traceback(None)
                     self._programs.put(key, program)
         if not isinstance(program, _Program):
             return None
