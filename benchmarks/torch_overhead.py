@@ -75,7 +75,8 @@ def modules(calls: int, turns: int) -> None:
             call(x).sum().backward()
 
         for _ in range(2):
-            evaluate(), train()
+            evaluate()
+            train()
         found[name] = [microseconds(f, calls, turns) for f in (evaluate, lambda call=call: call(x), train)]
         a, b, c = found[name]
         print(f"{name:28}{a:11.1f}{b:10.1f}{c:14.1f}")

@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import einsmith.frontends.torch  # noqa: E402, F401 - registers the backend
 from benchmarks import twins  # noqa: E402
 from einsmith.errors import EinsmithError  # noqa: E402
-from einsmith.frontends.torch_compile import memory, region, split  # noqa: E402
+from einsmith.frontends.torch_compile import aot, memory, region, saved, split  # noqa: E402
 from tests.frontends.compile_fuzz import network  # noqa: E402
-from tests.frontends.compile_samples import Differs, compare, operators, sweep  # noqa: E402
+from tests.frontends.compile_samples import Differs, compare, modules, operators, sweep, sweep_modules  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 STEPS = 5
@@ -167,6 +167,19 @@ def test_random_samples_of_operators(dtype):
     assert tally["ours"] > tally["in PyTorch"], said
 
 
+def test_samples_of_some_modules():
+    said: list[str] = []
+    tally = sweep_modules(torch.float64, 1, modules()[4::31], said.append)
+    assert not tally["wrong"] and tally["ours"] > 3, said
+
+
+@pytest.mark.slow
+def test_samples_of_all_modules():
+    said: list[str] = []
+    tally = sweep_modules(torch.float64, 4, modules(), said.append)
+    assert not tally["wrong"] and tally["ours"] >= 0.9 * (tally["ours"] + tally["in PyTorch"]), (tally, said)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool", "bfloat16"])
 def test_samples_of_all_operators(dtype):
@@ -183,6 +196,11 @@ def test_a_wrong_number_is_seen(monkeypatch):
     monkeypatch.setattr(region.Region, "__call__", lambda self, *args: [x * 1.001 for x in call(self, *args)])
     with pytest.raises(Differs):
         compare(lambda x: x.sin(), [randn(5)])
+
+
+def test_whole_powers_above_what_float32_holds():
+    x, e = torch.tensor([9, -9, 3, 2, 1, -1, 7]), torch.tensor([9, 9, 17, 62, -3, -3, -2])
+    assert torch.equal(compiled(torch.pow)(x, e), x**e)
 
 
 def test_channels_last_stays():
@@ -436,6 +454,41 @@ def test_a_part_that_does_not_compile_runs_in_pytorch(monkeypatch):
     agree(y.detach(), (x.sin() * 2 + x).detach())
     with pytest.raises(Exception, match="no such machine"):
         compiled(lambda v: v.sin() * 3)(x)
+
+
+@pytest.mark.parametrize("broken", ["choose", "split"])
+def test_graphs_like_none_before_are_pytorchs(broken, monkeypatch):
+    def failing(*args, **kwargs):
+        raise KeyError("unheard of")
+
+    monkeypatch.setattr(saved if broken == "choose" else aot, broken, failing)
+    x = randn(4, 3, grad=True)
+    with pytest.warns(UserWarning, match="unheard of"):
+        y = torch.compile(lambda v: (v.sin() * v).sum(), backend="einsmith")(x)
+        agree(torch.autograd.grad(y, x)[0], x.cos() * x + x.sin())
+
+
+def test_less_is_saved_than_is_computed():
+    """Of a chain of operators of elements, its beginning; the sums of batch norm; no copy of a weight."""
+    kept = []
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.Conv2d(4, 2, 1)).double()
+    f, x = compiled(model), randn(5, 3, 9, 8)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        y = f(x)
+    given = {t.data_ptr() for t in (x, *model.parameters(), *model.buffers())}
+    made = sum(t.numel() for t in kept if t.data_ptr() not in given)
+    assert 5 * 4 * 7 * 6 <= made <= 5 * 4 * 7 * 6 + 40
+    y.sum().backward()
+
+
+def test_control_flow_inside_a_graph():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda v: v.sin(), lambda v: v.cos() * 2, (x * 2,)) + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in (torch.ones(3), -torch.ones(3)):
+            agree(torch.compile(f, backend="einsmith")(x), f(x), 1e-6)
 
 
 def test_indices_out_of_range_are_errors():

@@ -41,7 +41,11 @@ def partition(
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)
     joint.recompile()
-    saved = choose(joint.graph, num_fwd_outputs, options)
+    try:
+        saved = choose(joint.graph, num_fwd_outputs, options)
+    except Exception as e:  # for a graph that is like none before
+        options.say("the choice of what is saved", f"{type(e).__name__}: {e}", "")
+        return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
     tensors, numbers = [n for n in saved if not is_number(n)], [n for n in saved if is_number(n)]
     return partitioners._extract_fwd_bwd_modules(joint, tensors, numbers, num_fwd_outputs=num_fwd_outputs)
 
