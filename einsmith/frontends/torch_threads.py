@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from einsmith.runtime import pool
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.threads import Team, get_threads, share
 
 _RUNTIME = re.compile(r"/lib(gomp|iomp5|omp)[-.][^/]*$")
 
@@ -35,7 +34,7 @@ def _loaded() -> list[str]:
     return sorted((f for f in files if _RUNTIME.search(f)), key=lambda f: not f.startswith(own))
 
 
-def find_team() -> pool.Team | None:
+def find_team() -> Team | None:
     """The OpenMP runtime that is loaded, where it has the two functions."""
     for file in _loaded():
         try:
@@ -45,8 +44,8 @@ def find_team() -> pool.Team | None:
             continue
         fork, number = (ctypes.cast(f, ctypes.c_void_p).value for f in found)
         if fork and number:
-            return pool.Team(fork, number)
+            return Team(fork, number)
     return None
 
 
-pool.share(find_team())
+share(find_team())

@@ -1,9 +1,9 @@
 """The fork-join pool: workers that wait in native code.
 
-Programs run on workers of our own or on the threads of an OpenMP runtime (`share`). Workers are daemon Python threads,
-each inside one foreign call that lasts as long as the pool; the interpreter lock is released there. One program runs at
-a time (`owner`); the others wait. At exit the workers are stopped and joined before any code is freed; a forked child
-starts without workers.
+Programs run on workers of our own or on the threads of an OpenMP runtime (`threads.share`). Workers are daemon Python
+threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is released there. One program
+runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before any code is freed; a forked
+child starts without workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from einsmith import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import program as entry
-from einsmith.runtime import buffers
+from einsmith.runtime import buffers, threads
 
 
 class Native(NamedTuple):
@@ -46,23 +46,6 @@ def native_entry() -> Native:
     return Native(run(a), worker(b), stop(c), run(d), found)
 
 
-class Team(NamedTuple):
-    """Threads of an OpenMP runtime: the addresses of its functions GOMP_parallel and omp_get_thread_num."""
-
-    fork: int
-    number: int
-
-
-team: Team | None = None
-"""Whose threads run programs, where there is one, instead of workers of our own (see entry/team.py)."""
-
-
-def share(found: Team | None) -> None:
-    """From now on programs run on these threads; None: on workers of our own. A forked child has none of them."""
-    global team
-    team = found
-
-
 class Pool:
     """Workers and the memory they share with whoever runs a program."""
 
@@ -75,12 +58,12 @@ class Pool:
         """What a team shares; no worker looks at it."""
         self.team_address = self.apart.ctypes.data
 
-    def grow(self, threads: int) -> None:
-        """Makes sure that `threads` - 1 workers wait (the caller's thread is the first)."""
-        if len(self.workers) >= threads - 1:
+    def grow(self, count: int) -> None:
+        """Makes sure that `count` - 1 workers wait (the caller's thread is the first)."""
+        if len(self.workers) >= count - 1:
             return
         generation = self.state[:4].view(np.int32)
-        while len(self.workers) < threads - 1:
+        while len(self.workers) < count - 1:
             number = len(self.workers) + 1
             worker = threading.Thread(
                 target=self.native.worker, args=(self.address, number, int(generation[0])),
@@ -142,8 +125,9 @@ def _exit() -> None:
 
 
 def _forked() -> None:
-    global _pool, _depth, team
-    _pool, _depth, team = None, 0, None
+    global _pool, _depth
+    _pool, _depth = None, 0
+    threads.share(None)
 
 
 atexit.register(_exit)

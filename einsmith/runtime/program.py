@@ -10,6 +10,7 @@ import numpy as np
 
 from einsmith.codegen.entry import program as entry
 from einsmith.runtime import buffers, pool
+from einsmith.runtime import threads as threads_now
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
 from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import MAX_THREADS
@@ -148,7 +149,7 @@ class Program:
             if held is None:
                 words[_POOL], words[_THREADS] = 0, 1
             elif self._forks:
-                words[_THREADS], team = self.threads, pool.team
+                words[_THREADS], team = self.threads, threads_now.team
                 if team is not None:
                     words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
                     return self._run_team(record.address)

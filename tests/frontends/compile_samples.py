@@ -27,7 +27,8 @@ EMPTY = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",  # memory as it lies
 }  # fmt: skip
 DRAWS = {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "multinomial", "cauchy",
-         "exponential", "geometric", "log_normal", "normal", "uniform"}  # fmt: skip
+         "exponential", "geometric", "log_normal", "normal", "uniform", "nn.functional.rrelu", "svd_lowrank",
+         "pca_lowrank"}  # fmt: skip
 """Others are seen to draw random numbers by what two runs give; what these give is the same by chance, or their samples
 set the seed."""
 TIES = {"kthvalue", "topk", "mode", "sort", "argsort", "msort"}

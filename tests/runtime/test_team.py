@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.runtime import pool
+from einsmith.runtime import threads
 
 torch = pytest.importorskip("torch", reason="its OpenMP runtime runs programs")
 from einsmith.frontends.torch_threads import find_team  # noqa: E402
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loade
 
 @pytest.fixture
 def team():
-    before = pool.team
-    pool.share(TEAM)
+    before = threads.team
+    threads.share(TEAM)
     yield
-    pool.share(before)
+    threads.share(before)
 
 
 @pytest.fixture
@@ -39,21 +39,21 @@ def network():
     return run
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_results_are_those_of_own_workers(team, network, threads, rng):
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_results_are_those_of_own_workers(team, network, count, rng):
     x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
     want = x
     for _ in range(4):
         want = np.tanh(want @ w)
-    es.set_threads(threads)
+    es.set_threads(count)
     try:
         g = es.jit(network)
         for _ in range(20):
             torch.ones(200, 200).mm(torch.ones(200, 200))  # PyTorch's own regions between ours
             np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
-        pool.share(None)
+        threads.share(None)
         np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
-        pool.share(TEAM)
+        threads.share(TEAM)
         np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
     finally:
         es.set_threads(None)
@@ -97,7 +97,7 @@ def test_a_forked_child_has_workers_of_its_own(team, network, rng):
         want = g(x, w)
         pid = os.fork()
         if not pid:
-            os._exit(0 if pool.team is None and np.array_equal(g(x, w), want) else 1)
+            os._exit(0 if threads.team is None and np.array_equal(g(x, w), want) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert np.array_equal(g(x, w), want)
     finally:
