@@ -1,9 +1,9 @@
 """The fork-join pool: workers that wait in native code.
 
 Programs run on workers of our own or on the threads of an OpenMP runtime (`threads.share`). Workers are daemon Python
-threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is released there. One program
-runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before any code is freed; a forked
-child starts without workers.
+threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is released there. One
+program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before any code is freed;
+a forked child starts without workers.
 """
 
 from __future__ import annotations
