@@ -20,7 +20,8 @@ from einsmith.codegen.entry import program as entry
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.errors import KnobError
 from einsmith.loops.nest import Builder, Function
-from einsmith.runtime import buffers, pool, threads
+from einsmith.runtime import buffers, pool
+from einsmith.runtime import threads as whose
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
 from einsmith.runtime.threads import get_threads, set_threads
@@ -29,10 +30,10 @@ from einsmith.runtime.threads import get_threads, set_threads
 @pytest.fixture(autouse=True)
 def own_workers():
     """Not the threads of another library that the process has loaded (tests/runtime/test_team.py)."""
-    before = threads.team
-    threads.share(None)
+    before = whose.team
+    whose.share(None)
     yield
-    threads.share(before)
+    whose.share(before)
 
 CPU, FEATURES, TRIPLE = llvm_jit.host()
 TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)
