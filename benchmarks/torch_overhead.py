@@ -1,17 +1,24 @@
-"""What a call of an operator inside PyTorch costs beside its arithmetic: python -m benchmarks.torch_overhead
+"""What calls inside PyTorch cost beside their arithmetic: python -m benchmarks.torch_overhead [operator module between]
 
-An elementwise formula on 8 numbers, forward and with its gradient, beside torch's own operator, a custom operator of
-torch that computes nothing, and the compiled program alone. Microseconds, the best of several turns.
+operator: an elementwise formula on 8 numbers, forward and with its gradient, beside torch's own operator, a custom
+operator of torch that computes nothing, and the compiled program alone. module: a tiny network by torch.compile's
+backends, in evaluation, forward and with its gradient. Microseconds, the best of several turns.
+
+between: kernels of ours that alternate with operators of PyTorch's, both of them alone and in turn; the threads of one
+side must not keep the other from its processors. Milliseconds, medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import os
+import statistics
 import time
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 import einsmith as es
 from einsmith.frontends.torch import TorchOperator, operator
@@ -50,12 +57,72 @@ def program_alone(f: TorchOperator, x: torch.Tensor) -> Callable[[], object]:
     return lambda: compiled.run_at([x.data_ptr()], [y.data_ptr()])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=500, help="calls in a turn")
-    parser.add_argument("--turns", type=int, default=9, help="turns, of which the best counts")
-    options = parser.parse_args()
+def modules(calls: int, turns: int) -> None:
+    """A call of a tiny network by each backend."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)), torch.randn(4, 8)
+    found: dict[str, list[float]] = {}
+    print(f"{'':28}{'evaluation':>11}{'forward':>10}{'and backward':>14}   microseconds")
+    for name in ("eager", "inductor", "einsmith"):
+        torch._dynamo.reset()
+        own = copy.deepcopy(model)
+        call = own if name == "eager" else torch.compile(own, backend=name)
 
+        def evaluate(call: Callable = call) -> None:
+            with torch.no_grad():
+                call(x)
+
+        def train(call: Callable = call) -> None:
+            call(x).sum().backward()
+
+        for _ in range(2):
+            evaluate()
+            train()
+        found[name] = [microseconds(f, calls, turns) for f in (evaluate, lambda call=call: call(x), train)]
+        a, b, c = found[name]
+        print(f"{name:28}{a:11.1f}{b:10.1f}{c:14.1f}")
+    a, b, c = (ours / theirs for ours, theirs in zip(found["einsmith"], found["inductor"], strict=True))
+    print(f"{'einsmith / inductor':28}{a:11.2f}{b:10.2f}{c:14.2f}")
+
+
+def between(turns: int) -> None:
+    """Kernels of ours between operators of PyTorch's."""
+    a, image, weight = torch.rand(384, 384), torch.rand(4, 32, 28, 28), torch.rand(32, 32, 3, 3)
+    wide = torch.rand(1 << 20)
+    product = operator(es.op("C[i,j] = sum[k](A[i,k]*B[k,j])"))
+    filtered = operator(lambda x, w: es.functional.conv2d(x, w, padding=1))
+    curved = torch.compile(lambda x: torch.tanh(x) * 2, backend="einsmith")
+    ours: dict[str, Callable] = {
+        "product 384": lambda: product(a, a), "convolution 3x3": lambda: filtered(image, weight),
+        "tanh of 2**20": lambda: curved(wide),
+    }  # fmt: skip
+    theirs: dict[str, Callable] = {
+        "torch.mm 384": lambda: a.mm(a), "torch.sigmoid of 2**20": lambda: torch.sigmoid(wide)
+    }  # fmt: skip
+
+    def seconds(f: Callable) -> float:
+        start = time.perf_counter()
+        f()
+        return time.perf_counter() - start
+
+    def alone(f: Callable) -> float:
+        time.sleep(0.05)  # until the other side's threads sleep
+        for _ in range(3):
+            f()
+        return statistics.median(seconds(f) for _ in range(turns))
+
+    print(f"{'ours':18}{'PyTorch':24}{'alone':>8}{'between':>9}{'ratio':>7}{'alone':>10}{'between':>9}{'ratio':>7}")
+    for mine, f in ours.items():
+        for other, g in theirs.items():
+            before = alone(f), alone(g)
+            pairs = [(seconds(f), seconds(g)) for _ in range(turns)]
+            now = [statistics.median(t) for t in zip(*pairs, strict=True)]
+            (p, q), (r, s) = before, now
+            print(
+                f"{mine:18}{other:24}{p * 1e3:8.3f}{r * 1e3:9.3f}{r / p:7.2f}{q * 1e3:10.3f}{s * 1e3:9.3f}{s / q:7.2f}"
+            )
+
+
+def operators(options: argparse.Namespace) -> None:
     f = operator(es.op("y[i] = 2*x[i]"))
     x, g = torch.randn(ELEMENTS), torch.randn(ELEMENTS)
     wanted = x.clone().requires_grad_()
@@ -76,6 +143,22 @@ def main() -> None:
         a, b, c = (microseconds(case, options.calls, options.turns) for case in cases)
         print(f"{name:28}{a:10.1f}{b:10.1f}{c:14.1f}")
     print(f"{'the program alone':28}{microseconds(program_alone(f, x), options.calls, options.turns):10.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    known = ("operator", "module", "between")
+    parser.add_argument("parts", nargs="*", choices=[[], *known], help="of these; all where none is given")
+    parser.add_argument("--calls", type=int, default=500, help="calls in a turn")
+    parser.add_argument("--turns", type=int, default=9, help="turns, of which the best counts")
+    options = parser.parse_args()
+    parts = options.parts or known
+    if "operator" in parts:
+        operators(options)
+    if "module" in parts:
+        modules(options.calls, options.turns)
+    if "between" in parts:
+        between(20 * options.turns)
     print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, torch {torch.__version__}")
 
 

@@ -1,5 +1,6 @@
 """Formulas as PyTorch operators: `operator(f)` is f on torch's CPU tensors, differentiable to any order. Modules of
-PyTorch as modules of Einsmith, and their weights back: `from_torch`, `to_torch` (frontends/torch_export.py).
+PyTorch as modules of Einsmith, and their weights back: `from_torch`, `to_torch` (frontends/torch_export.py). And
+`torch.compile(model, backend="einsmith")`, which an installed package has without this import (torch_compile/).
 
 Each definition registers two custom operators with torch. `einsmith::NAME` is the formula with its inputs by name;
 `einsmith::NAME_program` takes a list of tensors and a text saying which derivative of the formula to run on them, so
@@ -15,6 +16,7 @@ import keyword
 import os
 import re
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
@@ -27,13 +29,13 @@ from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_register import Program, register
+from einsmith.frontends.torch_threads import threads as get_threads
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-from einsmith.runtime.threads import get_threads
 from einsmith.transforms import batched, jvp, vjp
 from einsmith.tree import flatten
 
@@ -77,6 +79,19 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
         if isinstance(value, torch.Tensor):
             raise TraceError(f"{name} is a tensor; pass it to the call, f(..., {name}=tensor), so that it can change")
     return TorchOperator(_define(f, params))
+
+
+def _register_backend() -> None:
+    """backend="einsmith" of torch.compile, where no installed package says so."""
+    if not any(e.name == "einsmith" for e in entry_points(group="torch_dynamo_backends")):
+        from torch._dynamo.backends.registry import register_backend
+
+        def compiled(gm: Any, example_inputs: Any, **options: Any) -> Any:
+            from einsmith.frontends.torch_compile import backend  # imported late: it takes a while
+
+            return backend(gm, example_inputs, **options)
+
+        register_backend(compiled, name="einsmith")
 
 
 def _made(f: Callable, params: dict[str, Any]) -> TorchOperator:
@@ -424,3 +439,6 @@ def _argument_name(name: str) -> str:
     """A name that torch's schemas take: ASCII, no keyword, not the first argument of a method."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain
+
+
+_register_backend()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +19,13 @@ from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, Tr
 from einsmith.frontends.aten import TABLE, check
 from einsmith.frontends.aten.graph import Guards, Kind, Node, OperatorGraph, Ref
 from einsmith.frontends.aten.module import Imported, Part
+from einsmith.frontends.torch_nodes import KNOWN, kind_of, line_of, node_of, operator_name
 from einsmith.lang import trace
 from einsmith.modes import trace_shapes
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
 
-_PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
-_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)')
-_KNOWN = {"bfloat16", *(str(d.numpy) for d in ALL if d.name != "bf16")}
-_STORED = _KNOWN - {"bfloat16", "float16"}
-_TORCH = str(Path(torch.__file__).parent)
+_STORED = KNOWN - {"bfloat16", "float16"}
 
 
 def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = None) -> Imported:
@@ -154,7 +149,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
         dynamic_shapes = {n: tree_map(_first, x) for n, x in arguments.items()}
     known = torch.export.default_decompositions()
     for op in list(known):
-        if _operator(op) in TABLE:
+        if operator_name(op) in TABLE:
             del known[op]
     try:
         # Oblivious: a branch on whether a size is 0 or 1 becomes a guard; sizes are else taken to be neither.
@@ -198,7 +193,7 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
             continue
         inner = getattr(exported.graph_module, node.args[1].target)
         if any(getattr(n.target, "__name__", "") == "wrap_with_set_grad_enabled" for n in inner.graph.nodes):
-            raise TraceError(f"{name} enables gradients under torch.no_grad, which is not built\n    {_line(node)}")
+            raise TraceError(f"{name} enables gradients under torch.no_grad, which is not built\n    {line_of(node)}")
         for part in list(node.users) if node.args[0] is False else ():
             if isinstance(part.meta.get("val"), torch.Tensor) and part.meta["val"].is_floating_point():
                 with graph.inserting_after(part):
@@ -218,64 +213,6 @@ def _guards(exported: Any, module: torch.nn.Module) -> Guards:
     return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(found))
 
 
-def _operator(target: Any) -> str:
-    """The name of an operator in the table: that of aten's without `aten.`, of Python's as Python has it."""
-    if isinstance(target, torch._ops.OpOverload):
-        namespace, _, short = target._schema.name.partition("::")
-        full = f"{short}.{target._overloadname or 'default'}"
-        return full if namespace == "aten" else f"{namespace}::{full}"
-    return getattr(target, "__name__", str(target))
-
-
-def _size(n: Any) -> int | str:
-    """A number, or the expression of a size that is not known."""
-    if isinstance(n, int):
-        return n
-    return int(n.node.expr) if n.node.expr.is_number else str(n.node.expr)
-
-
-def _kind(value: Any) -> Kind | None:
-    if not isinstance(value, torch.Tensor):
-        return None
-    name = str(value.dtype).removeprefix("torch.")
-    return Kind(tuple(_size(n) for n in value.shape), dtype_of(name).name if name in _KNOWN else name)
-
-
-
-
-def _argument(x: Any) -> Any:
-    """An argument of a node, free of torch."""
-    if isinstance(x, torch.fx.Node):
-        return Ref(x.name)
-    if isinstance(x, (list, tuple)):
-        return tuple(_argument(v) for v in x)
-    if isinstance(x, torch.dtype):
-        name = str(x).removeprefix("torch.")
-        return dtype_of(name) if name in _KNOWN else name
-    if isinstance(x, (torch.device, torch.layout, torch.memory_format)):
-        return None
-    return x
-
-
-def _line(node: torch.fx.Node) -> str:
-    """The user's line that a node comes from: the innermost one outside of torch."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith(_TORCH)] or frames
-    if not own:
-        return ""
-    path, line, function, text = own[-1]
-    return f"{path}:{line} in {function}: {text.strip()}"
-
-
-def _layer(node: torch.fx.Node) -> str:
-    """The path of the module in which a node stands."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = stack[-1][0] if stack else ""
-    if path.startswith("_empty_nn_module_stack"):  # torch.export's name for what stands in the whole's forward
-        return ""
-    return path.removeprefix("L['self']").removeprefix(".")
-
-
 def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:
     signature = exported.graph_signature
     nodes: list[Node] = []
@@ -283,11 +220,9 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
     for n in exported.graph.nodes:
         values[n.name] = n.meta.get("val")
         if n.op == "call_function":
-            kwargs = tuple((k, _argument(v)) for k, v in n.kwargs.items() if k not in _PLACES)
-            args = tuple(_argument(x) for x in n.args)
-            nodes.append(Node(n.name, _operator(n.target), args, kwargs, _layer(n), _line(n), _kind(values[n.name])))
+            nodes.append(node_of(n, values[n.name]))
         elif n.op == "get_attr":
-            raise TraceError(f"{name} has a part that torch.export keeps as a function of its own\n    {_line(n)}")
+            raise TraceError(f"{name} has a part that torch.export keeps as a function of its own\n    {line_of(n)}")
     check(nodes, name)
     for node in nodes:
         if node.kind is not None and node.kind.dtype not in {d.name for d in ALL}:
@@ -301,7 +236,7 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
         if spec.kind is InputKind.USER_INPUT:
             inputs.append((at, _taken(spec.arg, values, name)))
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            kind = _kind(values[at])
+            kind = kind_of(values[at])
             assert kind is not None
             stored[at] = spec.target, kind
         elif spec.kind is InputKind.CONSTANT_TENSOR:
@@ -323,7 +258,7 @@ def _taken(arg: Any, values: Mapping[str, Any], name: str) -> Any:
     """What an input is expected to be: a tensor of a kind, or a number."""
     if isinstance(arg, ConstantArgument):
         return arg.value
-    kind = _kind(values[arg.name]) if isinstance(arg, TensorArgument) else None
+    kind = kind_of(values[arg.name]) if isinstance(arg, TensorArgument) else None
     if kind is None:
         raise ArgumentError(f"{name}: the input {arg.name!r} is neither a tensor nor a number")
     for n in kind.shape:

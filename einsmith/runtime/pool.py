@@ -1,8 +1,9 @@
 """The fork-join pool: workers that wait in native code.
 
-Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is
-released there. One program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before
-any code is freed; a forked child starts without workers.
+Programs run on workers of our own or on the threads of an OpenMP runtime (`threads.share`). Workers are daemon Python
+threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is released there. One
+program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before any code is freed;
+a forked child starts without workers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from einsmith import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import program as entry
-from einsmith.runtime import buffers
+from einsmith.runtime import buffers, threads
 
 
 class Native(NamedTuple):
@@ -29,6 +30,7 @@ class Native(NamedTuple):
     run: Callable[..., int]
     worker: Callable[..., None]
     stop: Callable[..., None]
+    run_team: Callable[..., int]
     addresses: Mapping[str, int]
 
 
@@ -40,7 +42,8 @@ def native_entry() -> Native:
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
-    return Native(run(found[entry.NAMES[0]]), worker(found[entry.NAMES[1]]), stop(found[entry.NAMES[2]]), found)
+    a, b, c, d = (found[name] for name in entry.NAMES)
+    return Native(run(a), worker(b), stop(c), run(d), found)
 
 
 class Pool:
@@ -51,13 +54,16 @@ class Pool:
         self.state = buffers.zeros((entry.STATE_BYTES,), np.uint8)
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
+        self.apart = buffers.zeros((entry.STATE_BYTES,), np.uint8)
+        """What a team shares; no worker looks at it."""
+        self.team_address = self.apart.ctypes.data
 
-    def grow(self, threads: int) -> None:
-        """Makes sure that `threads` - 1 workers wait (the caller's thread is the first)."""
-        if len(self.workers) >= threads - 1:
+    def grow(self, count: int) -> None:
+        """Makes sure that `count` - 1 workers wait (the caller's thread is the first)."""
+        if len(self.workers) >= count - 1:
             return
         generation = self.state[:4].view(np.int32)
-        while len(self.workers) < threads - 1:
+        while len(self.workers) < count - 1:
             number = len(self.workers) + 1
             worker = threading.Thread(
                 target=self.native.worker, args=(self.address, number, int(generation[0])),
@@ -121,6 +127,7 @@ def _exit() -> None:
 def _forked() -> None:
     global _pool, _depth
     _pool, _depth = None, 0
+    threads.share(None)
 
 
 atexit.register(_exit)

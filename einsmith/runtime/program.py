@@ -10,11 +10,12 @@ import numpy as np
 
 from einsmith.codegen.entry import program as entry
 from einsmith.runtime import buffers, pool
+from einsmith.runtime import threads as threads_now
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
 from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import MAX_THREADS
 
-_POOL, _THREADS = entry.RUN_WORDS.index("pool"), entry.RUN_WORDS.index("threads")
+_POOL, _THREADS, _FORK, _NUMBER = (entry.RUN_WORDS.index(w) for w in ("pool", "threads", "fork", "number"))
 
 
 class _Record(NamedTuple):
@@ -50,7 +51,8 @@ class Program:
         self._stride = _stride(scratch_bytes)
         self.scratch = buffers.empty((0 if scratch is not None else self._stride * self.threads,), np.uint8)
         self._scratch = self.scratch.ctypes.data if scratch is None else scratch
-        self._run = pool.native_entry().run
+        self._run, self._run_team = pool.native_entry().run, pool.native_entry().run_team
+        self._forks = self.threads > 1 and any(isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps)
         self._record = self._told(0)
 
     def _layout(self) -> np.ndarray:
@@ -121,7 +123,7 @@ class Program:
     def _told(self, times: int) -> _Record:
         """What the native entry is told: all but the pool, and on one thread."""
         words = buffers.zeros((len(entry.RUN_WORDS),), np.uint64)
-        words[:] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
+        words[:7] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
         return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
 
     def move_scratch(self, address: int) -> None:
@@ -146,9 +148,13 @@ class Program:
         with pool.Owner() as held:
             if held is None:
                 words[_POOL], words[_THREADS] = 0, 1
-            elif self.threads > 1:
+            elif self._forks:
+                words[_THREADS], team = self.threads, threads_now.team
+                if team is not None:
+                    words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
+                    return self._run_team(record.address)
                 held.grow(self.threads)
-                words[_POOL], words[_THREADS] = held.address, self.threads
+                words[_POOL] = held.address
             return self._run(record.address)
 
 

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from einsmith import knobs
 from einsmith.arguments import checked
 from einsmith.target.facts import MAX_THREADS, physical_cores
 
 _threads: int | None = None
+
+
+class Team(NamedTuple):
+    """Threads of an OpenMP runtime: the addresses of its functions GOMP_parallel and omp_get_thread_num."""
+
+    fork: int
+    number: int
+
+
+team: Team | None = None
+"""Whose threads run programs of the CPU, where there is one, instead of workers of our own."""
+
+
+def share(found: Team | None) -> None:
+    """From now on programs run on these threads; None: on workers of our own. A forked child has none of them."""
+    global team
+    team = found
 
 
 @checked

@@ -16,7 +16,7 @@ import einsmith as es
 from einsmith.errors import EinsmithError
 from einsmith.frontends.aten import TABLE, evaluate
 from einsmith.frontends.aten.graph import Guards, Node, OperatorGraph, missing
-from einsmith.frontends.torch_export import _KNOWN, _PLACES, _argument, _kind, _operator
+from einsmith.frontends.torch_nodes import KNOWN, PLACES, argument, kind_of, operator_name
 from einsmith.lang.builder import Value, as_value
 
 DECOMPOSITIONS: dict = {}
@@ -26,7 +26,7 @@ def decompositions() -> dict:
     """PyTorch's, but for what the table has."""
     if not DECOMPOSITIONS:
         known = torch.export.default_decompositions()
-        DECOMPOSITIONS.update({op: f for op, f in known.items() if _operator(op) not in TABLE})
+        DECOMPOSITIONS.update({op: f for op, f in known.items() if operator_name(op) not in TABLE})
     return DECOMPOSITIONS
 
 
@@ -58,13 +58,13 @@ def graph_of(f: Callable, tensors: list) -> tuple[OperatorGraph, Any]:
         elif n.op == "output":
             out = n.args[0]
         else:
-            kwargs = tuple((k, _argument(v)) for k, v in n.kwargs.items() if k not in _PLACES)
-            kind = _kind(value) if isinstance(value, torch.Tensor) else None
-            nodes.append(Node(n.name, _operator(n.target), tuple(map(_argument, n.args)), kwargs, "", "", kind))
+            kwargs = tuple((k, argument(v)) for k, v in n.kwargs.items() if k not in PLACES)
+            kind = kind_of(value) if isinstance(value, torch.Tensor) else None
+            nodes.append(Node(n.name, operator_name(n.target), tuple(map(argument, n.args)), kwargs, "", "", kind))
     gone = missing(nodes)
     if gone:
         raise Missing(gone[0][0].operator)
-    leaves = tuple(map(_argument, out if isinstance(out, (tuple, list)) else (out,)))
+    leaves = tuple(map(argument, out if isinstance(out, (tuple, list)) else (out,)))
     return OperatorGraph(tuple(nodes), tuple(inputs), {}, constants, leaves, {}, {}, Guards((), ())), None
 
 
@@ -105,13 +105,13 @@ def _array(x: Any) -> np.ndarray:
 def compare(f: Callable, tensors: list, gradients: bool = True, rtol: float = 1e-9, mode: Any = es.interpret) -> str:
     """Raises AssertionError where values or derivatives differ, Missing for what is refused; says what was compared."""
     for x in tensors:
-        if str(x.dtype).removeprefix("torch.") not in _KNOWN or x.layout is not torch.strided:
+        if str(x.dtype).removeprefix("torch.") not in KNOWN or x.layout is not torch.strided:
             raise Missing(str(x.dtype))
     graph, _ = graph_of(f, [x.detach() for x in tensors])
     arrays = [x.detach().numpy() for x in tensors]
     want = [x for x in _flat(f(*[x.detach().clone() for x in tensors])) if isinstance(x, torch.Tensor)]
     for x in want:
-        if str(x.dtype).removeprefix("torch.") not in _KNOWN or x.layout is not torch.strided:
+        if str(x.dtype).removeprefix("torch.") not in KNOWN or x.layout is not torch.strided:
             raise Missing(f"{x.dtype} {x.layout}")
     run = ours(graph)
     try:

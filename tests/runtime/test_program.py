@@ -21,9 +21,19 @@ from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.errors import KnobError
 from einsmith.loops.nest import Builder, Function
 from einsmith.runtime import buffers, pool
+from einsmith.runtime import threads as whose
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
 from einsmith.runtime.threads import get_threads, set_threads
+
+
+@pytest.fixture(autouse=True)
+def own_workers():
+    """Not the threads of another library that the process has loaded (tests/runtime/test_team.py)."""
+    before = whose.team
+    whose.share(None)
+    yield
+    whose.share(before)
 
 CPU, FEATURES, TRIPLE = llvm_jit.host()
 TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)

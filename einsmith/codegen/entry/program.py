@@ -1,7 +1,8 @@
 """The native entry that runs a program, and its fork-join pool, as LLVM IR text.
 
-Three functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
-`einsmith_worker` is the life of a worker thread, and `einsmith_stop` ends all workers. The shared state is a block of
+Four functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
+`einsmith_worker` is the life of a worker thread, `einsmith_stop` ends all workers, and `einsmith_run_team` runs on the
+threads of an OpenMP runtime. The shared state is a block of
 memory whose words stand on cache lines of their own:
 
     generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
@@ -25,15 +26,19 @@ from __future__ import annotations
 
 from einsmith.codegen.entry.loops import LOOPS
 from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
+from einsmith.codegen.entry.team import TEAM
 from einsmith.target.facts import LINE, MAX_THREADS
 
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
 WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE
 STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
 
-RUN_WORDS = ("steps", "count", "pool", "threads", "scratch", "stride", "times")
+RUN_WORDS = (
+    "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status",
+)  # fmt: skip
 """What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
-thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0)."""
+thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0). On a team (entry/team.py)
+also OpenMP's functions that open a region and tell a thread's number; the last two words are its own."""
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
@@ -53,7 +58,7 @@ ALONE_NANOSECONDS = 5_000
 SETTLED_NANOSECONDS = 1_000_000
 """From one move of a worker to another processor to the next, at least. (Not a number of launches: a worker that the
 caller keeps from its processor takes part in few of them.)"""
-NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop")
+NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team")
 
 _BODY = """
 declare i32 @clock_gettime(i32, ptr)
@@ -481,7 +486,7 @@ def emit_entry(triple: str) -> str:
         **WORDS,
     }
     system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)
-    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + _BODY
+    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + TEAM + _BODY
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

@@ -58,6 +58,14 @@ def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: DType | Non
     return full(size, 0, dtype or type_of(1.0))
 
 
+@aten("new_empty_strided.default new_empty.default")
+def new_empty_strided(
+    x: Value, size: Sequence[int], stride: Sequence[int] = (), dtype: DType | None = None
+) -> Value:
+    """0, for memory that is to be written first, in the type of x"""
+    return full(size, 0, dtype or x.dtype)
+
+
 @aten("zeros_like.default empty_like.default")
 def zeros_like(x: Value, dtype: DType | None = None) -> Value:
     """0, in the shape of x"""

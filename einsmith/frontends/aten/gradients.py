@@ -4,13 +4,12 @@ Where a mask says that a derivative is not wanted it is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import functional as F
 from einsmith.frontends.aten.contractions import convolution
-from einsmith.frontends.aten.pooling import avg_pool2d
-from einsmith.frontends.aten.table import aten
+from einsmith.frontends.aten.table import TABLE, aten, enter
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 from einsmith.transforms import vjp
@@ -18,20 +17,48 @@ from einsmith.transforms import vjp
 Ints = Sequence[int]
 
 
-@aten("_adaptive_avg_pool2d_backward.default")
-def adaptive_avg_pool2d_backward(grad: Value, x: Value) -> Value:
-    """the pullback of _adaptive_avg_pool2d"""
-    return vjp(lambda v: F.adaptive_avg_pool2d(v, grad.shape[-2:]), x)[1](grad)[0]
+def _pullback(names: str, forward: str, arguments: Callable[..., tuple] = lambda grad, x, *options: options) -> None:
+    """Adds operators of a gradient, an input and options: the pullback of `forward` with what `arguments` makes of
+    them."""
+
+    def run(grad: Value, x: Value, *options: Any) -> Value:
+        given = arguments(grad, x, *options)
+        return vjp(lambda v: TABLE[forward].run(v, *given), x)[1](grad)[0]
+
+    enter(names, f"the pullback of {forward.partition('.')[0]}", run)
 
 
-@aten("avg_pool2d_backward.default")
-def avg_pool2d_backward(
-    grad: Value, x: Value, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool, count_include_pad: bool,
-    divisor_override: int | None,
-) -> Value:  # fmt: skip
-    """the pullback of avg_pool2d"""
-    options = kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
-    return vjp(lambda v: avg_pool2d(v, *options), x)[1](grad)[0]
+for _n in (2, 3):
+    _pullback(f"_adaptive_avg_pool{_n}d_backward.default", f"_adaptive_avg_pool{_n}d.default",
+              lambda grad, x, n=_n: (grad.shape[-n:],))  # fmt: skip
+    _pullback(f"avg_pool{_n}d_backward.default", f"avg_pool{_n}d.default")
+for _n in (1, 2, 3):
+    for _way in ("reflection", "replication"):
+        _pullback(f"{_way}_pad{_n}d_backward.default", f"{_way}_pad{_n}d.default")
+
+
+def _resizing(name: str) -> None:
+    def run(grad: Value, output_size: Ints, input_size: Ints, *options: Any) -> Value:
+        x = fb.full(tuple(input_size), 0.0, grad.dtype)
+        return vjp(lambda v: TABLE[f"{name}.default"].run(v, output_size, *options), x)[1](grad)[0]
+
+    enter(f"{name}_backward.default", f"the pullback of {name}", run)
+
+
+for _name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d"):
+    _resizing(f"upsample_{_name}")
+for _n in (1, 2, 3):
+    _resizing(f"_upsample_nearest_exact{_n}d")
+
+
+@aten("grid_sampler_2d_backward.default")
+def grid_sampler_2d_backward(
+    grad: Value, x: Value, grid: Value, mode: int, padding: int, align_corners: bool, output_mask: Sequence[bool]
+) -> tuple[Value | None, ...]:
+    """the pullback of grid_sampler_2d by x and grid"""
+    sampled = TABLE["grid_sampler_2d.default"].run
+    found = vjp(lambda v, g: sampled(v, g, mode, padding, align_corners), x, grid)[1](grad)
+    return tuple(v if wanted else None for v, wanted in zip(found, output_mask, strict=True))
 
 
 @aten("convolution_backward.default")
@@ -46,15 +73,21 @@ def convolution_backward(
     return tuple(v if wanted else None for v, wanted in zip((dx, dw, db), output_mask, strict=True))
 
 
-@aten("max_pool2d_with_indices_backward.default")
-def max_pool2d_backward(
-    grad: Value, x: Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool, indices: Value
-) -> Value:
-    """grad added up at the places that the forward found"""
-    lead = x.shape[:-2]
-    flat = F.zeros_like(x).reshape((*lead, -1))
-    sums = F.scatter_add(flat, -1, indices.reshape((*lead, -1)), grad.reshape((*lead, -1)))
-    return sums.reshape(x.shape)
+def _at_maxima(name: str, n: int) -> None:
+    """The backward of a max over n dimensions whose places are its last argument."""
+
+    def run(grad: Value, x: Value, *options: Any) -> Value:
+        lead, places = x.shape[:-n], options[-1]
+        flat = F.zeros_like(x).reshape((*lead, -1))
+        sums = F.scatter_add(flat, -1, places.reshape((*lead, -1)), grad.reshape((*lead, -1)))
+        return sums.reshape(x.shape)
+
+    enter(f"{name}.default", "grad added up at the places that the forward found", run)
+
+
+for _n in (2, 3):
+    _at_maxima(f"max_pool{_n}d_with_indices_backward", _n)
+    _at_maxima(f"adaptive_max_pool{_n}d_backward", _n)
 
 
 @aten("embedding_dense_backward.default")

@@ -115,20 +115,29 @@ def evaluate(
 ) -> tuple[list[Any], dict[str, Any]]:
     """(outputs, new values of buffers by path), of `values` by name; extends the trace. sizes: those with names."""
 
-    def value(x: Any) -> Any:
-        if isinstance(x, Ref):
-            return values[x.name]
-        if isinstance(x, (list, tuple)):
-            return [value(v) for v in x]
-        return x
-
     for node in graph.nodes:
-        with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
-            found = TABLE[node.operator].run(*map(value, node.args), **{k: value(v) for k, v in node.kwargs})
-        if node.kind is not None:
-            _verify(node, node.kind, found, sizes)
-        values[node.name] = found
-    return [value(x) for x in graph.outputs], {path: value(x) for path, x in graph.updates.items()}
+        values[node.name] = apply(node, values, sizes)
+    outputs = [_value(x, values) for x in graph.outputs]
+    return outputs, {path: _value(x, values) for path, x in graph.updates.items()}
+
+
+def _value(x: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(x, Ref):
+        return values[x.name]
+    if isinstance(x, (list, tuple)):
+        return [_value(v, values) for v in x]
+    return x
+
+
+def apply(node: Node, values: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """What a node gives, of `values` by name; extends the trace. Raises DtypeError and ShapeError where that is not of
+    the kind that PyTorch gives."""
+    args = [_value(x, values) for x in node.args]
+    with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
+        found = TABLE[node.operator].run(*args, **{k: _value(v, values) for k, v in node.kwargs})
+    if node.kind is not None:
+        _verify(node, node.kind, found, sizes)
+    return found
 
 
 def _verify(node: Node, kind: Kind, found: Any, sizes: Mapping[str, int]) -> None:

@@ -168,7 +168,8 @@ def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
     for n in range(bits):
         odd = (e // (1 << n)) % 2 == 1
         out, square = fb.where(odd, out * square, out).astype(common), (square * square).astype(common)
-    unit = fb.where(x == 1, 1, fb.where(x == -1, fb.where(e % 2 == 0, 1, -1), 0))
+    # A literal makes float32 of what it meets in `where`, which has no place for 9**9.
+    unit = fb.where(x == 1, 1, fb.where(x == -1, fb.where(e % 2 == 0, 1, -1), 0)).astype(common)
     return fb.where(e < 0, unit, out).astype(common)
 
 
@@ -448,3 +449,9 @@ def assert_metadata(x: Value, size: Any = None, stride: Any = None, dtype: DType
     """nothing: types and shapes are checked as the trace is made"""
     if dtype is not None and x.dtype is not dtype:
         raise ArgumentError(f"a tensor of type {x.dtype.name} is not of type {dtype.name}, as the module expects")
+
+
+@aten("prims::fma.default")
+def fma(x: Value, y: Value, z: Value) -> Value:
+    """x*y + z"""
+    return x * y + z

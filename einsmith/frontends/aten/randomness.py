@@ -38,9 +38,8 @@ def native_dropout(x: Value, p: float, train: bool | None = True) -> tuple[Value
     """(x/(1 - p), or 0 with probability p; whether it is kept)"""
     if train is False:
         return x, fb.full(x.shape, True, dt.bool_)
-    name = _stream()
-    dropped = drop(x, float(p), name)
-    return dropped, drop(fb.full(x.shape, 1.0, x.dtype), float(p), name) != 0
+    kept = drop(fb.full(x.shape, 1.0, x.dtype), float(p), _stream()) != 0
+    return fb.where(kept, x * (1 / (1 - p) if p < 1 else 0.0), 0.0).astype(x.dtype), kept
 
 
 @aten("rand.default")

@@ -126,6 +126,19 @@ def select_scatter(x: Value, src: Value, dim: int, index: int) -> Value:
     return _put(x, unsqueeze(src, d), d, place, place + 1, 1)
 
 
+@aten("diagonal_scatter.default")
+def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """x with src in place of its diagonal, dim2's place being dim1's + offset"""
+    a, b = _dimension(dim1, x.ndim), _dimension(dim2, x.ndim)
+
+    def body(*i: Any) -> Any:
+        place = i[a] if offset >= 0 else i[b]
+        at = (*(i[d] for d in range(x.ndim) if d not in (a, b)), place)
+        return fb.where(i[b] - i[a] == offset, src[at], x[i])
+
+    return fb.compute(x.shape, body)
+
+
 @aten("split_with_sizes.default")
 def split_with_sizes(x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value]:
     """x cut into parts of these extents along dim"""

@@ -1,0 +1,5 @@
+"""`torch.compile(model, backend="einsmith")`: AOTAutograd's graphs of forward and backward as Einsmith's programs."""
+
+from einsmith.frontends.torch_compile.aot import backend
+
+__all__ = ["backend"]

@@ -1,0 +1,190 @@
+"""A part of a graph of PyTorch's operators as programs: one for each layout of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from einsmith import functional as F
+from einsmith.caches import Cache
+from einsmith.compile import PROGRAMS, Executable
+from einsmith.dtypes import DType, dtype_of
+from einsmith.errors import EinsmithError, TraceError
+from einsmith.expr.nodes import size
+from einsmith.frontends.aten.graph import Node, apply
+from einsmith.frontends.torch_compile import layout, memory
+from einsmith.frontends.torch_compile.layout import Placed
+from einsmith.frontends.torch_nodes import KNOWN
+from einsmith.frontends.torch_threads import threads as threads_now
+from einsmith.lang import trace
+from einsmith.lang.builder import Value, as_value
+from einsmith.modes import trace_shapes
+from einsmith.runtime.arena import Arena
+
+TYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype_of(name) for name in KNOWN}
+TORCH = {d: t for t, d in TYPES.items()}
+_ARENA = Arena()
+_SEED = 2**31
+
+
+class RefusedError(TraceError):
+    """An operator whose arguments no formula takes. node: which."""
+
+    def __init__(self, node: str, why: str):
+        super().__init__(why)
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a region gives. order: of the dimensions in memory, the outermost first; strides: where they are known."""
+
+    name: str
+    order: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+
+class _Program:
+    """A region's program for one layout of its inputs."""
+
+    __slots__ = ("run_at", "nbytes", "checks", "made")
+
+    def __init__(self, region: Region, inputs: Sequence[Any], threads: int):
+        traced = region.trace(inputs)
+        run = Executable(traced.graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA)
+        self.run_at, self.nbytes = run.run_at, run.nbytes
+        self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
+        self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
+        for result, t in zip(region.results, traced.graph.outputs, strict=True):
+            shape = layout.logical(t.shape, result.order)
+            known = result.strides if result.strides is not None and len(result.strides) == len(shape) else None
+            steps = known or layout.strides(shape, result.order)
+            self.made.append((shape, steps, TORCH[t.dtype], size(shape) * t.dtype.itemsize))
+
+
+class Region:
+    """Operators that one native call computes.
+
+    inputs: names of tensors and numbers; results: in the order in which a call returns them; random: whether a call
+    draws a seed from PyTorch's generator; fallback: the same in PyTorch, for what cannot be compiled, called after
+    `failed` was told why (which raises where that is to be an error).
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], inputs: Sequence[str], results: Sequence[Result], random: bool,
+        fallback: Callable[..., Any], failed: Callable[[Exception], None], winograd: bool = False,
+    ):  # fmt: skip
+        self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
+        self.random, self.winograd = random, winograd
+        self.fallback, self.failed = fallback, failed
+        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _held, _ARENA.evicted)
+        self._last: tuple[int, _Program] | None = None
+        self.__name__ = "einsmith"
+
+    def trace(self, inputs: Sequence[Any]) -> Any:
+        """The graph of the region for inputs that lie so: `Placed` tensors and numbers. Raises RefusedError."""
+        tensors = [x for x in inputs if isinstance(x, Placed)]
+        kinds = [(x.physical, x.dtype) for x in tensors]
+        if self.random:
+            kinds.append(((2,), dtype_of("int32")))
+
+        def f(*values: Any) -> tuple:
+            known: dict[str, Any] = {}
+            given = iter(values)
+            for name, x in zip(self.inputs, inputs, strict=True):
+                known[name] = x.view(next(given)) if isinstance(x, Placed) else x
+            if self.random:
+                seed = next(given)
+                now = trace.current_trace()
+                assert now is not None
+                now.key = seed[0], seed[1]
+            for node in self.nodes:
+                try:
+                    known[node.name] = apply(node, known, {})
+                except RefusedError:
+                    raise
+                except EinsmithError as e:
+                    raise RefusedError(node.name, str(e)) from e
+                except (TypeError, ValueError, ArithmeticError, LookupError, AssertionError, AttributeError) as e:
+                    raise RefusedError(node.name, f"its formula does not take these arguments ({e})") from e
+            return tuple(_stored(known[r.name], r.order) for r in self.results)
+
+        with trace.compiling():
+            traced = trace_shapes(f, kinds)
+        if traced.live:
+            raise TraceError("a Parameter or a buffer of Einsmith is held; pass it as a tensor")
+        return traced
+
+    def prepare(self, inputs: Sequence[Any]) -> None:
+        """Compiles for inputs that lie so. Raises RefusedError and what compiling raises."""
+        threads = threads_now()
+        program = _Program(self, inputs, threads)
+        self._programs.put((threads, *(_key(x) for x in inputs)), program)
+        self._last = threads, program
+
+    def __call__(self, *args: Any) -> Any:
+        threads = threads_now()
+        last = self._last
+        if last is None or last[0] != threads or not _fits(args, last[1].checks):
+            program = self._find(args, threads)
+            if program is None:
+                return self.fallback(*args)
+        else:
+            program = last[1]
+        outputs = [memory.empty(*made) for made in program.made]
+        pointers = [x.data_ptr() for x in args if isinstance(x, torch.Tensor)]
+        if self.random:
+            seed = torch.randint(-_SEED, _SEED, (2,), dtype=torch.int32)
+            pointers.append(seed.data_ptr())
+        program.run_at(pointers, [x.data_ptr() for x in outputs])
+        return outputs
+
+    def _find(self, args: Sequence[Any], threads: int) -> _Program | None:
+        """The program for these inputs; None where there can be none."""
+        inputs = [
+            layout.placed(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
+            for x in args
+        ]
+        key = threads, *(_key(x) for x in inputs)
+        program = self._programs.get(key)
+        if program is None:
+            with trace.compiling():
+                program = self._programs.get(key)
+                if program is None:
+                    try:
+                        program = _Program(self, inputs, threads)
+                    except Exception as e:
+                        self.failed(e)
+                        program = e.with_traceback(None)
+                    self._programs.put(key, program)
+        if not isinstance(program, _Program):
+            return None
+        self._last = threads, program
+        return program
+
+
+def _held(program: _Program | Exception) -> int:
+    return program.nbytes if isinstance(program, _Program) else 0
+
+
+def _key(x: Any) -> Any:
+    return (x.shape, x.strides, x.dtype) if isinstance(x, Placed) else (type(x), x)
+
+
+def _fits(args: Sequence[Any], checks: Sequence[Any]) -> bool:
+    for x, check in zip(args, checks, strict=True):
+        if check.__class__ is not tuple:
+            if x != check:
+                return False
+        elif x.shape != check[0] or x.stride() != check[1] or x.dtype is not check[2]:
+            return False
+    return True
+
+
+def _stored(x: Any, order: Sequence[int]) -> Value:
+    """A result with its dimensions as memory has them."""
+    value = as_value(x)
+    return value if tuple(order) == tuple(range(value.ndim)) else F.permute(value, tuple(order))

@@ -1,0 +1,371 @@
+"""A graph of PyTorch's operators cut into regions that Einsmith computes and what runs in PyTorch between them.
+
+Operators get levels, even ones for ours and odd ones for PyTorch's: an operator stands in the least level of its kind
+that is not below those of what it reads, so that a level's operators need those of earlier levels and of their own
+alone. The operators of an even level are one region. What changes memory, and what draws PyTorch's random numbers,
+keeps its place in the order.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node as FxNode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from einsmith.errors import TraceError
+from einsmith.frontends.aten import REFUSED, TABLE
+from einsmith.frontends.torch_compile import layout
+from einsmith.frontends.torch_compile.region import TYPES, RefusedError, Region, Result
+from einsmith.frontends.torch_nodes import line_of, node_of, operator_name
+
+_COPY = torch.ops.aten.copy_.default
+_SAID: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True)
+class Options:
+    """fallback: "warn" or "error"; fallback_random: whether PyTorch draws random numbers; winograd: as in `es.jit`."""
+
+    fallback: str = "warn"
+    fallback_random: bool = False
+    winograd: bool = False
+
+    def say(self, what: str, why: str, line: str) -> None:
+        """That something runs in PyTorch: once, or a TraceError."""
+        text = f"{what} runs in PyTorch: {why}" + (f"\n    {line}" if line else "")
+        if self.fallback == "error":
+            raise TraceError(text)
+        if (what, line) not in _SAID:
+            _SAID.add((what, line))
+            warnings.warn(f"einsmith: {text}", stacklevel=2)
+
+
+def split(gm: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
+    """`gm` as a function that computes what it can in programs. Nothing is asked of gm's inputs but what it asks."""
+    gm.graph.eliminate_dead_code(_dead)
+    refused: dict[FxNode, str] = {}
+    while True:
+        parts = _Parts(gm, refused, options)
+        try:
+            return parts.build()
+        except _Refused as e:
+            refused |= {n: e.why for n in e.nodes}
+
+
+class _Refused(Exception):
+    def __init__(self, nodes: Iterable[FxNode], why: str):
+        self.nodes, self.why = tuple(nodes), why
+
+
+def _dead(node: FxNode) -> bool:
+    """Whether a node must stay though nothing reads it. Random numbers that nobody reads are not drawn."""
+    return node.op in ("placeholder", "output") or node.is_impure(impure_random=False)
+
+
+def is_view(node: FxNode) -> bool:
+    """Whether a node gives its first argument's elements where they lie."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], FxNode) and is_view(node.args[0])
+    target = node.target
+    unsafe = target is torch.ops.aten._unsafe_view.default
+    return isinstance(target, torch._ops.OpOverload) and (target.is_view or unsafe)
+
+
+def is_number(node: FxNode) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, (list, tuple)):
+        return [x for v in value for x in _tensors(v)]
+    return [value] if isinstance(value, torch.Tensor) else []
+
+
+def _tensor_problem(x: torch.Tensor) -> str:
+    """Why a tensor cannot be one of ours, "" where it can."""
+    if x.device.type != "cpu":
+        return f"a tensor lies on the device {x.device}"
+    if x.layout is not torch.strided:
+        return f"a tensor has the layout {x.layout}"
+    if x.dtype not in TYPES:
+        return f"a tensor has the type {str(x.dtype).removeprefix('torch.')}, which Einsmith has not"
+    if x.is_neg() or x.is_conj():
+        return "a tensor is kept as others with another sign"
+    if free_unbacked_symbols(x):
+        return "how many elements there are depends on values"
+    return ""
+
+
+def reason(node: FxNode, options: Options) -> str:
+    """Why an operator runs in PyTorch, "" where it need not, "-" where nobody is told of it."""
+    if node.op != "call_function" or is_number(node) or node.target is _COPY:
+        return "-"
+    target = node.target
+    if target is operator.getitem:
+        source = node.args[0]
+        return "-" if not isinstance(source, FxNode) or reason(source, options) else ""
+    if not isinstance(target, torch._ops.OpOverload):
+        return "it is a function of functions"
+    name = operator_name(target)
+    if name not in TABLE:
+        return REFUSED.get(name, "no formula is in the table for it")
+    if target._schema.is_mutable:
+        return "it changes a tensor in place"
+    if TABLE[name].family == "randomness" and options.fallback_random:
+        return "-"
+    if "val" not in node.meta:
+        return "what it gives is not known"
+    for x in (*_tensors(node.meta["val"]), *(t for a in node.all_input_nodes for t in _tensors(a.meta.get("val")))):
+        if why := _tensor_problem(x):
+            return why
+    for a in node.all_input_nodes:
+        value = a.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and free_unbacked_symbols(value):
+            return "a size depends on values"
+    return ""
+
+
+class _Parts:
+    """One attempt at a split."""
+
+    def __init__(self, gm: torch.fx.GraphModule, refused: dict[FxNode, str], options: Options):
+        self.gm, self.options = gm, options
+        self.why = {n: refused.get(n) or reason(n, options) for n in gm.graph.nodes}
+        parts = [n for n in gm.graph.nodes if n.target is operator.getitem and isinstance(n.args[0], FxNode)]
+        for n in parts:
+            if self.why[n] and not self.why[n.args[0]]:
+                self.why[n.args[0]] = self.why[n]
+        for n in parts:  # of what PyTorch makes
+            if self.why[n.args[0]]:
+                self.why[n] = "-"
+        self.level = self._levels()
+        self.out = torch.fx.Graph()
+        self.known: dict[FxNode, FxNode] = {}
+        self.regions = 0
+        self.module = torch.nn.Module()
+
+    def _ours(self, n: FxNode) -> bool:
+        return not self.why[n]
+
+    def _levels(self) -> dict[FxNode, int]:
+        level: dict[FxNode, int] = {}
+        floor = top = drawn = 0
+        for n in self.gm.graph.nodes:
+            if n.op in ("placeholder", "get_attr"):
+                level[n] = -1
+                continue
+            if n.op == "output":
+                continue
+            ours = self._ours(n)
+            least = max([floor, *(level[a] for a in n.all_input_nodes)])
+            fixed = not ours and n.target is not operator.getitem and n.is_impure(impure_random=False)
+            random = not ours and isinstance(n.target, torch._ops.OpOverload) and _draws(n.target)
+            if fixed:
+                least = max(least, top)
+            if random:
+                least = max(least, drawn)
+            at = least if least % 2 == (0 if ours else 1) else least + 1
+            level[n] = at
+            top = max(top, at)
+            floor = at if fixed else floor
+            drawn = at if random else drawn
+        return level
+
+    def build(self) -> Callable[..., Any]:
+        """The outer graph. Raises _Refused."""
+        nodes = list(self.gm.graph.nodes)
+        levels: dict[int, list[FxNode]] = {}
+        for n in nodes:
+            if n in self.level:
+                levels.setdefault(self.level[n], []).append(n)
+        output = nodes[-1]
+        wanted = self._wanted(nodes, output)
+        for n in levels.pop(-1, []):
+            self.known[n] = self.out.node_copy(n, self._outer)
+        told: list[FxNode] = []
+        for at in sorted(levels):
+            if at % 2:
+                copies: list[FxNode] = []
+                for n in levels[at]:
+                    if n.target is _COPY and self._can_wait(n, copies):
+                        copies.append(n)
+                        continue
+                    self._copies(copies)
+                    self.known[n] = self.out.node_copy(n, self._outer)
+                    if self.why[n] != "-":
+                        told.append(n)
+                self._copies(copies)
+            else:
+                self._region(levels[at], wanted)
+        self.out.output(torch.fx.map_arg(output.args[0], self._outer))
+        for n in told:
+            self.options.say(_spoken(n), self.why[n], line_of(n))
+        for name, part in self.gm.named_children():
+            self.module.add_module(name, part)
+        for name, tensor in (*self.gm.named_buffers(recurse=False), *self.gm.named_parameters(recurse=False)):
+            setattr(self.module, name, tensor)
+        for n in self.out.nodes:
+            if n.op == "get_attr" and not hasattr(self.module, str(n.target)):
+                setattr(self.module, str(n.target), getattr(self.gm, str(n.target)))
+        return torch.fx.GraphModule(self.module, self.out)
+
+    def _wanted(self, nodes: Sequence[FxNode], output: FxNode) -> set[FxNode]:
+        """Of our operators, those whose results are stored."""
+        wanted: set[FxNode] = set()
+
+        def need(n: FxNode) -> None:
+            while self._ours(n) and is_view(n):
+                n = n.all_input_nodes[0]
+            if n in self.level and self._ours(n):
+                wanted.add(n)
+
+        for n in nodes:
+            if n is output or (n in self.level and not self._ours(n)):
+                for a in n.all_input_nodes:
+                    need(a)
+            elif n in self.level:
+                for a in n.all_input_nodes:
+                    if self.level.get(a) != self.level[n]:
+                        need(a)
+        return wanted
+
+    def _outer(self, n: FxNode) -> FxNode:
+        """A node of the outer graph. Views of what is there are made by PyTorch."""
+        if n not in self.known:
+            assert is_view(n), n
+            args, kwargs = torch.fx.map_arg(n.args, self._outer), torch.fx.map_arg(n.kwargs, self._outer)
+            made = self.out.create_node("call_function", n.target, args, kwargs, n.name)
+            made.meta = dict(n.meta)
+            self.known[n] = made
+        return self.known[n]
+
+    def _can_wait(self, n: FxNode, before: Sequence[FxNode]) -> bool:
+        """Whether a copy into an input can be made together with those before it."""
+        into, what = n.args[:2]
+        if n.kwargs or len(n.args) != 2 or not (isinstance(into, FxNode) and isinstance(what, FxNode)):
+            return False
+        if n.users or into.op != "placeholder":
+            return False
+        a, b = into.meta["val"], what.meta["val"]
+        if a.shape != b.shape or a.dtype is not b.dtype or a.device != b.device:
+            return False
+        return all(into is not c.args[0] and what is not c.args[0] for c in before)
+
+    def _copies(self, nodes: list[FxNode]) -> None:
+        """Copies into inputs, by one call."""
+        if len(nodes) == 1:
+            self.known[nodes[0]] = self.out.node_copy(nodes[0], self._outer)
+        elif nodes:
+            into, what = ([self._outer(n.args[k]) for n in nodes] for k in (0, 1))
+            self.out.call_function(torch.ops.aten._foreach_copy_.default, (into, what))
+        nodes.clear()
+
+    def _region(self, level: Sequence[FxNode], wanted: set[FxNode]) -> None:
+        """A region for the operators of a level."""
+        roots = [n for n in level if n in wanted]
+        if not roots:
+            return
+        own: set[FxNode] = set()
+        inputs: dict[FxNode, None] = {}
+        members, todo = set(level), list(roots)
+        while todo:
+            n = todo.pop()
+            if n in own or n in inputs:
+                continue
+            if n in members or (n in self.level and self._ours(n) and is_view(n)):
+                own.add(n)
+                todo += n.all_input_nodes
+            else:
+                inputs[n] = None
+        order = [n for n in self.gm.graph.nodes if n in own]
+        given = [n for n in self.gm.graph.nodes if n in inputs]
+        region = self._compiled(order, given, roots)
+        name = f"region_{self.regions}"
+        self.regions += 1
+        called = self.out.create_node("call_function", region, tuple(self._outer(n) for n in given), name=name)
+        for k, n in enumerate(roots):
+            self.known[n] = self.out.call_function(operator.getitem, (called, k))
+            self.known[n].meta = dict(n.meta)
+
+    def _compiled(self, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode]) -> Region:
+        nodes = [node_of(n, n.meta.get("val")) for n in order]
+        random = any(TABLE[n.operator].family == "randomness" for n in nodes)
+
+        def failed(e: Exception) -> None:
+            named = [n for n in order if isinstance(e, RefusedError) and n.name == e.node]
+            what = _spoken(named[0]) if named else f"a part of {len(order)} operators"
+            self.options.say(what, _message(e), line_of((named or order)[-1]))
+
+        region = Region(
+            nodes, [n.name for n in given], [_result(n) for n in roots], random,
+            _fallback(self.gm, order, given, roots), failed, self.options.winograd,
+        )  # fmt: skip
+        try:
+            hints = [_hint(n) for n in given]
+            region.prepare(hints)
+        except RefusedError as e:
+            raise _Refused([n for n in order if n.name == e.node], str(e)) from e
+        except Exception as e:
+            raise _Refused([n for n in order if not is_view(n)], _message(e)) from e
+        return region
+
+
+def _draws(target: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _message(e: Exception) -> str:
+    return f"{type(e).__name__}: {str(e).strip()}"
+
+
+def _spoken(n: FxNode) -> str:
+    name = operator_name(n.target)
+    return name if "::" in name or not isinstance(n.target, torch._ops.OpOverload) else f"aten.{name}"
+
+
+def _example(n: Any) -> Any:
+    """A number, or what it is in the example."""
+    if isinstance(n, (int, float)):
+        return n
+    hint = n.node.hint if hasattr(n.node, "hint") else None
+    if hint is None:
+        raise TraceError(f"the size {n} is not known")
+    return hint
+
+
+def _hint(n: FxNode) -> Any:
+    value = n.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return _example(value)
+    shape, steps = (tuple(map(_example, x)) for x in (value.shape, value.stride()))
+    return layout.placed(shape, steps, TYPES[value.dtype])
+
+
+def _result(n: FxNode) -> Result:
+    value = n.meta["val"]
+    shape, steps = (tuple(map(_example, x)) for x in (value.shape, value.stride()))
+    order = layout.order_of(shape, steps)
+    static = all(isinstance(x, int) for x in (*value.shape, *value.stride()))
+    exact = static and layout.fills(shape, steps, order)
+    return Result(n.name, order, steps if exact else None)
+
+
+def _fallback(
+    gm: torch.fx.GraphModule, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode]
+) -> Callable[..., Any]:
+    """The operators in PyTorch."""
+    graph = torch.fx.Graph()
+    known: dict[FxNode, FxNode] = {n: graph.placeholder(n.name) for n in given}
+    for n in order:
+        known[n] = graph.node_copy(n, known.__getitem__)
+    graph.output([known[n] for n in roots])
+    return torch.fx.GraphModule(gm, graph)

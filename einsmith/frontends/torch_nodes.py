@@ -1,0 +1,82 @@
+"""Nodes of PyTorch's graphs, free of PyTorch: operators by name, kinds of tensors, the user's lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from einsmith.dtypes import ALL, dtype_of
+from einsmith.frontends.aten.graph import Kind, Node, Ref
+
+PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
+"""Arguments that say where a tensor lies."""
+KNOWN = {"bfloat16", *(str(d.numpy) for d in ALL if d.name != "bf16")}
+"""Element types, by PyTorch's names."""
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def operator_name(target: Any) -> str:
+    """The name of an operator in the table: that of aten's without `aten.`, of Python's as Python has it."""
+    if isinstance(target, torch._ops.OpOverload):
+        namespace, _, short = target._schema.name.partition("::")
+        full = f"{short}.{target._overloadname or 'default'}"
+        return full if namespace == "aten" else f"{namespace}::{full}"
+    return getattr(target, "__name__", str(target))
+
+
+def size_of(n: Any) -> int | str:
+    """A number, or the expression of a size that is not known."""
+    if isinstance(n, int):
+        return n
+    return int(n.node.expr) if n.node.expr.is_number else str(n.node.expr)
+
+
+def kind_of(value: Any) -> Kind | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    name = str(value.dtype).removeprefix("torch.")
+    return Kind(tuple(size_of(n) for n in value.shape), dtype_of(name).name if name in KNOWN else name)
+
+
+def argument(x: Any) -> Any:
+    """An argument of a node, free of torch."""
+    if isinstance(x, torch.fx.Node):
+        return Ref(x.name)
+    if isinstance(x, (list, tuple)):
+        return tuple(argument(v) for v in x)
+    if isinstance(x, torch.dtype):
+        name = str(x).removeprefix("torch.")
+        return dtype_of(name) if name in KNOWN else name
+    if isinstance(x, (torch.device, torch.layout, torch.memory_format)):
+        return None
+    return x
+
+
+def line_of(node: torch.fx.Node) -> str:
+    """The user's line that a node comes from: the innermost one outside of torch."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not f[0].startswith(_TORCH)] or frames
+    if not own:
+        return ""
+    path, line, function, text = own[-1]
+    return f"{path}:{line} in {function}: {text.strip()}"
+
+
+def layer_of(node: torch.fx.Node) -> str:
+    """The path of the module in which a node stands."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    if path.startswith("_empty_nn_module_stack"):  # torch.export's name for what stands in the whole's forward
+        return ""
+    return path.removeprefix("L['self']").removeprefix(".")
+
+
+def node_of(n: torch.fx.Node, value: Any) -> Node:
+    """A call of an operator. value: what tracing found it to give."""
+    kwargs = tuple((k, argument(v)) for k, v in n.kwargs.items() if k not in PLACES)
+    args = tuple(argument(x) for x in n.args)
+    return Node(n.name, operator_name(n.target), args, kwargs, layer_of(n), line_of(n), kind_of(value))

@@ -1,0 +1,104 @@
+"""Programs on the threads of an OpenMP runtime: the same results, checks and forks as on workers of our own."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.runtime import threads
+
+torch = pytest.importorskip("torch", reason="its OpenMP runtime runs programs")
+from einsmith.frontends.torch_threads import find_team  # noqa: E402
+
+TEAM = find_team()
+pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loaded")
+
+
+@pytest.fixture
+def team():
+    before = threads.team
+    threads.share(TEAM)
+    yield
+    threads.share(before)
+
+
+@pytest.fixture
+def network():
+    """A function of several parallel launches, one after the other, on two threads and on more than there are."""
+    f = es.op("y[i,j] = tanh(sum[k](x[i,k]*w[k,j]))")
+
+    def run(x, w):
+        for _ in range(4):
+            x = f(x, w)
+        return x
+
+    return run
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_results_are_those_of_own_workers(team, network, count, rng):
+    x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
+    want = x
+    for _ in range(4):
+        want = np.tanh(want @ w)
+    es.set_threads(count)
+    try:
+        g = es.jit(network)
+        for _ in range(20):
+            torch.ones(200, 200).mm(torch.ones(200, 200))  # PyTorch's own regions between ours
+            np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
+        threads.share(None)
+        np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
+        threads.share(TEAM)
+        np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
+    finally:
+        es.set_threads(None)
+
+
+def test_a_check_that_fails_ends_the_run(team, rng):
+    table = rng.standard_normal((5000, 64))
+    lookup = es.jit(es.op("y[i,k] = E[n[i],k]"))
+    n = rng.integers(0, 5000, 3000)
+    np.testing.assert_array_equal(lookup(table, n), table[n])
+    with pytest.raises(IndexError):
+        lookup(table, n + 4999)
+    np.testing.assert_array_equal(lookup(table, n), table[n])
+
+
+def test_several_threads_take_turns(team, network, rng):
+    x, w = rng.standard_normal((130, 64)), rng.standard_normal((64, 64)) / 8
+    g = es.jit(network)
+    want, wrong = g(x, w), []
+
+    def call():
+        for _ in range(30):
+            if not np.array_equal(g(x, w), want):
+                wrong.append(1)
+
+    others = [threading.Thread(target=call) for _ in range(3)]
+    for t in others:
+        t.start()
+    call()
+    for t in others:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_workers_of_its_own(team, network, rng):
+    x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
+    es.set_threads(2)
+    try:
+        g = es.jit(network)
+        want = g(x, w)
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if threads.team is None and np.array_equal(g(x, w), want) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert np.array_equal(g(x, w), want)
+    finally:
+        es.set_threads(None)
