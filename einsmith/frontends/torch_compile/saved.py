@@ -8,7 +8,6 @@ al. 2023, "PyTorch 2", min-cut rematerialization.)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -21,9 +20,9 @@ from torch.fx import Node as FxNode
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.split import Options, is_number, is_view, reason
 from einsmith.frontends.torch_nodes import operator_name
+from einsmith.passes.analysis.minimum_cut import UNBOUNDED, Network
 
 _CHEAP = {"pointwise", "views", "factories", "numbers"}
-_MANY = 1 << 60
 ROOTS = 2
 """Of how many large tensors a result may be computed again: a chain of residual sums would else be walked back to its
 beginning."""
@@ -77,27 +76,27 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
     forward = {n for n in outputs[:forward_outputs] if isinstance(n, FxNode)}
     backward = {n for n in outputs[forward_outputs:] if isinstance(n, FxNode)}
     early = [n for n in nodes[:-1] if n not in late]
-    number = {n: k for k, n in enumerate(early)}
     again = _computed_again(early, options)
     needed = _ancestors(forward, late)
-    flow = _Flow(2 * len(early) + 2)
-    source, sink = 2 * len(early), 2 * len(early) + 1
-    for n, k in number.items():
-        flow.edge(2 * k, 2 * k + 1, _bytes(n, stored=n.op != "call_function" or n in forward or n not in again))
+    flow = Network()
+    # The backward reads a node whose second end is on the sink's side, and makes it where the first one is, too.
+    ends = {n: (flow.node(), flow.node()) for n in early}
+    for n, (first, second) in ends.items():
+        flow.edge(first, second, _bytes(n, stored=n.op != "call_function" or n in forward or n not in again))
         # What the backward alone needs can be computed there, of what it is made of.
         if n not in again and (n in needed or n.op != "call_function"):
-            flow.edge(source, 2 * k, _MANY)
+            flow.edge(flow.SOURCE, first, UNBOUNDED)
         elif not n.all_input_nodes:
             continue  # numbers alone make it
         for user in n.users:
             if user in late:
-                flow.edge(2 * k + 1, sink, _MANY)
-            elif user in number:
-                flow.edge(2 * k + 1, 2 * number[user], _MANY)
+                flow.edge(second, flow.SINK, UNBOUNDED)
+            elif user in ends:
+                flow.edge(second, ends[user][0], UNBOUNDED)
         if n in backward:
-            flow.edge(2 * k + 1, sink, _MANY)
-    reached = flow.cut(source, sink)
-    return [n for n, k in number.items() if reached[2 * k] and not reached[2 * k + 1]]
+            flow.edge(second, flow.SINK, UNBOUNDED)
+    _, reached = flow.cut()
+    return [n for n, (first, second) in ends.items() if first in reached and second not in reached]
 
 
 def _ancestors(roots: set[FxNode], without: set[FxNode]) -> set[FxNode]:
@@ -154,68 +153,8 @@ def _bytes(n: FxNode, stored: bool) -> int:
     more than what they are of."""
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
-        return 1 if is_number(n) else _MANY
+        return 1 if is_number(n) else UNBOUNDED
     if value.device.type == "meta":
-        return _MANY
+        return UNBOUNDED
     count = _elements(n) * value.dtype.itemsize * 4 + 1
     return count * (1 if stored else 2) + (count // 4 + 1 if is_view(n) else 0)
-
-
-class _Flow:
-    """A network of edges with capacities (Dinic 1970)."""
-
-    def __init__(self, nodes: int):
-        self.out: list[list[int]] = [[] for _ in range(nodes)]
-        self.to: list[int] = []
-        self.room: list[int] = []
-
-    def edge(self, a: int, b: int, capacity: int) -> None:
-        for start, end, room in ((a, b, capacity), (b, a, 0)):
-            self.out[start].append(len(self.to))
-            self.to.append(end)
-            self.room.append(room)
-
-    def _levels(self, source: int) -> list[int]:
-        level = [-1] * len(self.out)
-        level[source] = 0
-        todo = deque([source])
-        while todo:
-            a = todo.popleft()
-            for e in self.out[a]:
-                if self.room[e] and level[self.to[e]] < 0:
-                    level[self.to[e]] = level[a] + 1
-                    todo.append(self.to[e])
-        return level
-
-    def cut(self, source: int, sink: int) -> list[bool]:
-        """Which nodes are on the source's side of a minimum cut."""
-        while (level := self._levels(source))[sink] >= 0:
-            place = [0] * len(self.out)
-            path: list[int] = []
-            at = source
-            while True:
-                if at == sink:
-                    room = min(self.room[e] for e in path)
-                    for e in path:
-                        self.room[e] -= room
-                        self.room[e ^ 1] += room
-                    full = next(k for k, e in enumerate(path) if not self.room[e])
-                    at = self.to[path[full] ^ 1]
-                    del path[full:]
-                    continue
-                edges = self.out[at]
-                while place[at] < len(edges):
-                    e = edges[place[at]]
-                    if self.room[e] and level[self.to[e]] == level[at] + 1:
-                        break
-                    place[at] += 1
-                else:
-                    if not path:
-                        break
-                    last = path.pop()
-                    at = self.to[last ^ 1]
-                    place[at] += 1
-                    continue
-                path.append(e)
-                at = self.to[e]
-        return [n >= 0 for n in self._levels(source)]
