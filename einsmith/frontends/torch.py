@@ -24,10 +24,10 @@ import torch
 from einsmith import locks
 from einsmith.caches import Bound, Cache
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch
+from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_register import Program, register
 from einsmith.frontends.torch_threads import threads as get_threads
 from einsmith.lang import trace
@@ -48,10 +48,6 @@ __all__ = ["TorchOperator", "from_torch", "operator", "to_torch"]
 
 Key = tuple[Any, ...]
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
-_TYPES: dict[torch.dtype, DType] = {t: dtype_of(str(t).removeprefix("torch.")) for t in (*_FLOATS, *_INTEGERS)}
-_TORCH = {d: t for t, d in _TYPES.items()}
 _DEFINITIONS: dict[str, _Definition] = {}
 _TRACED = Bound("traced operators of PyTorch", 1024)
 _COUNT = itertools.count()
@@ -181,7 +177,7 @@ class _Compiled:
 
 
 def _outputs(traced: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(t.shape, _TORCH[t.dtype]) for t in traced.graph.outputs]
+    return [(t.shape, TORCH[t.dtype]) for t in traced.graph.outputs]
 
 
 class _Definition:
@@ -247,7 +243,7 @@ class _Definition:
         traced = self._traced.get(key)
         if traced is None:
             with trace.compiling():
-                traced = trace_shapes(self.function(program), [(s, _TYPES[t]) for s, t in kinds])
+                traced = trace_shapes(self.function(program), [(s, TYPES[t]) for s, t in kinds])
                 if traced.live:
                     raise TraceError(
                         f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
@@ -262,8 +258,8 @@ class _Definition:
             raise DtypeError(f"{where} lies on the device {x.device}; only CPU tensors can be used, pass x.cpu()")
         if x.layout is not torch.strided:
             raise DtypeError(f"{where} has the layout {x.layout}; pass x.to_dense()")
-        if x.dtype not in _TYPES:
-            known = ", ".join(str(t).removeprefix("torch.") for t in _TYPES)
+        if x.dtype not in TYPES:
+            known = ", ".join(str(t).removeprefix("torch.") for t in TYPES)
             raise DtypeError(f"{where} has the type {x.dtype}; convert it to one of {known}")
 
     # -- runs

@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 
-from einsmith.dtypes import ALL, dtype_of
+from einsmith.dtypes import DType, dtype_of
 from einsmith.frontends.aten.graph import Kind, Node, Ref
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 """Arguments that say where a tensor lies."""
-KNOWN = {"bfloat16", *(str(d.numpy) for d in ALL if d.name != "bf16")}
-"""Element types, by PyTorch's names."""
+_TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
+TYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype_of(name) for name in _TYPES}
+"""Element types, by PyTorch's."""
+TORCH = {d: t for t, d in TYPES.items()}
+KNOWN = frozenset(_TYPES)
+"""PyTorch's names of element types."""
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n\s*(.*)')
 _TORCH = str(Path(torch.__file__).parent)
 

@@ -154,6 +154,31 @@ def traced(f: Callable, tensors: list[torch.Tensor]) -> bool:
     return True
 
 
+def counted(tally: Counter, call: Callable, tensors: list[torch.Tensor]) -> tuple[list[str], list[str]]:
+    """(what ran in PyTorch, strides that are others) of a sample, which is counted, too. Raises Differs, and what the
+    backend raises where PyTorch traces the call."""
+    try:
+        first, again = run(Call(call), tensors, False)[0], run(Call(call), tensors, True)[0]
+    except Exception:
+        tally["not in eager"] += 1
+        return [], []
+    if not all(map(_equal, first, again)):
+        tally["random"] += 1
+        return [], []
+    try:
+        found = compare(call, tensors)
+    except Differs:
+        raise
+    except Exception:
+        if traced(call, tensors):
+            raise
+        tally["not traced by PyTorch"] += 1
+        return [], []
+    told, strides = ([t for t in found if t.startswith("strides") is others] for others in (False, True))
+    tally["in PyTorch" if told else "ours"] += 1
+    return told, strides
+
+
 def samples(op: Any, dtype: torch.dtype, count: int, seed: int) -> Iterator[Any]:
     """Some of an operator's samples."""
     with warnings.catch_warnings():
@@ -204,32 +229,18 @@ def sweep(dtype: torch.dtype, count: int, seed: int, chosen: list[Any], say: Cal
                 continue
             torch.manual_seed(0), np.random.seed(0)
             try:
-                first = run(Call(call), tensors, False)[0]
-                again = run(Call(call), tensors, True)[0]
-            except Exception:
-                tally["not in eager"] += 1
-                continue
-            if not all(map(_equal, first, again)):
-                tally["random"] += 1
-                continue
-            try:
-                told = compare(call, tensors)
+                told, strides = counted(tally, call, tensors)
             except Differs as e:
                 tally["wrong"] += 1
                 say(f"WRONG {name} {sample.summary() if hasattr(sample, 'summary') else ''}: {str(e)[:600]}")
                 continue
             except Exception as e:
-                if not traced(call, tensors):
-                    tally["not traced by PyTorch"] += 1
-                    continue
                 tally["error"] += 1
                 say(f"ERROR {name}: {type(e).__name__}: {str(e)[:300]}")
                 continue
-            if any(t.startswith("strides") for t in told):
+            if strides:
                 tally["other strides"] += 1
-                say(f"STRIDES {name}: {told}")
-            told = [t for t in told if not t.startswith("strides")]
-            tally["in PyTorch" if told else "ours"] += 1
+                say(f"STRIDES {name}: {told + strides}")
             reasons.update({t.partition("\n")[0][11:120].replace(" runs in PyTorch", "") for t in told})
     for why, n in reasons.most_common():
         say(f"reason {n:4} {why}")
@@ -272,24 +283,11 @@ def sweep_modules(dtype: torch.dtype, count: int, chosen: list[Any], say: Callab
                 continue
             for name, call, tensors in given:
                 try:
-                    first, again = run(Call(call), tensors, False)[0], run(Call(call), tensors, True)[0]
-                except Exception:
-                    tally["not in eager"] += 1
-                    continue
-                if not all(map(_equal, first, again)):
-                    tally["random"] += 1
-                    continue
-                try:
-                    told = compare(call, tensors)
+                    told, _ = counted(tally, call, tensors)
                 except Exception as e:
-                    if not isinstance(e, Differs) and not traced(call, tensors):
-                        tally["not traced by PyTorch"] += 1
-                        continue
                     tally["wrong"] += 1
                     say(f"WRONG {name}: {type(e).__name__}: {str(e)[:400]}")
                     continue
-                told = [t for t in told if not t.startswith("strides")]
-                tally["in PyTorch" if told else "ours"] += 1
                 for t in {t.partition("\n")[0] for t in told}:
                     say(f"{name}: {t}")
     return tally

@@ -284,11 +284,25 @@ out:
   ret void
 }
 
+; Tells the workers that there is something new: those that watch see it, those that sleep are woken.
+define internal void @announce(ptr %pool) #0 {
+entry:
+  %sleepers = getelementptr i8, ptr %pool, i64 {sleepers}
+  %a = atomicrmw add ptr %pool, i32 1 seq_cst
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp ne i32 %asleep, 0
+  br i1 %any, label %rouse, label %out
+rouse:
+  call void @wake(ptr %pool)
+  br label %out
+out:
+  ret void
+}
+
 define void @einsmith_stop(ptr %pool) #0 {
   %stop = getelementptr i8, ptr %pool, i64 {stop}
   store atomic i32 1, ptr %stop seq_cst, align 4
-  %a = atomicrmw add ptr %pool, i32 1 seq_cst
-  call void @wake(ptr %pool)
+  call void @announce(ptr %pool)
   ret void
 }
 
@@ -297,7 +311,6 @@ define internal void @fork_join(ptr %pool, i64 %fn, i64 %pointers, i64 %tasks, i
                                 i64 %stride) #0 {
 entry:
   %launch = getelementptr i8, ptr %pool, i64 {launch}
-  %sleepers = getelementptr i8, ptr %pool, i64 {sleepers}
   %done = getelementptr i8, ptr %pool, i64 {done}
   %tickets = getelementptr i8, ptr %pool, i64 {tickets}
   %before = load atomic i64, ptr %launch monotonic, align 8
@@ -333,14 +346,7 @@ deal:
   br i1 %more, label %deal, label %go
 go:
   %place = call i32 @note_place(ptr %pool, i64 0)
-  %g = atomicrmw add ptr %pool, i32 1 seq_cst
-  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
-  %any = icmp ne i32 %asleep, 0
-  br i1 %any, label %rouse, label %work
-rouse:
-  call void @wake(ptr %pool)
-  br label %work
-work:
+  call void @announce(ptr %pool)
   call void @drain(ptr %pool, i64 0)
   %count = trunc i64 %tasks to i32
   call void @await_done(ptr %pool, i32 %count)

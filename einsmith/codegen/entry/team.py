@@ -22,15 +22,7 @@ entry:
 lead:
   %status = call i64 @einsmith_run(ptr %run)
   store i64 %status, ptr %r_status, align 8
-  %stop = getelementptr i8, ptr %pool, i64 {stop}
-  %sleepers = getelementptr i8, ptr %pool, i64 {sleepers}
-  store atomic i32 1, ptr %stop seq_cst, align 4
-  %a = atomicrmw add ptr %pool, i32 1 seq_cst
-  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
-  %any = icmp ne i32 %asleep, 0
-  br i1 %any, label %rouse, label %out
-rouse:
-  call void @wake(ptr %pool)
+  call void @einsmith_stop(ptr %pool)
   br label %out
 follow:
   %me = zext i32 %n to i64

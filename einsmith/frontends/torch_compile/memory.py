@@ -10,16 +10,12 @@ import numpy as np
 import torch
 
 from einsmith import locks
+from einsmith.frontends.torch_nodes import TYPES
 from einsmith.runtime import buffers
 
 FROM = 1 << 18
 """Bytes from which memory is kept."""
-_TYPES = {
-    t: np.dtype(str(t).removeprefix("torch."))
-    for t in (torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32,
-              torch.int64, torch.bool)
-}  # fmt: skip
-_TYPES[torch.bfloat16] = np.dtype(np.int16)
+_TYPES = {t: d.numpy for t, d in TYPES.items()} | {torch.bfloat16: np.dtype(np.int16)}
 
 
 def _limit() -> int:

@@ -11,21 +11,19 @@ import torch
 from einsmith import functional as F
 from einsmith.caches import Cache
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.dtypes import DType, dtype_of
+from einsmith.dtypes import dtype_of
 from einsmith.errors import EinsmithError, TraceError
 from einsmith.expr.nodes import size
 from einsmith.frontends.aten.graph import Node, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
-from einsmith.frontends.torch_nodes import KNOWN
+from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_threads import threads as threads_now
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 
-TYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype_of(name) for name in KNOWN}
-TORCH = {d: t for t, d in TYPES.items()}
 _ARENA = Arena()
 _SEED = 2**31
 

@@ -21,8 +21,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from einsmith.errors import TraceError
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
-from einsmith.frontends.torch_compile.region import TYPES, RefusedError, Region, Result
-from einsmith.frontends.torch_nodes import line_of, node_of, operator_name
+from einsmith.frontends.torch_compile.region import RefusedError, Region, Result
+from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name
 
 _COPY = torch.ops.aten.copy_.default
 _SAID: set[tuple[str, str]] = set()

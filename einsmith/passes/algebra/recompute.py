@@ -137,11 +137,11 @@ class _Choice:
         users = self.readers[t]
         if not all(self._makes(r, t) for r in users if self.role[r] != "forward"):
             return inf, inf
-        stored = self._stored(t)
         late = sorted((r for r in users if self.role[r] != "forward"), key=_is_product)  # those that are priced quickly
         early = [r for r in users if self.role[r] == "forward"]
-        margin = sum(UNCERTAIN * self._price(r) for r in users) if stored > 0 else inf
-        if margin >= stored or not all(self._makes(r, t) for r in early):
+        stored = self._stored(t) if all(self._makes(r, t) for r in early) else 0.0
+        margin = sum(UNCERTAIN * self._price(r) for r in users) if stored else 0.0
+        if margin >= stored:
             stored = 0.0
         again, more = self._nested(t), 0.0
         for r in late:
@@ -207,7 +207,8 @@ class _Choice:
         assert isinstance(r, Compute) and isinstance(t, Compute)
         key = r.template, t.template, tuple(n for n, a in enumerate(r.args) if a is t)
         if key not in self.prices:
-            more, before = self.context.price(inlined(r, {t})) - self._price(r), self._price(r)
+            before = self._price(r)
+            more = self.context.price(inlined(r, {t})) - before
             self.prices[key] = 0.0 if _is_product(r) and abs(more) <= ALIKE * before else more
         return self.prices[key]
 

@@ -84,13 +84,9 @@ _reduce("ReduceLogSum", "log(sum[axes](x))", _sums(lambda x: x, lambda y: ATEN["
 _reduce("ReduceLogSumExp", "log(sum[axes](exp(x))), without overflow",
         lambda x, dims, keep: F.logsumexp(x if x.dtype.is_float else x.astype(dt.f64), dims, keep), _INF)  # fmt: skip
 _reduce("ReduceMean", "mean[axes](x)", _mean, lambda x: float("nan") if x.dtype.is_float else 0)
-_reduce("ReduceProd", "prod[axes](x)", lambda x, dims, keep: _products(x, dims, keep), lambda x: 1)
+_reduce("ReduceProd", "prod[axes](x)", F.prod, lambda x: 1)
 _reduce("ReduceMax", "max[axes](x), equal elements sharing the derivative", _maximum, lambda x: _least(x, -1))
 _reduce("ReduceMin", "min[axes](x), equal elements sharing the derivative", _minimum, lambda x: _least(x, 1))
-
-
-def _products(x: Value, dims: tuple[int, ...], keep: bool) -> Value:
-    return F.prod(x, dims, keep)
 
 
 # ------------------------------------------------------------------------------------------------------------- places
