@@ -10,7 +10,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.emission.blocked import JointTiles
+from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
@@ -117,7 +117,8 @@ def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     assert found is not None
     pair = with_companion(found[1], found[0])
     one, other = (Geometry(kernel, c, target, p) for c, p in zip(best.pieces, (found[0], pair), strict=False))
-    both = JointTiles(Builder("probe", 4), one, other)
+    b = Builder("probe", 4)
+    both = Blocked(b, other, 0, Blocked(b, one))
     assert both.after.transposed and both.after.epilogue.interleaved
     assert not pairs(problems(pointwise_dx(2, 3, 8, 8, 4, 2).root) or ())
     assert companion_of(kernel, found[0], found[1], replace(best.pieces[1], kc=64), target) is None

@@ -1,4 +1,4 @@
-"""Which pieces of a contraction are made two and two (`blocked.JointTiles`), and in which configurations."""
+"""Which pieces of a contraction are made two and two (`blocked.Blocked`), and in which configurations."""
 
 from __future__ import annotations
 

@@ -64,14 +64,8 @@ class Affine(NamedTuple):
 
 def address(index: Sequence[Expr | Linear], strides: Sequence[int]) -> Linear:
     """The address of the element at an index, of a buffer of these strides."""
-    const = 0
-    terms: dict[Expr, int] = {}
-    for e, stride in zip(reversed(index), reversed(strides), strict=True):
-        form = e if isinstance(e, Linear) else linear(e)
-        const += form.const * stride
-        for atom, c in form.terms.items():
-            terms[atom] = terms.get(atom, 0) + c * stride
-    return Linear(const, {a: c for a, c in terms.items() if c})
+    forms = [e if isinstance(e, Linear) else linear(e) for e in index]
+    return sum((f * s for f, s in zip(reversed(forms), reversed(strides), strict=True)), Linear())
 
 
 def stored(piece: Piece, buffer: Buffer) -> Affine:

@@ -214,16 +214,12 @@ def outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
 
 def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
     """An offset with axes replaced; None where it depends on more than axes."""
-    const = flat.const
-    terms: dict[Expr, int] = {}
+    out = Linear(flat.const)
     for atom, c in flat.terms.items():
         if not isinstance(atom, Axis):
             return None
-        new = linear(axes.get(atom.position, atom))
-        const += c * new.const
-        for a, k in new.terms.items():
-            terms[a] = terms.get(a, 0) + c * k
-    return Linear(const, {a: c for a, c in terms.items() if c})
+        out += linear(axes.get(atom.position, atom)) * c
+    return out
 
 
 def _body(stage: Stage) -> Expr:

@@ -258,20 +258,12 @@ class LaneCursor(ExpressionEmitter):
         """The mask of elements first, first + 1, ... of a stretch of which lane i is element 2*i."""
         if mask is None:
             return None
-        b, n = self.b, self.s.lanes
-        lanes = [(first + e) // 2 if (first + e) % 2 == 0 else n for e in range(n)]
-        return b.shuffle(mask, b.const(False, "i1", n), lanes)
+        return self._between(first, mask, self.b.const(False, "i1", self.s.lanes))
 
-    def _store_stretch(self, value: Value, pointer: Value, at: Value, step: int, mask: Value | None) -> None:
-        """The lanes that are on to elements at, at + step, ..."""
-        b, n = self.b, self.s.lanes
-        if step == 1:
-            b.store(value, pointer, at, mask)
-            return
-        mask = b.const(True, "i1", n) if mask is None else mask
-        for first in (0, n - 1):
-            spread = b.shuffle(value, value, [(first + e) // 2 for e in range(n)])
-            b.store(spread, pointer, b.add(at, first), self._spread(mask, first))
+    def _between(self, first: int, even: Value, odd: Value) -> Value:
+        """Elements first, first + 1, ... of the lanes of one vector with those of the other one between them."""
+        n = self.s.lanes
+        return self.b.shuffle(even, odd, [(first + e) // 2 + (first + e) % 2 * n for e in range(n)])
 
     def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
         """A read whose index is computed."""
@@ -313,21 +305,37 @@ class LaneCursor(ExpressionEmitter):
         """`value` to the address form `extra` of the sampler, in the lanes that are on. far: past the caches, where
         whole vectors lie at multiples of their length from `pointer`."""
         s, b = self.s, self.b
-        form, n = s.extra[extra], s.lanes
-        value, at, kind, mask = b.splat(value, n), self.offset(form), self.kinds[form], self.mask
-        if mask is not None and n:
-            mask = b.splat(mask, n)
+        form, n, at = s.extra[extra], s.lanes, self.offset(s.extra[extra])
+        value, kind = b.splat(value, n), self.kinds[form]
         if kind == "uniform":
             # One point: only the first lane is an element.
             b.store(b.extract(value, 0) if n else value, pointer, at)
-        elif kind == "unit" and far and mask is None and self.aligned and s.on_vectors(form):
+        elif kind == "unit" and far and self.mask is None and self.aligned and s.on_vectors(form):
             b.stream(value, pointer, at)
         elif kind != "gather":
-            for x, run in self._rows(form, at):
-                self._store_stretch(value, pointer, x, s.step(form), both(b, run, mask))
+            self._store_rows(form, pointer, value)
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
-            b.scatter(value, pointer, offsets, mask)
+            b.scatter(value, pointer, offsets, self._on())
+
+    def _on(self) -> Value | None:
+        """The lanes that are on; None: all."""
+        return None if self.mask is None else self.b.splat(self.mask, self.s.lanes)
+
+    def _store_rows(self, form: int, pointer: Value, value: Value, odd: Value | None = None) -> None:
+        """The lanes that are on to the rows that they touch, of a form of which they are neighbours or every other
+        element; `odd`: what goes to the elements after each of the latter (None: these are left alone)."""
+        b, n, step = self.b, self.s.lanes, self.s.step(form)
+        mask = self._on()
+        for first in range(0, step * n, n):
+            here = value if step == 1 else self._between(first, value, odd or value)
+            for at, run in self._rows(form, self.offset(form)):
+                on = both(b, run, mask)
+                if step == 2 and odd is None:
+                    on = self._spread(b.const(True, "i1", n) if on is None else on, first)
+                elif step == 2 and on is not None:
+                    on = self._between(first, on, on)
+                b.store(here, pointer, b.add(at, first), on)
 
     def store_stacked(self, extra: int, pointer: Value, rows: Sequence[Value]) -> None:
         """The lanes of as many rows as a vector has runs, of which this is the first, to the address form `extra` of
@@ -342,22 +350,12 @@ class LaneCursor(ExpressionEmitter):
     def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
         """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
         `second`: the elements after each of those."""
-        s, b = self.s, self.b
-        form, n = s.extra[first], s.lanes
-        even, odd, mask = b.splat(even, n), b.splat(odd, n), self.mask
-        if self.kinds[form] not in ("unit", "runs"):
+        b, n, form = self.b, self.s.lanes, self.s.extra[first]
+        if self.kinds[form] in ("unit", "runs"):
+            self._store_rows(form, pointer, b.splat(even, n), b.splat(odd, n))
+        else:
             self.store(first, pointer, even)
             self.store(second, pointer, odd)
-            return
-        stretches = list(self._rows(form, self.offset(form)))
-        for half in (0, n):
-            lanes = [(half + e) // 2 + (half + e) % 2 * n for e in range(n)]
-            value = b.shuffle(even, odd, lanes)
-            for place, run in stretches:
-                on = both(b, run, None if mask is None else b.splat(mask, n))
-                if on is not None:
-                    on = b.shuffle(on, on, [(half + e) // 2 for e in range(n)])
-                b.store(value, pointer, b.add(place, half), on)
 
 
 def _elem_of(most: int) -> str:

@@ -33,10 +33,11 @@ Joint = tuple[tuple[int, int], ...]
 
 
 class Blocked:
-    """Emission of a kernel function that makes one piece."""
+    """Emission of a kernel function that makes a piece and its companion, which is emitted by another one of these.
+    base: bytes of the workspace before the piece's part."""
 
-    def __init__(self, b: Builder, g: Geometry, base: int = 0):
-        self.b, self.g = b, g
+    def __init__(self, b: Builder, g: Geometry, base: int = 0, companion: Blocked | None = None):
+        self.b, self.g, self.companion = b, g, companion
         self.f = Frame(b, g, base)
         self.after = TileEpilogue(self.f)
         self.tile_sums = Microkernel(self.f, self.after)
@@ -58,6 +59,7 @@ class Blocked:
         k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
         a, right, out = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.after.epilogue.sampler))
         t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out)
+        t.companion = self.companion and self.companion.begin(task)
         values = digits(b, batch, [p.extents[x] for x in p.batch])
         t.fixed = dict(zip(p.batch, values, strict=True))
         if not g.k_outer:
@@ -144,36 +146,16 @@ class Blocked:
         return panel._replace(
             operand=cursors(f.b_in, t.b, panel.size) if g.b.how == "inline" else (),
             results=cursors(self.after.epilogue.sampler, t.results, self.after.vectors(panel.size)),
+            companion=t.companion and self.companion and self.companion.open_panel(t.companion, panel),
         )
 
     def tile(self, t: Task, x: Tile) -> None:
-        """A tile over a block of K, and what follows its sums."""
-        self.after.finish(t, x, self.tile_sums.sums(t, x))
-
-
-class JointTiles(Blocked):
-    """Emission of a kernel function that makes two pieces: that of `g`, whose problem has a companion, and this one by
-    itself. bases: bytes of the workspace before each one's part."""
-
-    def __init__(self, b: Builder, companion: Geometry, g: Geometry, bases: Sequence[int] = (0, 0)):
-        super().__init__(b, g, bases[1])
-        self.companion = Blocked(b, companion, bases[0])
-
-    def begin(self, task: Value) -> Task:
-        t = super().begin(task)
-        t.companion = self.companion.begin(task)
-        return t
-
-    def open_panel(self, t: Task, panel: Strip) -> Strip:
-        assert t.companion is not None
-        companion = self.companion.open_panel(t.companion, panel)
-        return super().open_panel(t, panel)._replace(companion=companion)
-
-    def tile(self, t: Task, x: Tile) -> None:
-        f, own, mate = self.companion.f, t.companion, self.after.mate
-        assert own is not None and mate is not None
-        left = pack.packed(f, own, f.g.a, x.rows, 0, f.g.K)
-        right = pack.packed(f, own, f.g.b, x.panel, 0, f.g.K)
-        other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
-        mate.store(self.companion.tile_sums.sums(own, other), x.number)
+        """A tile over a block of K, and what follows its sums and those of the companion's tile."""
+        if self.companion is not None:
+            f, own, mate = self.companion.f, t.companion, self.after.mate
+            assert own is not None and mate is not None
+            left = pack.packed(f, own, f.g.a, x.rows, 0, f.g.K)
+            right = pack.packed(f, own, f.g.b, x.panel, 0, f.g.K)
+            other = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
+            mate.store(self.companion.tile_sums.sums(own, other), x.number)
         self.after.finish(t, x, self.tile_sums.sums(t, x))

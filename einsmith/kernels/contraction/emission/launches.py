@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack, split_k
-from einsmith.kernels.contraction.emission.blocked import Blocked, Joint, JointTiles
+from einsmith.kernels.contraction.emission.blocked import Blocked, Joint
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
@@ -63,8 +63,7 @@ def lower(
         assert isinstance(first, Tiled) and isinstance(second, Tiled)
         one = Geometry(kernel, first, target, found[i])
         both = Geometry(kernel, second, target, with_companion(found[j], found[i]))
-        run = partial(_joint, one, both, (bases[i], bases[j]))
-        pieces[j]["multiply"] = pieces[j]["multiply"]._replace(run=run)
+        pieces[j]["multiply"] = _Work(both.tasks, partial(_joint, one, both, bases[i], bases[j]))
         del pieces[i]["multiply"]
     for label in STEPS:
         if part := [works[label] for works in pieces if label in works]:
@@ -101,8 +100,8 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
     return g.workspace_elements(), works
 
 
-def _joint(one: Geometry, both: Geometry, bases: tuple[int, int], b: Builder, _: int, task: Value) -> None:
-    JointTiles(b, one, both, bases).run(task)
+def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: Value) -> None:
+    Blocked(b, g, base, Blocked(b, companion, before)).run(task)
 
 
 def _launch(kernel: Kernel, label: str, part: Sequence[_Work]) -> Launch:

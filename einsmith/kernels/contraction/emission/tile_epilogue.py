@@ -51,19 +51,9 @@ class TileEpilogue:
         self.waiting: TileSums | None = None
         if g.blocked or (g.c.split == 1 and not self.transposed and self.epilogue.results.size > REGISTER_EPILOGUE):
             self.waiting = TileSums(b, f.elem, waiting_tiles(g) if g.blocked else 1, g.mr, g.width, g.lanes)
-        self.lines = self._lines() if form == "lines" else None
+        whole = epilogue.unit(g.kernel, p, n_axes, g.lanes) if form == "lines" else None
+        self.lines = LineBuffer(f, whole, self.epilogue.results) if whole is not None else None
         self.zero = b.const(0.0, f.elem, g.lanes)
-
-    def _lines(self) -> LineBuffer:
-        """Whole lines of results."""
-        g, e = self.f.g, self.epilogue
-        unit = epilogue.unit(g.kernel, g.p, g.n_side.axes, g.lanes)
-        assert unit is not None
-        tiles = ceil_div(g.mt, g.c.tm) if g.c.order != "m" else 1  # of M, that wait for their next panel
-        return LineBuffer(
-            self.f.b, unit, e.results, self.f.buffers, g.p.extents, g.n_side.axes, self.f.elem, g.lanes, g.mr, g.nr,
-            tiles * g.mr,
-        )
 
     def vectors(self, nv: int) -> int:
         """Of results along N that rows of nv vectors of sums give."""
@@ -118,7 +108,7 @@ class TileEpilogue:
                 places = [b.add(loop.var, i) for i in range(step)]
                 self._finish_rows(t, x, m0, loop.var, [self.waiting.load(x.number, at, nv) for at in places])
         if self.lines is not None:
-            self._store_lines(t, x, self.lines)
+            self.lines.flush(t, x)
 
     def _finish_rows(self, t: Task, x: Tile, m0: Value, row: Value, rows: Rows) -> None:
         """The epilogue of a row of the tile, or of it and those that are stored with it."""
@@ -139,20 +129,6 @@ class TileEpilogue:
         else:
             more = self.mate.load(x.number, row, x.panel.size) if self.mate is not None else ()
             self.epilogue.row(results, parts[0], sums[0], more)
-
-    # -- whole lines of results
-
-    def _store_lines(self, t: Task, x: Tile, lines: LineBuffer) -> None:
-        """Stores what a tile completes, row by row."""
-        b, g, (low, stop) = self.f.b, self.f.g, t.n_range
-        nr, first = b.const(g.nr), b.mul(x.rows.number, g.mr)
-        begin, last = b.mul(x.panel.number, nr), b.op("eq", b.add(x.panel.number, 1), stop)
-        batch, end = lines.sampler.part_of(g.p.batch, t.batch), b.op("min", g.N, b.add(begin, nr))
-        found = lines.find(batch, begin, end, b.mul(low, nr), last)
-        with b.loop(0, x.rows.size) as loop:
-            m = b.add(first, loop.var)
-            kept = b.sub(m, b.mul(t.m_range[0], g.mr)) if g.c.order == "n" else loop.var
-            lines.flush(found, lines.sampler.part_of(g.m_side.axes, m), loop.var, kept)
 
     # -- transposed tiles
 

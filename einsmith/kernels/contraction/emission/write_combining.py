@@ -14,12 +14,14 @@ that follows; at the ends of a task's range of N units are stored in part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Affine, Memory
-from einsmith.loops.nest import Builder, Value
+from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
+from einsmith.kernels.emit.access import OperandAccess
+from einsmith.kernels.emit.address import Affine
+from einsmith.loops.nest import Value
+from einsmith.loops.walk import ceil_div
 
 MOST = 128
 """Points of a unit at most."""
@@ -108,40 +110,21 @@ def _stretch(
     return Stretch(buffer, first, vectors, aligned)
 
 
-def waiting(unit: Unit, width: int, lanes: int) -> int:
-    """The points that panels of `width` may leave of a unit, in whole vectors."""
-    return 0 if width % unit.points == 0 else -(-(unit.points - 1) // lanes) * lanes
-
-
-class LineSpan(NamedTuple):
-    """Units that a panel completes: how many; the place of the first one behind the panel's first point, and, from
-    there on, the first point to be stored and the end of the last one."""
-
-    units: Value
-    place: Value
-    low: Value
-    end: Value
-
-
 class LineBuffer:
-    """Emission, for tiles of `rows` rows and `width` points of N (`axes`); so many rows of M as `kept` wait for
-    their next panel at a time. results: the epilogue's (`epilogue.Results`)."""
+    """Emission, for the tiles of a task. results: the epilogue's (`epilogue.Results`)."""
 
-    def __init__(
-        self, b: Builder, unit: Unit, results: Any, memories: Mapping[int, Memory], extents: Sequence[int],
-        axes: Sequence[int], elem: str, lanes: int, rows: int, width: int, kept: int,
-    ):  # fmt: skip
-        self.b, self.unit, self.axes = b, unit, tuple(axes)
-        self.constants, self.elem, self.lanes, self.width = results.constants, elem, lanes, width
-        self.buffers = memories
+    def __init__(self, f: Frame, unit: Unit, results: Any):
+        b, g = f.b, f.g
+        self.f, self.b, self.unit, self.constants, self.lanes = f, b, unit, results.constants, g.lanes
         self.live = [i for i in range(len(results.exprs)) if i not in self.constants]
-        self.pad = waiting(unit, width, lanes)
-        self.row = self.pad + width + lanes
-        self.scratch = b.alloc(elem, rows * self.row * len(self.live))
-        self.waiting = b.alloc(elem, kept * self.pad * len(self.live)) if self.pad else None
+        # What panels may leave of a unit, in whole vectors.
+        self.pad = 0 if g.nr % unit.points == 0 else ceil_div(unit.points - 1, g.lanes) * g.lanes
+        self.row = self.pad + g.nr + g.lanes
+        self.scratch = b.alloc(f.elem, g.mr * self.row * len(self.live))
+        tiles = 1 if g.c.order == "m" else ceil_div(g.mt, g.c.tm)  # of M, that wait for their next panel
+        self.waiting = b.alloc(f.elem, tiles * g.mr * self.pad * len(self.live)) if self.pad else None
         places = [results.places[s.first] for s in unit.stretches]
-        self.sampler = OperandAccess(b, (), (), extents, memories, (), 0, places)
-        self.places = b.alloc("i64", (width // unit.points + 2) * len(unit.stretches))
+        self.sampler = OperandAccess(b, (), (), g.p.extents, f.buffers, (), 0, places)
 
     def put(self, row: Value, vector: int, values: Sequence[Value]) -> None:
         """The results at a vector of a row of the tile."""
@@ -153,79 +136,74 @@ class LineBuffer:
         b = self.b
         return b.add(b.mul(b.add(b.mul(row, len(self.live)), live), self.row), at)
 
-    def find(self, batch: PartialAddress, begin: Value, end: Value, low: Value, last: Value) -> LineSpan:
-        """The units that a panel completes. begin, end: its points of N; low: the first one of the task's range,
-        `last`: whether the panel is the last one there. Their places last until others are found."""
-        b, points = self.b, self.unit.points
-        size = b.const(points)
-        first, whole = b.op("floordiv", begin, size), b.op("floordiv", end, size)
-        stop = b.select(last, b.op("floordiv", b.add(end, points - 1), size), whole)
-        with b.loop(first, stop) as units:
-            unit = self.sampler.part_of(self.axes, b.mul(units.var, size))
-            at = b.mul(b.sub(units.var, first), len(self.sampler.extra))
-            for i, form in enumerate(self.sampler.extra):
-                b.store(self.sampler.place(form, batch, unit), self.places, b.add(at, i))
-        start = b.mul(first, size)
-        return LineSpan(b.sub(stop, first), b.sub(start, begin), b.sub(low, start), b.sub(end, start))
+    def flush(self, t: Task, x: Tile) -> None:
+        """Stores the units that a tile completes, at the end of the task's panels the last ones too, in all its rows;
+        what it leaves of one waits."""
+        b, g, s, points = self.b, self.f.g, self.sampler, self.unit.points
+        nr, size, m0 = b.const(g.nr), b.const(points), b.mul(x.rows.number, g.mr)
+        begin = b.mul(x.panel.number, nr)
+        low, end = b.mul(t.n_range[0], nr), b.op("min", g.N, b.add(begin, nr))
+        last = b.op("eq", b.add(x.panel.number, 1), t.n_range[1])
+        stop = b.op("floordiv", b.select(last, b.add(end, points - 1), end), size)
+        kept = b.sub(m0, b.mul(t.m_range[0], g.mr)) if g.c.order == "n" else b.const(0)
+        batch = s.part_of(g.p.batch, t.batch)
+        self._move(x.rows.size, kept, back=False)
+        with b.loop(b.op("floordiv", begin, size), stop) as units:
+            start = b.mul(units.var, size)
+            unit, place = s.part_of(g.n_side.axes, start), b.add(b.sub(start, begin), self.pad)
+            part = b.sub(low, start), b.sub(end, start)
+            some = b.op("or", b.op("lt", 0, part[0]), b.op("lt", part[1], points))
+            with b.loop(0, x.rows.size) as row:
+                m = s.part_of(g.m_side.axes, b.add(m0, row.var))
+                bases = [s.place(form, batch, unit, m) for form in s.extra]
+                with b.if_(b.op("not", some)):
+                    self._store(bases, row.var, place, None)
+                with b.if_(some):
+                    self._store(bases, row.var, place, part)
+        self._move(x.rows.size, kept, back=True)
 
-    def flush(self, found: LineSpan, m: PartialAddress, row: Value, kept: Value) -> None:
-        """Stores units in row `row` of a tile, whose place is `m`; kept: its number among those that wait."""
-        b, points, forms = self.b, self.unit.points, self.sampler.extra
-        self._move(row, kept, back=False)
-        with b.loop(0, found.units) as units:
-            before = b.mul(units.var, points)
-            place = b.add(b.add(before, found.place), self.pad)
-            starts, ends = b.sub(found.low, before), b.sub(found.end, before)
-            some = b.op("or", b.op("lt", 0, starts), b.op("lt", ends, points))
-            at = [b.add(b.mul(units.var, len(forms)), i) for i in range(len(forms))]
-            bases = [b.load(self.places, x, "i64") for x in at]
-            bases = [b.add(x, m.sums[f]) if f in m.sums else x for x, f in zip(bases, forms, strict=True)]
-            with b.if_(b.op("not", some)):
-                self._store(bases, row, place, None)
-            with b.if_(some):
-                self._store(bases, row, place, (starts, ends))
-        self._move(row, kept, back=True)
-
-    def _move(self, row: Value, kept: Value, back: bool) -> None:
-        """What waits comes before a row's results, or their end waits."""
-        b, pad, n = self.b, self.pad, self.lanes
+    def _move(self, rows: int, kept: Value, back: bool) -> None:
+        """What waits comes before the results of a tile's rows, or their end waits; kept: the number of the first of
+        these rows among those that wait."""
+        b, pad, n, elem = self.b, self.pad, self.lanes, self.f.elem
         if self.waiting is None:
             return
-        waits = b.mul(kept, pad * len(self.live))
-        for i in range(len(self.live)):
-            for x in range(0, pad, n):
-                there = b.add(waits, i * pad + x)
-                here = self._place(row, i, x + (self.width if back else 0))
-                if back:
-                    b.store(b.load(self.scratch, here, self.elem, n), self.waiting, there)
-                else:
-                    b.store(b.load(self.waiting, there, self.elem, n), self.scratch, here)
+        with b.loop(0, rows) as row:
+            waits = b.mul(b.add(kept, row.var), pad * len(self.live))
+            for i in range(len(self.live)):
+                for x in range(0, pad, n):
+                    there = b.add(waits, i * pad + x)
+                    here = self._place(row.var, i, x + (self.f.g.nr if back else 0))
+                    if back:
+                        b.store(b.load(self.scratch, here, elem, n), self.waiting, there)
+                    else:
+                        b.store(b.load(self.waiting, there, elem, n), self.scratch, here)
 
     def _store(self, bases: Sequence[Value], row: Value, place: Value, part: tuple[Value, Value] | None) -> None:
         """A unit that begins at `place` of its row in scratch, and whose stretches at `bases`; part: of its points only
         those from the first to before the second."""
         b, n = self.b, self.lanes
         for base, s in zip(bases, self.unit.stretches, strict=True):
-            pointer = self.buffers[s.buffer].pointer
+            to = self.f.buffers[s.buffer]
             for v, lanes in enumerate(s.vectors):
-                value, to = self._vector(lanes, row, place), b.add(base, v * n)
+                value, at = self._vector(lanes, row, place), b.add(base, v * n)
                 mask = self._mask(lanes, part)
-                if mask is None and s.aligned and self.buffers[s.buffer].buffer.far:
-                    b.stream(value, pointer, to)
+                if mask is None and s.aligned and to.buffer.far:
+                    b.stream(value, to.pointer, at)
                 else:
-                    b.store(value, pointer, to, mask)
+                    b.store(value, to.pointer, at, mask)
 
     def _vector(self, lanes: Vector, row: Value, place: Value) -> Value:
         """Of a unit that goes on past the panel, lanes that are not stored hold what lies behind the row; behind the
         last one are those that wait, which are as many at least."""
         b, n = self.b, self.lanes
         fixed = [self.constants.get(x[0], 0.0) if x is not None else 0.0 for x in lanes]
-        value = b.literal(fixed, self.elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], self.elem, n)
+        value = b.literal(fixed, self.f.elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], self.f.elem, n)
         for number, i in enumerate(self.live):
             points = [x[1] for x in lanes if x is not None and x[0] == i]
             if points:
                 where = b.add(self._place(row, number, min(points)), place)
-                loaded = b.load(self.scratch, where, self.elem, n)
+                loaded = b.load(self.scratch, where, self.f.elem, n)
                 chosen = [x[1] - min(points) if x is not None and x[0] == i else n + e for e, x in enumerate(lanes)]
                 value = b.shuffle(loaded, value, chosen)
         return value
