@@ -484,6 +484,20 @@ def reads(x: Expr) -> list[Read]:
     return [e for e in postorder([x]) if isinstance(e, Read)]
 
 
+def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator[Any]:
+    """The expressions of some kinds that stand in no other one of these, each once, from left to right."""
+    stack, seen = [*exprs][::-1], set[Expr]()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, kinds):
+            yield e
+        else:
+            stack.extend(reversed(e.args))
+
+
 def size(shape: Iterable[int]) -> int:
     """How many points a box has."""
     return prod(shape)

@@ -72,14 +72,15 @@ def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None
     return [memo[r] for r in roots]
 
 
-def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int] | None = None) -> Expr:
-    """`x` with axes replaced by expressions and slots renumbered, all at once."""
+def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int | Expr] | None = None) -> Expr:
+    """`x` with axes replaced by expressions, and slots renumbered or what is read of them replaced, all at once."""
 
     def rule(e):
         if isinstance(e, Axis):
             return axes.get(e.position, e)
         if isinstance(e, Read) and slots is not None:
-            return Read(slots[e.slot], e.index, e.dtype)
+            to = slots[e.slot]
+            return Read(to, e.index, e.dtype) if isinstance(to, int) else to
         return None
 
     return rebuild([x], rule)[0]

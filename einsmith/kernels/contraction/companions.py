@@ -67,21 +67,20 @@ def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) ->
     return finish.least(kernel, both, *axes, c.mr, c.nv, s.lanes, target.l2)
 
 
-def _tables(kernel: Kernel, two: _Two, target: Any) -> list[cost.Table]:
-    mate, p, other, c = two
-
-    def table(p: Problem, c: Tiled, cycles: float, **changes: float) -> cost.Table:
-        out = search.table_of(kernel, p, c, target)
-        out.rows[-1] = cycles
-        return cost.Table(out.settings, out.rows, [out.features[0].changed(parted=0, **changes)])
-
-    return [table(mate, other, 0.0, results=0), table(p, c, _finish(kernel, mate, p, c, target)[0])]
-
-
 @lru_cache(maxsize=1024)
 def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicted:
     """What both pieces of each pair cost, made together: the mate's sums, and the rest."""
-    return cost.predict(cost.joined([t for two in pairs for t in _tables(kernel, two, target)]), target)
+    tables: list[cost.Table] = []
+
+    def add(p: Problem, c: Tiled, cycles: float, **changes: float) -> None:
+        out = search.table_of(kernel, p, c, target)
+        out.rows[-1] = cycles
+        tables.append(cost.Table(out.settings, out.rows, [out.features[0].changed(parted=0, **changes)]))
+
+    for mate, p, other, c in pairs:
+        add(mate, other, 0.0, results=0)
+        add(p, c, _finish(kernel, mate, p, c, target)[0])
+    return cost.predict(cost.joined(tables), target)
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
@@ -92,33 +91,21 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
 
-def _mate(kernel: Kernel, mate: Problem, p: Problem, c: Config, target: Any) -> Tiled | None:
-    """The mate's configuration where the two can be made together, and both sums are finished from registers: they are
-    turned, or what follows them is short."""
-    other = companion_of(kernel, mate, p, c, target) if isinstance(c, Tiled) else None
-    if other is None or not isinstance(c, Tiled):
-        return None
-    short = finish.results(kernel, with_companion(p, mate)).size <= finish.REGISTER_EPILOGUE
-    return other if short or _finish(kernel, mate, p, c, target)[1] == "turned" else None
-
-
-def companions(kernel: Kernel, found: tuple[Problem, ...], p: Problem, c: Config, target: Any) -> list[Problem]:
-    """The companions of all pairs, where `p`, which is the second of one, can be made with its own; pairs are alike."""
-    two = pairs(found)
-    own = [found[i] for i, j in two if found[j] is p]
-    return [found[i] for i, _ in two] if own and _mate(kernel, own[0], p, c, target) is not None else []
-
-
 def joined(
     kernel: Kernel, found: tuple[Problem, ...], configs: Mapping[Problem, Config], target: Any
 ) -> tuple[dict[Problem, Tiled], Joint]:
-    """The companions' configurations of the pieces that are made two and two, which are all that can be, and their
-    numbers. configs: of each second piece of a pair."""
+    """The companions' configurations of the pieces that are made two and two, and their numbers: all that can be, of
+    which both sums are finished from registers, as they are turned, or what follows them is short. configs: of each
+    second piece of a pair."""
     out, joint = {}, []
     for first, second in pairs(found):
         mate, p = found[first], found[second]
-        other = _mate(kernel, mate, p, configs[p], target)
-        if other is not None:
+        c = configs[p]
+        other = companion_of(kernel, mate, p, c, target) if isinstance(c, Tiled) else None
+        if other is None or not isinstance(c, Tiled):
+            continue
+        short = finish.results(kernel, with_companion(p, mate)).size <= finish.REGISTER_EPILOGUE
+        if short or _finish(kernel, mate, p, c, target)[1] == "turned":
             out[mate] = other
             joint.append((first, second))
     return out, tuple(joint)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, postorder
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, postorder
+from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Tiled, sides
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
@@ -18,7 +18,7 @@ from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.address import COMPARISONS, memories_of, stored
 from einsmith.kernels.emit.boxes import placed
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 
@@ -88,24 +88,10 @@ class Results:
 results = lru_cache(maxsize=1024)(Results)
 
 
-def _relabel(x: Expr, slots: Mapping[int, Any], axes: Mapping[int, Expr]) -> Expr:
-    """With buffers or expressions for slots, and others for some axes."""
-
-    def rule(e):
-        if isinstance(e, Axis):
-            return axes.get(e.position, e)
-        if isinstance(e, Read):
-            to = slots[e.slot]
-            return Read(to, e.index, e.dtype) if isinstance(to, int) else to
-        return None
-
-    return rebuild([x], rule)[0]
-
-
 def _finished(kernel: Kernel, p: Problem, slot: int) -> list[tuple[Expr, int, Piece]]:
     """What is stored of a problem, but its mate, whose sum is in this slot."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
-    total = _relabel(finished(p, Read(slot, (), p.dtype)), {**buffers, slot: slot}, {})
+    total = substitute(finished(p, Read(slot, (), p.dtype)), {}, {**buffers, slot: slot})
     out = _results(kernel, p.piece, total)
     for piece in p.beside:
         assert isinstance(piece.body, Const)
@@ -130,12 +116,10 @@ def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int,
     place = {d: placed(d, *of) for d, of in enumerate(sizes)}
     results: list[list[Expr]] = [[total]]
     for stage in kernel.stages[1:]:
-        slots: dict[int, Any] = {}
-        for slot, ref in enumerate(stage.args):
-            slots[slot] = ref[1] if ref[0] == "buffer" else results[ref[1]][ref[2]]
-        part = stage.template.parts[0]
+        args = (ref[1] if ref[0] == "buffer" else results[ref[1]][ref[2]] for ref in stage.args)
+        slots, part = dict(enumerate(args)), stage.template.parts[0]
         assert isinstance(part, Piece)
-        results.append([_relabel(x, slots, place) for x in part.bodies])
+        results.append([substitute(x, place, slots) for x in part.bodies])
     out = []
     for stage, exprs in zip(kernel.stages, results, strict=True):
         out += [(x, n, piece) for x, n in zip(exprs, stage.outputs, strict=True) if n is not None]
@@ -246,12 +230,15 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
 
 
 class Epilogue:
-    """Finishes rows of sums: the root's steps, the later stages, the stores. row, tile: as of an OperandAccess."""
+    """Finishes rows of sums: the root's steps, the later stages, the stores. row, tile: as of an OperandAccess; room:
+    elements of all rows that `rows` is given at most."""
 
     def __init__(
-        self, b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], lanes: int, row: int = 0, tile: int = 0
-    ):
-        self.b, self.results = b, results(kernel, p)
+        self, b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], lanes: int, row: int = 0, tile: int = 0,
+        room: int = 0,
+    ):  # fmt: skip
+        self.b, self.results, self.elem = b, results(kernel, p), elem_of(p.dtype)
+        self.room = b.alloc(self.elem, room) if room and self.results.size > REGISTER_EPILOGUE else None
         self.outputs, self.far = self.results.outputs, [x.far for x in self.results.buffers]
         self.interleaved = self.results.interleaved(axes[-1] if axes else None)
         places = self.results.places
@@ -285,22 +272,19 @@ class Epilogue:
                     at.store(i, pointer, value, self.far[i])
 
     def rows(
-        self, rows: Sequence[Sequence[Value]], room: Value | None,
-        finish: Callable[[int | Value, Sequence[Value]], None],
+        self, rows: Sequence[Sequence[Value]], finish: Callable[[int | Value, Sequence[Value]], None]
     ) -> None:
-        """finish(number, sums) for rows of sums: one by one, or in a loop, by way of scratch `room`."""
-        b, n = self.b, rows[0][0].type.lanes
+        """finish(number, sums) for rows of sums: one by one, or in a loop, by way of scratch."""
+        b, n, width, room = self.b, rows[0][0].type.lanes, len(rows[0]), self.room
         if room is None or len(rows) == 1:
             for i, row in enumerate(rows):
                 finish(i, row)
             return
-        width = len(rows[0])
         for i, x in enumerate(x for row in rows for x in row):
             b.store(x, room, i * n)
         with b.loop(0, len(rows)) as loop:
             at = b.mul(loop.var, width * n)
-            elem = rows[0][0].type.elem
-            finish(loop.var, [b.load(room, b.add(at, j * n), elem, n) for j in range(width)])
+            finish(loop.var, [b.load(room, b.add(at, j * n), self.elem, n) for j in range(width)])
 
     def together(
         self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[Value]]

@@ -21,15 +21,15 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import i32
-from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
 from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Affine, Memory, affine_of, compared
+from einsmith.kernels.emit.address import Affine, Memory, compared
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
-from einsmith.loops.walk import strips
+from einsmith.loops.walk import strips, sweep
 from einsmith.plan.kernel import Buffer
 
 SLOT = 1 << 20
@@ -66,57 +66,35 @@ class HaloCopy:
         return self.extents[self.fixed.index(CUT)]
 
 
-def _key(form: Affine) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The coordinate of which a form (without its constant) is a multiple, and which one."""
-    scale = gcd(*form.coef.values())
+_Coordinate = tuple[tuple[int, int], ...]
+"""Axes and their coefficients, which have no common divisor."""
+
+
+def _coordinate(form: Affine, sign: int = 1) -> tuple[_Coordinate, int]:
+    """The coordinate of which a form (without its constant) is a multiple, and which one, of this sign."""
+    scale = gcd(*form.coef.values()) * sign
     return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 
 
-_Coordinates = dict[tuple[tuple[int, int], ...], int]
-
-
 @lru_cache(maxsize=1024)
-def _coordinates(operand: Operand) -> tuple[_Coordinates, list[tuple[str, int, int, int, bool]]] | None:
-    """The forms (without constants) of whose multiples an operand depends, numbered, and its guards as (function,
-    number, multiple, constant, whether that is compared with zero, or zero with its negative); None where there are
-    others, or nothing but a read that leaves nothing out."""
-    keys: _Coordinates = {}
+def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
+    """The coordinates, numbered, of whose multiples all is made that an operand reads or, be it with a minus, compares;
+    None where it depends on axes otherwise, or is nothing but a read that leaves nothing out."""
+    found: dict[_Coordinate, int] = {}
     strided = False
-    stack: list[Expr] = [operand.expr]
-    seen: set[Expr] = set()
-    while stack:
-        e = stack.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        if isinstance(e, Axis):
+    for e in outermost([operand.expr], (Axis, Read)):
+        forms = affine(e) if isinstance(e, Read) else None
+        if forms is None:
             return None
-        if isinstance(e, Read):
-            for index in e.index:
-                form = affine_of(linear(index))
-                if form is None:
-                    return None
-                if form.coef:
-                    key, scale = _key(form)
-                    keys.setdefault(key, len(keys))
-                    strided |= scale > 1
-        else:
-            stack.extend(reversed(e.args))
-    guards = []
+        for form in (x for x in forms if x.coef):
+            key, scale = _coordinate(form)
+            found.setdefault(key, len(found))
+            strided |= scale > 1
     for g in operand.guards:
-        form = compared(g)
-        if form is None or not form.coef:
+        x = compared(g)
+        if x is None or not x.coef or all(_coordinate(x, sign)[0] not in found for sign in (1, -1)):
             return None
-        assert isinstance(g, Apply)
-        key, scale = _key(form)
-        minus = tuple((a, -c) for a, c in key)
-        if key in keys:
-            guards.append((g.fn, keys[key], scale, form.const, True))
-        elif minus in keys:
-            guards.append((g.fn, keys[minus], scale, -form.const, False))
-        else:
-            return None
-    return (keys, guards) if keys and (strided or not operand.plain) else None
+    return found if found and (strided or not operand.plain) else None
 
 
 class _Box(NamedTuple):
@@ -134,11 +112,9 @@ class _Box(NamedTuple):
 
 
 def _box(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
-    points = {cut[0]: cut[1]} if cut else {}
-    found = _coordinates(p.operands[which])
-    if found is None:
+    points, keys = {cut[0]: cut[1]} if cut else {}, _coordinates(p.operands[which])
+    if keys is None:
         return None
-    keys, _ = found
     out = _Box([], [], [], [sum(c * points[a] for a, c in key if a in points) for key in keys])
     for key in keys:
         if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
@@ -172,52 +148,45 @@ def halo_copy(
     """The halo copy of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values
     that begin at a multiple of that; None where it has none, or none of at most `most` elements."""
     operand, box = p.operands[which], _box(p, which, outer, cut)
-    found = _coordinates(operand)
-    if found is None or box is None or box.elements > most:
+    keys = _coordinates(operand)
+    if keys is None or box is None or box.elements > most:
         return None
-    (keys, comparisons), (fixed, lows, extents, steps) = found, box
+    fixed, lows, extents, steps = box
 
-    def coordinate(j: int, scale: int, const: int) -> Expr:
-        const += lows[j] * scale
-        x: Expr = Axis(j)
-        if scale > 1:
-            x = apply("mul", x, Const(scale, i32))
+    def moved(form: Affine, sign: int = 1) -> Expr | None:
+        """A form with this sign, of coordinates; None where it is no multiple of any."""
+        if not form.coef:
+            return Const(form.const, i32)
+        key, scale = _coordinate(form, sign)
+        if key not in keys:
+            return None
+        j, scale = keys[key], abs(scale)
+        x: Expr = apply("mul", Axis(j), Const(scale, i32)) if scale > 1 else Axis(j)
+        const = sign * form.const + lows[j] * scale
         if steps[j]:
             x = apply("add", x, apply("mul", Axis(len(keys)), Const(steps[j] * scale, i32)))
         return x if const == 0 else apply("add" if const > 0 else "sub", x, Const(abs(const), i32))
 
     def rule(e):
-        if isinstance(e, Read):
-            index = []
-            for x in e.index:
-                form = affine_of(linear(x))
-                assert form is not None
-                if form.coef:
-                    key, scale = _key(form)
-                    index.append(coordinate(keys[key], scale, form.const))
-                else:
-                    index.append(Const(form.const, i32))
-            return Read(e.slot, tuple(index), e.dtype)
-        return None
+        forms = affine(e) if isinstance(e, Read) else None
+        return None if forms is None else Read(e.slot, tuple(map(moved, forms)), e.dtype)
 
     def copied() -> tuple[Expr, tuple[Expr, ...]]:
         zero, guards = Const(0, i32), []
-        for fn, j, scale, const, before in comparisons:
-            x = coordinate(j, scale, const)
-            guards.append(apply(fn, x, zero) if before else apply(fn, zero, x))
+        for g in operand.guards:
+            form = compared(g)
+            assert isinstance(g, Apply) and form is not None
+            left, right = (moved(form), zero) if moved(form) is not None else (zero, moved(form, -1))
+            assert left is not None and right is not None
+            guards.append(apply(g.fn, left, right))
         (expr,) = rebuild([operand.expr], rule)
         return expr, tuple(guards)
 
-    place = []
-    for key, j in keys.items():
-        if fixed[j] is None:
-            terms = Linear(-lows[j], {Axis(a): c for a, c in key})
-            place.append(terms.expr())
-    axes = frozenset(a for key, j in keys.items() if fixed[j] is None for a, _ in key)
-    copy = Operand(Read(SLOT + which, tuple(place), p.dtype), (), axes)
-    free = [j for j in range(len(keys)) if fixed[j] is None]
-    buffer = Buffer(p.dtype, tuple(extents[j] for j in free))
-    block = sum(steps[j] * s for j, s in zip(free, buffer.strides, strict=True))
+    free = [(key, j) for key, j in keys.items() if fixed[j] is None]
+    place = tuple(Linear(-lows[j], {Axis(a): c for a, c in key}).expr() for key, j in free)
+    copy = Operand(Read(SLOT + which, place, p.dtype), (), frozenset(a for key, _ in free for a, _ in key))
+    buffer = Buffer(p.dtype, tuple(extents[j] for _, j in free))
+    block = sum(steps[j] * s for (_, j), s in zip(free, buffer.strides, strict=True))
     return HaloCopy(tuple(fixed), tuple(extents), copied, copy, buffer, block)
 
 
@@ -231,30 +200,30 @@ def covers(s: OperandAccess, axis: int) -> bool:
 def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lanes: int, values: Mapping[int, Value]):
     """Writes the halo copy for the given values of the fixed axes; `to` has room for `lanes` elements more."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
-    # Vectors run over the last coordinates as far as they are one stretch of memory.
     expr, guards = w.copied()
-    groups = OperandAccess(None, [expr], guards, w.extents, memories).groups(free)
-    last = groups[-1].axes if groups else ()
-    s = OperandAccess(b, [expr], guards, w.extents, memories, last, lanes)
+    every = OperandAccess(b, [expr], guards, w.extents, memories)
+    # Vectors run over the last coordinates as far as they are one stretch of memory.
+    *_, last = [(), *(g.axes for g in every.groups(free))]
+    s, width = every.along(last, lanes), prod(w.extents[j] for j in last)
     rows = [j for j in free if j not in last]
-    width = prod(w.extents[j] for j in last)
+    outer, inner = rows[:-1], rows[-1:]
     fixed = [s.part_of((j,), values[f]) for j, f in enumerate(w.fixed) if f is not None]
 
-    def fill_row(row: Sequence[PartialAddress], at: Value) -> None:
+    def fill_row(plane: PartialAddress, number: Value, flat: Value, _: Any) -> Sequence[Value]:
+        row = [plane, s.part_of(inner, number), *fixed]
+        place = b.mul(flat, width)
+
         def vector(x: Value, count: int, _: Any = None) -> None:
             state = LaneCursor(s, x, None if count == lanes else width, lanes).bind(*row)
-            b.store(state.product(), to, b.add(at, x))  # lanes past a row are overwritten by the next one
+            b.store(state.product(), to, b.add(place, x))  # lanes past a row are overwritten by the next one
 
         if width < (UNROLLED + 1) * lanes:
             for x in range(0, width, lanes):  # masks of known columns are constants
                 vector(b.const(x), min(lanes, width - x))
         else:
             strips(b, 0, width, lanes, vector)
+        return ()
 
     # The last of the axes has a loop of its own, so that no row's place is found by a division.
-    outer, inner = rows[:-1], rows[-1:]
-    turns = prod(w.extents[j] for j in inner)
-    with b.loop(0, prod(w.extents[j] for j in outer)) as planes:
-        plane, base = s.part_of(outer, planes.var), b.mul(planes.var, turns * width)
-        with b.loop(0, turns) as loop:
-            fill_row([plane, s.part_of(inner, loop.var), *fixed], b.add(base, b.mul(loop.var, width)))
+    planes, turns = (prod(w.extents[j] for j in axes) for axes in (outer, inner))
+    sweep(b, [planes, turns], 0, planes * turns, (), lambda found: s.part_of(outer, found[0]), fill_row)

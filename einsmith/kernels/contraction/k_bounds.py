@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 
@@ -61,21 +61,15 @@ def emit_bounds(
         if not s.conds:
             continue
         ((form, fn, _),) = s.conds
-        fixed = s.part_of(p.batch, batch).sums.get(form, 0)
-        edge: Value | None = None
-        for x in points:
-            own = s.part_of(axes, x).sums.get(form)
-            total = b.add(b.add(s.forms[form].const, own or 0), fixed)
-            if t.sign > 0:  # v + r < 0
-                limit = b.sub(1 if fn == "le" else 0, total)
-            else:  # v - r < 0
-                limit = b.add(total, 1 if fn == "lt" else 0)
-            edge = limit if edge is None else b.op("max" if t.sign > 0 else "min", edge, limit)
-            if own is None:
-                break
-        assert edge is not None
+        fixed = s.part_of(p.batch, batch)
         low, high = out.get(t.axis, (b.const(0), b.const(p.extents[t.axis])))
-        out[t.axis] = (low, b.op("min", high, edge)) if t.sign > 0 else (b.op("max", low, edge), high)
+        rows = [s.place(form, fixed, s.part_of(axes, x)) for x in (points if t.axes & {*axes} else points[:1])]
+        if t.sign > 0:  # v + r < 0
+            ends = [b.sub(int(fn == "le"), v) for v in rows]
+            out[t.axis] = low, b.op("min", high, reduce(partial(b.op, "max"), ends))
+        else:  # v - r < 0
+            starts = [b.add(v, int(fn == "lt")) for v in rows]
+            out[t.axis] = b.op("max", low, reduce(partial(b.op, "min"), starts)), high
     return out
 
 

@@ -7,7 +7,7 @@ pack, the loops in blocked, what becomes of the sums in tile_epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -79,15 +79,15 @@ class Contraction(Pattern):
             return Configs((config,))
         every = {first: config}
 
-        def add(without: Collection[Problem]) -> None:
-            pieces = tuple(p for p in found if p not in every and p not in without)
+        def add(wanted: Iterable[Problem]) -> None:
+            pieces = tuple(p for p in wanted if p not in every)
             ranked = _ranked(kernel, pieces, target, config)
             every.update((p, c) for p, ((_, c),) in zip(pieces, ranked, strict=True))
 
-        add(pairs.companions(kernel, found, first, config, target))
+        add(found[second] for _, second in pairs.pairs(found))
         mates, joint = pairs.joined(kernel, found, every, target)
-        add(mates)
         every.update(mates)
+        add(found)
         return Configs(tuple(every[p] for p in found), joint)
 
     def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:

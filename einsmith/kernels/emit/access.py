@@ -9,13 +9,14 @@ the elements land in their lanes; every other element of a stretch by two loads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, NamedTuple
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
-from einsmith.kernels.emit.address import Affine, Memory, address, affine_of, compared
+from einsmith.kernels.emit.address import Affine, Memory, address, affine_of, compared, leaves
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import digits
 
@@ -129,8 +130,7 @@ class OperandAccess:
         key = tuple(lane_axes), lanes, tile
         out = self._along.get(key)
         if out is None:
-            out = self._along[key] = object.__new__(OperandAccess)
-            out.__dict__.update(self.__dict__)
+            out = self._along[key] = copy(self)
             out._lie(lane_axes, lanes, 0, tile)
         return out
 
@@ -142,7 +142,8 @@ class OperandAccess:
             self.generic.append(g)
             return
         assert isinstance(g, Apply)
-        low, high = self._range(form)
+        ends = [c * (self.extents[a] - 1) for a, c in form.coef.items()]
+        low, high = (form.const + sum(x for x in ends if sign * x > 0) for sign in (-1, 1))
         if not {"lt": high < 0, "le": high <= 0, "ne": low > 0 or high < 0, "eq": low == high == 0}[g.fn]:
             self.forms.append(form)
             self.conds.append((len(self.forms) - 1, g.fn, frozenset(form.coef)))
@@ -163,26 +164,14 @@ class OperandAccess:
                 if form is not None:
                     self.forms.append(form)
                     self.reads[e] = len(self.forms) - 1
-                    if self._in_bounds(e.index, buffer.shape):
+                    sizes = zip(e.index, buffer.shape, strict=True)
+                    if all(leaves(linear(i), self.extents, n) is False for i, n in sizes):
                         self.safe.add(e)
                     continue
                 self._gathered += 1
             if isinstance(e, Axis):
                 self.opaque.add(e.position)
             stack.extend(e.args)
-
-    def _in_bounds(self, index: Sequence[Expr], shape: Sequence[int]) -> bool:
-        for i, n in zip(index, shape, strict=True):
-            form = affine_of(linear(i), self.extents)
-            low, high = self._range(form) if form is not None else (-1, -1)
-            if low < 0 or high >= n:
-                return False
-        return True
-
-    def _range(self, form: Affine) -> tuple[int, int]:
-        """The least and the largest value of a form."""
-        ends = [c * (self.extents[a] - 1) for a, c in form.coef.items()]
-        return form.const + sum([x for x in ends if x < 0]), form.const + sum([x for x in ends if x > 0])
 
     def groups(self, axes: Sequence[int]) -> list[FusedAxes]:
         """The axes (outer first) merged as far as every form allows; those of one point are dropped."""

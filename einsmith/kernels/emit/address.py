@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from einsmith.dtypes import DType
+from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece
 from einsmith.loops.nest import Value, elem_of
@@ -92,3 +93,9 @@ def compared(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] =
     if not (isinstance(g, Apply) and g.fn in fns and g.args[0].dtype.is_int):
         return None
     return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)
+
+
+def leaves(flat: Linear, extents: Sequence[int], size: int) -> bool | None:
+    """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
+    low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
+    return None if low is None or high is None else low < 0 or -high >= size

@@ -16,16 +16,15 @@ from math import prod
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, below, postorder, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, outermost, size
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.emit.access import FusedAxes, fused
-from einsmith.kernels.emit.address import address
+from einsmith.kernels.emit.address import address, leaves
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
@@ -94,12 +93,6 @@ class Box:
     def every_flat(self) -> list[Linear]:
         """The offsets of all reads and stores."""
         return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]
-
-
-def leaves(flat: Linear, extents: Sequence[int], size: int) -> bool | None:
-    """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
-    low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-    return None if low is None or high is None else low < 0 or -high >= size
 
 
 @lru_cache(maxsize=4096)
@@ -199,17 +192,7 @@ def _placed_in(
 @lru_cache(maxsize=4096)
 def outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
     """The reads that stand in no other read's index."""
-    found: dict[Read, None] = {}
-    seen: set[Expr] = set()
-    todo = list(exprs)
-    while todo:
-        e = todo.pop()
-        if isinstance(e, Read):
-            found[e] = None
-        elif e not in seen:
-            seen.add(e)
-            todo += e.args
-    return tuple(found)
+    return tuple(outermost(exprs, Read))
 
 
 def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
@@ -220,13 +203,6 @@ def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
             return None
         out += linear(axes.get(atom.position, atom)) * c
     return out
-
-
-def _body(stage: Stage) -> Expr:
-    """The body of a pointwise stage."""
-    body = stage.template.parts[0].body
-    assert not isinstance(body, Reduce)
-    return body
 
 
 def placed(axis: int, offset: int, step: int, extent: int) -> Expr:
@@ -251,22 +227,16 @@ def _box(
     if combiner is not None and not prod(domain[rank:]):
         bodies = tuple(Const(identity(combiner, e.dtype), e.dtype) for e in bodies)
         domain, combiner = piece.extents, None
-    results = _result_slots([outputs, *(s.outputs for s in later)], len(buffers))
+    every = [outputs, *(s.outputs for s in later)]
+    results = _result_slots(every, len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
     place = {d: placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
     flat = [_flat(bodies, _slots(args, results, buffers), ones, domain)]
-    flat += [_flat((_body(s),), _slots(s.args, results, buffers), place, domain) for s in later]
-    stores = []
-    for slots, to_buffers in zip(results, [outputs, *(s.outputs for s in later)], strict=True):
-        for slot, buffer in zip(slots, to_buffers, strict=True):
-            if buffer is not None:
-                stores.append((slot, buffer, address([place[d] for d in range(rank)], buffers[buffer].strides)))
+    flat += [_flat(s.template.parts[0].bodies, _slots(s.args, results, buffers), place, domain) for s in later]
+    to_buffers = zip([s for members in results for s in members], [n for x in every for n in x], strict=True)
+    stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
     groups, to = _groups(domain, rank, flat, [index for _, _, index in stores])
-    moved = []
-    for slot, buffer, index in stores:
-        at = _at(index, to)
-        assert at is not None
-        moved.append((slot, buffer, at))
+    moved = [(slot, n, at) for slot, n, index in stores if (at := _at(index, to)) is not None]  # all are of axes alone
     first, *stages = (_placed_in(exprs, None, tuple(to.items())) for exprs in flat)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
@@ -329,7 +299,7 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
     along = Axis(axis)
     for f in flats:
         stride = abs(f.terms.get(along, 0))
-        inside = [a for a in f.terms if not isinstance(a, Axis) and _mentions(a, axis)]
+        inside = [a for a in f.terms if not isinstance(a, Axis) and axis in axes_of(a)]
         if inside:
             simple = all(_in_runs(a, f.terms[a], lanes) for a in inside)
             out += 2.5 if simple and stride <= 1 else GATHER * lanes
@@ -351,11 +321,9 @@ def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
     return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * int(e.args[1].value) >= lanes)
 
 
-def mentioned(flat: Linear) -> set[int]:
+def mentioned(flat: Linear) -> frozenset[int]:
     """The axes that an offset depends on."""
-    out = {a.position for a in flat.terms if isinstance(a, Axis)}
-    others = [a for a in flat.terms if not isinstance(a, Axis)]
-    return out | {e.position for e in postorder(others) if isinstance(e, Axis)} if others else out
+    return axes_of(*flat.terms)
 
 
 def may_turn(flats: Sequence[Linear], along: int | None, across: int) -> bool:
@@ -382,10 +350,6 @@ def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequen
         if leaves(flat, extents, box.sizes[e.slot]) is False:
             out.append(e)
     return out
-
-
-def _mentions(x: Expr, axis: int) -> bool:
-    return any(isinstance(e, Axis) and e.position == axis for e in postorder([x]))
 
 
 def filled(extent: int, lanes: int) -> float:

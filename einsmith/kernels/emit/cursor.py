@@ -4,6 +4,7 @@ expressions at them under their mask, and stores."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import reduce
 from math import prod
 
@@ -170,8 +171,7 @@ class LaneCursor(ExpressionEmitter):
 
     def bind(self, *parts: PartialAddress) -> LaneCursor:
         """With scalars added; guards that are decided now are emitted here."""
-        out = object.__new__(LaneCursor)
-        out.__dict__.update(self.__dict__)
+        out = copy(self)
         out.sums, out.opaque = dict(self.sums), dict(self.opaque)
         for part in parts:
             for i, v in part.sums.items():

@@ -1,13 +1,17 @@
-"""The loops around a kernel's boxes, and what a point of one stores: what the plain patterns share."""
+"""The loops around a kernel's boxes, between which points of an axis guards leave anything to do, and what a point of a
+box stores: what the plain patterns share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from math import prod
+from typing import NamedTuple
 
-from einsmith.expr.nodes import Read
-from einsmith.kernels.emit.address import Memory
+from einsmith.expr.analysis.ends import end_of, guards_around
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Expr, Read, axes_of, has_read, reads
+from einsmith.kernels.emit.address import Memory, leaves
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.loops.nest import Builder, Value
@@ -64,8 +68,7 @@ def store_point(em: VectorEmitter, box: Box, values: Mapping[int, Value]) -> Non
 
 def row_tasks(extents: Sequence[int], tasks: int) -> int:
     """How many tasks `tasks` come to when whole rows of the leading axes are dealt out in equal runs."""
-    rows = _leading(extents, tasks)[1]
-    return -(-rows // -(-rows // tasks))
+    return tile_count(_leading(extents, tasks)[1], tasks, 1)
 
 
 def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
@@ -85,12 +88,7 @@ def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: V
         k = 0
         if tasks > 1:
             k, count = _leading(extents, tasks)
-            chunk = -(-count // tasks)
-            lo = b.mul(task, chunk)
-            hi = b.add(lo, chunk)
-            if count % chunk:
-                hi = b.op("min", hi, count)
-            row = stack.enter_context(b.loop(lo, hi)).var
+            row = stack.enter_context(b.loop(*part_bounds(b, count, task, tasks))).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)
         for axis, n in zip(axes[k:], extents[k:], strict=True):
@@ -159,26 +157,23 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
             number = b.op("mod", task, tiles)
             task = b.op("floordiv", task, tiles)
         with rows(em, others, sizes, task, runs):
-            if axis is None:
-                emit([(Lanes(0, ()), None)], 0, 1)
-            elif row is None:
-                vector_tiles(em, box.extents[axis], unroll, lambda ramps: emit(ramps, 0, 1), number, tiles)
-            elif inside:
-                lo, hi = part_bounds(b, turns, number, tiles)
+            around = None if row is None or inside else em.position(row)
 
-                def walk(ramps: Ramps) -> None:
-                    with b.loop(lo, hi) as loop:
-                        blocks(b, loop.var, box.extents[row], height, lambda base, n: emit(ramps, base, n))
-
-                vector_tiles(em, box.extents[axis], unroll, walk)
-            else:
-                at = em.position(row)
-                assert isinstance(at, Value)
-
-                def around(ramps: Ramps) -> None:
+            def walk(ramps: Ramps) -> None:
+                if row is None:
+                    emit(ramps, 0, 1)
+                    return
+                with nullcontext() if around is not None else b.loop(*part_bounds(b, turns, number, tiles)) as loop:
+                    at = around if loop is None else loop.var
+                    assert isinstance(at, Value)
                     blocks(b, at, box.extents[row], height, lambda base, n: emit(ramps, base, n))
 
-                vector_tiles(em, box.extents[axis], unroll, around, number, tiles)
+            if axis is None:
+                walk([(Lanes(0, ()), None)])
+            elif inside and row is not None:
+                vector_tiles(em, box.extents[axis], unroll, walk)
+            else:
+                vector_tiles(em, box.extents[axis], unroll, walk, number, tiles)
     return runs * tiles * parts
 
 
@@ -193,3 +188,59 @@ def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: in
         em.bind(across, Lanes(base, tuple(range(n)), n))
         rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
     return transpose(em, rows)
+
+
+# ---------------------------------------------------------------------------------------------------------- bounds
+
+
+class Bounds(NamedTuple):
+    """Points of an axis outside of which a body does nothing: at least each of `low`, and below each of `high`, which
+    are expressions of other axes and of data. They alone are walked: `where(row[r] <= n and n < row[r+1], ..., 0)`
+    leaves a row of a sparse matrix of all that are stored."""
+
+    low: tuple[Expr, ...] = ()
+    high: tuple[Expr, ...] = ()
+
+    def without(self, axes: Collection[int | None]) -> Bounds:
+        """Those that depend on none of these axes."""
+        low, high = ([x for x in every if axes_of(x).isdisjoint(axes)] for every in self)
+        return Bounds(tuple(low), tuple(high))
+
+    def part(self, axis: int, extents: Sequence[int]) -> float:
+        """About what part of the axis is between them: of two ends that have one distance all over, as much as that;
+        between two ends that come from data as much as if these were those of neighbours, else half where there is an
+        end."""
+        ends = [x for x in (*self.low, *self.high) if axes_of(x) or has_read(x)]
+        spans = (linear(y) - linear(x) for x in self.low for y in self.high)
+        between = min((x.const for x in spans if not x.terms), default=None)
+        if between is not None:
+            return min(1.0, max(1, between) / max(1, extents[axis]))
+        if any(map(has_read, self.low)) and any(map(has_read, self.high)):
+            return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
+        return 0.5 if ends else 1.0
+
+    def walked(self, em: VectorEmitter, first: Value | int, end: Value | int) -> tuple[Value, Value]:
+        """From where to where points from `first` to `end` are between them, at what the other axes are bound to."""
+        b = em.b
+        em.mask = None
+        lo, hi = b.index(first), b.index(end)
+        for x in self.low:
+            lo = b.op("max", lo, b.cast(em.emit(x), "i64"))
+        for x in self.high:
+            hi = b.op("min", hi, b.cast(em.emit(x), "i64"))
+        return lo, hi
+
+
+def bounds_of(body: Expr, otherwise: float, axis: int, extents: Sequence[int], sizes: Sequence[int]) -> Bounds:
+    """What the guards around a body say of an axis, which does nothing where it is `otherwise`.
+
+    extents: of all axes; sizes: of the buffers that reads, which are flat, are of.
+    """
+    found = [end_of(c, axis) for c, alone in guards_around(body, otherwise) if alone or _stays(c, extents, sizes)]
+    ends = [x for x in found if x is not None]
+    return Bounds(tuple(x.at for x in ends if x.low), tuple(x.at for x in ends if not x.low))
+
+
+def _stays(c: Expr, extents: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether all that a condition reads is there wherever the axes stand."""
+    return all(leaves(linear(x.index[0]), extents, sizes[x.slot]) is False for x in reads(c) if x.index)

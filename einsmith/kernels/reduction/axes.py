@@ -11,7 +11,7 @@ from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Read, below
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.emit.ends import Bounds, bounds_of
+from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.reduction.skew import skewed
 from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel
@@ -86,7 +86,7 @@ def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=1024)
-def mentioned(box: Box) -> tuple[set[int], ...]:
+def mentioned(box: Box) -> tuple[frozenset[int], ...]:
     """The axes that the offset of each of the body's reads depends on."""
     return tuple(bx.mentioned(f) for f in box.flats)
 

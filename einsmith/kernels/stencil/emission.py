@@ -12,7 +12,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Const, Piece
-from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
+from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.stencil.loads import Place, Reader, factors
@@ -109,15 +109,12 @@ class StencilLowering:
         nothing = Operand(Const(0.0, s.dtype), (), frozenset())
         p = Problem(whole, s.dtype, (nothing, nothing), (), (), (), (), (), Const(0.0, s.dtype), ())
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
-        self.epi = Epilogue(b, kernel, p, axes, lanes)
+        count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
+        self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         parted = gathered(kernel, s, target) if pair is None else frozenset()
         self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
-        self.room: Value | None = None
-        if self.epi.results.size > REGISTER_EPILOGUE:
-            count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
-            self.room = b.alloc(self.elem, count * self.n)
         self.values: dict[int, Value] = {}
 
     def run(self, task: Value) -> None:
@@ -257,7 +254,7 @@ class StencilLowering:
             else:
                 self.lines.put(self.epi.values(states, place, row))
 
-        self.epi.rows(rows, self.room, finish)
+        self.epi.rows(rows, finish)
 
     # -- along the reduction
 

@@ -9,7 +9,7 @@ Such is the gradient of a segmented sum, and of the product of a sparse matrix, 
 a place that is in one segment, as all are where `row` is sorted, C has its number; one that is in none has nothing to
 sum, and one in several looks at all of them, as before. What is added are conditions that follow from those that there
 are, so that every term stays what it is, whatever `row` holds. C is a scatter whose loop over n has ends (see
-`kernels.emit.ends`): it takes as many steps as the segments have elements, and so does Z.
+`kernels.emit.loops`): it takes as many steps as the segments have elements, and so does Z.
 """
 
 from __future__ import annotations

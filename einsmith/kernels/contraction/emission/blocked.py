@@ -12,7 +12,6 @@ of the results, in parts; a tile of both has all of its lines' elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -58,10 +57,9 @@ class Blocked:
         k_lo = b.mul(split, g.k_max)
         k_hi = b.op("min", b.add(k_lo, g.k_max), g.K)
         a, right, out = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.after.epilogue.sampler))
-        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out)
-        t.companion = self.companion and self.companion.begin(task)
-        values = digits(b, batch, [p.extents[x] for x in p.batch])
-        t.fixed = dict(zip(p.batch, values, strict=True))
+        fixed = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
+        companion = None if self.companion is None else self.companion.begin(task)
+        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, fixed, companion)
         if not g.k_outer:
             for i, w, at in f.cuts:
                 self._move(t, i, w, at, tm if i == int(c.swap) else tn)

@@ -24,14 +24,14 @@ from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
 from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
-from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
+from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
-from einsmith.loops.walk import digits, part_bounds, part_range, strips
+from einsmith.loops.walk import digits, part_bounds, part_range, strips, tiles
 from einsmith.plan.kernel import Kernel
 
 
@@ -78,15 +78,14 @@ class DirectLowering(Operands):
             OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (*d.fused, d.vector), n) for o in p.operands
         ]
         self.moving = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
-        self.epilogue = Epilogue(b, kernel, p, axes, lanes)
+        size = d.vectors * prod(x for _, x in d.tile) * n
+        self.epilogue = Epilogue(b, kernel, p, axes, lanes, room=size)
         self.counts = {**dict((*d.tile, *d.unroll)), d.vector: n if self.in_k else d.vectors * n}
         self.inner = inner_axes(p, d)
         self.tiled = self.inner if self.in_k else [*self.inner, d.vector]
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, *d.fused, d.vector) and p.extents[a] > 1]
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
-        size = d.vectors * prod(x for _, x in d.tile) * n
         self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
-        self.rows = b.alloc(self.elem, size) if self.epilogue.results.size > REGISTER_EPILOGUE else None
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
         self.values: dict[int, Value] = {}
         self.part = self.split = b.const(0)
@@ -115,46 +114,34 @@ class DirectLowering(Operands):
     def _extent(self, axis: int) -> int:
         return self.p.count((*self.d.fused, axis)) if axis == self.d.vector else self.p.extents[axis]
 
-    def _along(self, axis: int, body: Callable[[int, list[Value]], Any], init: Sequence[Value] = ()) -> list[Value]:
-        """body(points, carried) for the strips of an axis, its first point in `values`."""
-        b, extent, size = self.b, self._extent(axis), self.counts.get(axis, 1)
-
-        def strip(at: Value, count: int, carried: list[Value]) -> list[Value]:
-            self.values[axis] = at
-            return body(count, carried)
-
-        if axis != self.cut:
-            return strips(b, 0, extent, size, strip, init)
-        lo, hi = part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, axis))
-        whole = extent // size * size
-        with b.loop(b.mul(lo, size), b.op("min", b.mul(hi, size), whole), size) as loop:
-            strip(loop.var, size, [])
-        if whole < extent:
-            with b.if_(b.op("eq", self.part, self.d.parts - 1)):
-                strip(b.const(whole), extent - whole, [])
-        return []
-
     def _boxes(
         self, axes: Sequence[int], body: Callable[[Box, list[Value]], Any], init: Sequence[Value] = ()
     ) -> list[Value]:
-        """body(box, carried) inside of loops over axes, in steps of what the box has of each."""
-        n, v = self.lanes, self.d.vector
+        """body(box, carried) inside of loops over axes, in steps of what the box has of each, the first of its points
+        in `values`."""
+        b, n, v = self.b, self.lanes, self.d.vector
 
-        def level(i: int, box: Box, carried: list[Value]) -> Any:
+        def level(i: int, box: Box, carried: Sequence[Value]) -> Any:
             if i == len(axes):
-                return body(box, carried)
-            a, extent = axes[i], self._extent(axes[i])
+                return body(box, list(carried))
+            a, extent, size = axes[i], self._extent(axes[i]), self.counts.get(axes[i], 1)
 
-            def strip(count: int, carried: list[Value]) -> Any:
+            def strip(at: Value, count: int, carried: list[Value]) -> Any:
+                self.values[a] = at
                 if a == v:
                     here = box._replace(vectors=-(-count // n), limit=extent if count % n else None)
                 else:
                     here = box._replace(points={**box.points, a: count}) if a in self.counts else box
                 return level(i + 1, here, carried)
 
-            return self._along(a, strip, carried)
+            if a != self.cut:
+                return strips(b, 0, extent, size, strip, carried)
+            many = tiles_along(self.p, self.d, a)
+            span = part_range(b, self.part, self.d.parts, many)
+            tiles(b, span, many, extent, 1, size, lambda number, count, _: strip(b.mul(number, size), count, []))
+            return []
 
-        return level(0, Box({}), list(init))
+        return level(0, Box({}), init)
 
     def _tiles(self, body: Callable[[Box], None]) -> None:
         self._boxes(self.tiled, lambda tile, _: body(tile))
@@ -184,15 +171,14 @@ class DirectLowering(Operands):
             return which, vector if self.moving[which] else 0, deltas, tuple(point.get(a, 0) for a in sorted(s.opaque))
 
         def value(point: dict[int, int], key: tuple) -> Value:
+            which, vector = key[:2]
+            s = self.samplers[which]
+            if (which, vector) not in states:
+                # Lanes past the end are not stored: sums over the lanes, and reads of others' memory, need the mask.
+                masked = self.moving[which] and (self.in_k or not covers(s, v))
+                limit = last.limit if vector == tile.vectors - 1 and masked else None
+                states[which, vector] = LaneCursor(s, b.add(start, vector * n), limit, n)
             if key not in done:
-                which, vector = key[:2]
-                s = self.samplers[which]
-                if (which, vector) not in states:
-                    # Lanes past the end are not stored: sums over the lanes, and reads of others' memory, need the
-                    # mask.
-                    masked = self.moving[which] and (self.in_k or not covers(s, v))
-                    limit = last.limit if vector == tile.vectors - 1 and masked else None
-                    states[which, vector] = LaneCursor(s, b.add(start, vector * n), limit, n)
                 done[key] = states[which, vector].bind(s.at(values, point)).product()
             return done[key]
 
@@ -232,16 +218,17 @@ class DirectLowering(Operands):
             ]
 
         def finish(number: int | Value, row: Sequence[Value]) -> None:
+            point = tile.point(b, number)
             if self.in_k:
                 row = [b.horizontal("add", x) for x in row]
             if self.d.split == 1:
-                self.epilogue.row(states, s.at(values, tile.point(b, number)), row)
+                self.epilogue.row(states, s.at(values, point), row)
                 return
-            place = values | {a: b.add(values[a], x) for a, x in tile.point(b, number).items()}
+            place = values | {a: b.add(values[a], x) for a, x in point.items()}
             at = (self._flat(axes, place) for axes in (self.p.batch, self.p.left, self.p.right))
             b.store(row[0], self.workspace, self.partials.place(b, self.split, *at))
 
-        self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], self.rows, finish)
+        self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], finish)
 
     def _flat(self, axes: Sequence[int], values: Mapping[int, Value]) -> Value:
         """The flattened point of some output axes."""

@@ -4,7 +4,7 @@ has bound, a `Tile` for where it is; and the loops over tiles, panels and blocks
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import DType
@@ -126,8 +126,8 @@ class Task:
     a: PartialAddress
     b: PartialAddress
     results: PartialAddress
-    fixed: dict[int, Value] = field(default_factory=dict)
-    companion: Task | None = None
+    fixed: dict[int, Value]
+    companion: Task | None
 
 
 class Strip(NamedTuple):

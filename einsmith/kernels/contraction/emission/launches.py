@@ -9,14 +9,18 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
-from einsmith.kernels.contraction.emission import pack, split_k
+from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.blocked import Blocked, Joint
 from einsmith.kernels.contraction.emission.direct import DirectLowering, partial_sums
+from einsmith.kernels.contraction.emission.frame import workspace
+from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
+from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.nest import Builder, Value
-from einsmith.loops.walk import digits, task_range
+from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.shuffle import tree
+from einsmith.loops.walk import digits, part_range, strips, task_range
 from einsmith.plan.kernel import Kernel
 
 
@@ -74,30 +78,25 @@ def lower(
 def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
     """Elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
     works: dict[str, _Work] = {}
-
-    def add(q: Problem, sums: PartialSums, m_axes: Sequence[int], n_axes: Sequence[int], row: int) -> None:
-        tasks = min(sums.batch * sums.rows, target.cores * 2)
-        works["add"] = _Work(tasks, partial(split_k.add, kernel, q, sums, m_axes, n_axes, row, base))
-
     if isinstance(c, Direct):
-        tasks = c.tasks * c.parts * c.split
+        sums, sides_of, row, finished = partial_sums(p, c, target.lanes(p.dtype.itemsize)), (p.left, p.right), 0, p
+        elements = sums.elements if c.split > 1 else 0
         works["multiply"] = _Work(
-            tasks, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
+            c.tasks * c.parts * c.split, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
         )
-        sums = partial_sums(p, c, target.lanes(p.dtype.itemsize))
-        if c.split > 1:
-            add(p, sums, p.left, p.right, 0)
-        return sums.elements if c.split > 1 else 0, works
-    g = Geometry(kernel, c, target, p)
-    once = fixed_sides(kernel, p, c.swap)
-    for label, fixed in (("pack_once", True), ("pack", False)):
-        chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
-        if tasks := sum(pack.shared_tasks(g, x) for x in chosen):
-            works[label] = _Work(tasks, partial(pack.pack_shared, g, base, chosen))
-    works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
+    else:
+        g = Geometry(kernel, c, target, p)
+        sums, sides_of, row, finished = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
+        elements, once = g.workspace_elements(), fixed_sides(kernel, p, c.swap)
+        for label, fixed in (("pack_once", True), ("pack", False)):
+            chosen = [x for name, x in (("a", g.a), ("b", g.b)) if (name in once) is fixed]
+            if tasks := sum(pack.shared_tasks(g, x) for x in chosen):
+                works[label] = _Work(tasks, partial(pack.pack_shared, g, base, chosen))
+        works["multiply"] = _Work(g.tasks, lambda b, _, task: Blocked(b, g, base).run(task))
     if c.split > 1:
-        add(g.p, g.partials, g.m_side.axes, g.n_side.axes, g.row)
-    return g.workspace_elements(), works
+        tasks = min(sums.batch * sums.rows, target.cores * 2)
+        works["add"] = _Work(tasks, partial(add_parts, kernel, finished, sums, *sides_of, row, base))
+    return elements, works
 
 
 def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: Value) -> None:
@@ -133,3 +132,48 @@ def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
         return ""
     fixed = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
     return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= fixed)
+
+
+def add_parts(
+    kernel: Kernel, p: Problem, sums: PartialSums, m_axes: Sequence[int], n_axes: Sequence[int], row: int, base: int,
+    b: Builder, tasks: int, task: Value,
+) -> None:
+    """One of so many tasks adds the partial sums of a range of rows, points of `m_axes`, in a fixed tree and finishes
+    them; row: of the innermost of `n_axes` in whole vectors, 0 where vectors cross it; base: bytes of the workspace
+    before this piece's part."""
+    n, elem = sums.lanes, elem_of(p.dtype)
+    sources = workspace(b, base, p.dtype.itemsize, elem)
+    epilogue = Epilogue(b, kernel, p, n_axes, n, row)
+    s = epilogue.sampler
+    with b.loop(*part_range(b, task, tasks, sums.batch * sums.rows)) as rows:
+        batch, m = digits(b, rows.var, (sums.batch, sums.rows))
+        part, fixed = s.part_of(m_axes, m), s.part_of(p.batch, batch)
+        first = b.add(b.mul(rows.var, sums.row), sums.base)
+
+        def vector(at: Value, count: int, _: Sequence[Value]) -> None:
+            x = _tree(b, sums, sources, elem, b.add(first, at))
+            limit = sums.columns if count < n else None
+            epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
+
+        strips(b, 0, sums.columns, n, vector)
+
+
+def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value) -> Value:
+    """The sum of all parts at an offset: eight interleaved running sums, then a tree of those."""
+    n, step, count = sums.lanes, sums.part, sums.parts
+
+    def load(i: Value | int) -> Value:
+        return b.load(workspace, b.add(at, b.mul(i, step)), elem, n)
+
+    width = min(8, count)
+    start = [load(i) for i in range(width)]
+    full = count // width * width
+    running: Sequence[Value] = start
+    if full > width:
+        with b.loop(width, full, step=width, init=start) as loop:
+            loop.next = [b.add(x, load(b.add(loop.var, i))) for i, x in enumerate(loop.carried)]
+        running = loop.results
+    out = list(running)
+    for i in range(full, count):
+        out[i - full] = b.add(out[i - full], load(i))
+    return tree(out, b.add)

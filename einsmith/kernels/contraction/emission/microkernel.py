@@ -59,19 +59,17 @@ class Microkernel:
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
                 digit, flat = (b.mul(v, together) for v in (digit, flat))
-            k = b.sub(flat, lo)
-            if points > 1:
-                assert right is not None
-                state = context[0].bind(a.part(groups[-1:], [digit]))
-                return self._shared_loads(state, groups[-1], steps[:mr], points, right, k, carried)
-            vectors = self._vectors(context[1], groups, digit, right, k, nv)
-            pointer, offsets = self._elements_of(context[0], groups, digit, left, k, steps, mr)
+            k, out = b.sub(flat, lo), list(carried)
+            vectors = [self._vectors(context[1], groups, digit, right, b.add(k, t), nv) for t in range(points)]
+            pointer, first, offsets = self._rows(context[0], groups, digit, left, k, steps[:mr], mr)
+            elements = [(b.add(first, x), uses) for x, uses in self._elements(groups[-1:], offsets, points)]
             for ask in asked:
-                ask(offsets[0], digit, flat, k)
-            out = []
-            for i in range(mr):
-                element = repeated(b, pointer, offsets[i], f.elem, c.depth, g.lanes)
-                out += [b.fma(element, vectors[v], carried[i * nv + v]) for v in range(nv)]
+                ask(first, digit, flat, k)
+            for place, uses in elements:
+                element = repeated(b, pointer, place, f.elem, c.depth, g.lanes)
+                for i, t in uses:
+                    at = slice(i * nv, i * nv + nv)
+                    out[at] = [b.fma(element, *x) for x in zip(vectors[t], out[at], strict=True)]
             return out
 
         unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
@@ -101,24 +99,23 @@ class Microkernel:
         at = b.mul(k, nv * n // f.g.c.depth)
         return [b.load(right, b.add(at, v * n), f.elem, n) for v in range(nv)]
 
-    def _elements_of(
+    def _rows(
         self, state: LaneCursor | None, groups: Sequence[FusedAxes], digit: Value, left: Value | None, k: Value,
         steps: Sequence[int], mr: int,
-    ) -> tuple[Value, list[Value]]:
-        """Where the rows of the M operand lie at a point of K."""
+    ) -> tuple[Value, Value, Sequence[int]]:
+        """Where the first row of the M operand lies at a point of K, and how far from it each row."""
         f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
         if left is None:
             assert state is not None
             read = next(iter(a.reads))
             here = state.bind(a.part(groups[-1:], [digit]))
-            pointer, base = a.memories[read.slot].pointer, here.offset(a.reads[read])
-            return pointer, [b.add(base, steps[i]) for i in range(mr)]
+            return a.memories[read.slot].pointer, here.offset(a.reads[read]), steps
         if g.a.along:
-            return left, [b.add(k, i * g.k_pad) for i in range(mr)]
+            return left, k, [i * g.k_pad for i in range(mr)]
         at = b.mul(k, mr)
         if g.c.a == "buffer":
             b.prefetch(left, b.add(at, AHEAD // g.item), f.elem)
-        return left, [b.add(at, i) for i in range(mr)]
+        return left, at, range(mr)
 
     def _unrolled(self, groups: Sequence[FusedAxes], steps: Sequence[int], mr: int, nv: int, points: int) -> int:
         """The extent of the innermost axis of K up to which it is unrolled."""
@@ -147,15 +144,18 @@ class Microkernel:
         a = self.f.a
         return a.forms[next(iter(a.reads.values()))].coef.get(group.inner, 0)
 
-    def _elements(self, group: FusedAxes, steps: Sequence[int], points: int) -> dict[int, list[tuple[int, int]]]:
-        """What rows of a tile read at so many points of an axis of K: the (row, point) that read each element, by its
-        distance from the first one, in the order of the points."""
-        step = self._step(group)
-        found: dict[int, list[tuple[int, int]]] = {}
-        for i, x in enumerate(steps):
+    def _elements(
+        self, axis: Sequence[FusedAxes], rows: Sequence[int], points: int
+    ) -> Sequence[tuple[int, list[tuple[int, int]]]]:
+        """What rows of a tile read, so far from the first one each, at so many points of an axis of K: of each element
+        the distance from the first one and the (row, point) that read it, in the order of the points."""
+        if points == 1:
+            return [(x, [(i, 0)]) for i, x in enumerate(rows)]
+        step, found = self._step(axis[0]), dict[int, list[tuple[int, int]]]()
+        for i, x in enumerate(rows):
             for t in range(points):
                 found.setdefault(x + step * t, []).append((i, t))
-        return dict(sorted(found.items(), reverse=step < 0))
+        return sorted(found.items(), reverse=step < 0)
 
     def _points_at_once(self, group: FusedAxes, steps: Sequence[int], nv: int) -> int:
         """Points of the innermost axis of K that a turn of the loop takes together, so that an element which rows of a
@@ -167,22 +167,6 @@ class Microkernel:
         free = g.target.tile_registers - sums - SHARED
         return max(d for d in range(1, max(1, min(free, most_unrolled(nv) // sums)) + 1)
                    if not any(x % d for x in (group.extent, g.kc, g.k_max)))
-
-    def _shared_loads(
-        self, state: LaneCursor, group: FusedAxes, steps: Sequence[int], points: int, right: Value, k: Value,
-        carried: Sequence[Value],
-    ) -> list[Value]:
-        """The sums of a tile of one vector after so many points of an axis of K, the first of which is `state`'s."""
-        f, b, a, n = self.f, self.f.b, self.f.a, self.f.g.lanes
-        ((read, form),) = a.reads.items()
-        pointer, base = a.memories[read.slot].pointer, state.offset(form)
-        vectors = [b.load(right, b.mul(b.add(k, t), n), f.elem, n) for t in range(points)]
-        out = list(carried)
-        for offset, uses in self._elements(group, steps, points).items():
-            x = b.splat(b.load(pointer, b.add(base, offset), f.elem), n)
-            for i, t in uses:
-                out[i] = b.fma(x, vectors[t], out[i])
-        return out
 
     # -- guards
 

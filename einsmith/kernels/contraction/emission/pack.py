@@ -4,13 +4,14 @@ a task or into the workspace, from where all tasks read them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from math import gcd, prod
 from typing import Any
 
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.shuffle import transpose
@@ -82,35 +83,31 @@ def _across(
         for v, (limit, count, column) in enumerate(ends)
     ]
     groups = s.groups(g.p.k)
+    cut = len(groups)
+    while cut and prod(x.extent for x in groups[cut:]) < g.tail:
+        cut -= 1
+    if x is g.a or not s.conds or not cut or prod(x.extent for x in groups[cut:]) != g.tail:
+        cut = len(groups)
+    groups, tail = groups[:cut], groups[cut:]
+    points = prod(x.extent for x in tail)
+    start, end = (b.op("floordiv", x, points) for x in (lo, hi))
+    with b.loop(0, points) if tail else nullcontext() as loop:  # masks are made once for all that stands before it
+        number = b.const(0) if loop is None else loop.var
+        part = s.part_of([a for x in tail for a in x.axes], number)
+        masked = [x.bind(part) for x in states]
 
-    def walk(
-        groups: list[FusedAxes], states: Sequence[LaneCursor], lo: Bound, hi: Bound, place: Callable[[Value], Value]
-    ) -> None:
         def outer(values: list[Value]) -> list[LaneCursor]:
             part = s.part(groups[:-1], values)
-            return [x.bind(part) for x in states]
+            return [x.bind(part) for x in masked]
 
         def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
             part = s.part(groups[-1:], [last])
-            at = b.mul(place(flat), width)
+            at = b.mul(b.add(b.mul(b.sub(flat, start), points), number), width)
             for v, state in enumerate(context):
                 b.store(state.bind(part).product(), to, b.add(at, v * n))
             return ()
 
-        sweep(b, [x.extent for x in groups], lo, hi, (), outer, inner)
-
-    cut = len(groups)
-    while cut and prod(x.extent for x in groups[cut:]) < g.tail:
-        cut -= 1
-    tail = groups[cut:]
-    if x is g.a or not s.conds or not cut or g.tail == 1 or prod(x.extent for x in tail) != g.tail:
-        walk(groups, states, lo, hi, lambda flat: b.sub(flat, lo))
-        return
-    start, end = (b.op("floordiv", x, g.tail) for x in (lo, hi))
-    with b.loop(0, g.tail) as loop:  # masks are made once for all that stands before the tail
-        part = s.part_of([a for x in tail for a in x.axes], loop.var)
-        masked = [x.bind(part) for x in states]
-        walk(groups[:cut], masked, start, end, lambda flat: b.add(b.mul(b.sub(flat, start), g.tail), loop.var))
+        sweep(b, [x.extent for x in groups], start, end, (), outer, inner)
 
 
 def _rows_along(

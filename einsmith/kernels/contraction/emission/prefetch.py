@@ -18,8 +18,8 @@ from einsmith.target.facts import LINE
 
 TILE_LINES = 2
 """Lines of the next tile up to which a point of K asks for them."""
-
-
+WORK = 16
+"""Multiply-adds of a point of K from which on a tile has room to ask for lines among them."""
 Ask = Callable[[Value, Value, Value, Value], None]
 """What a tile asks for at every point of K: ask(place, digit, point, k) starts loads, with the place of the first row
 of M, the point of the last group of K, the point of K, and how far it is into the block."""
@@ -27,40 +27,13 @@ of M, the point of the last group of K, the point of K, and how far it is into t
 
 def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
-    g, out = f.g, []
-    lines, in_a_row = _lines_ahead(g)
-    if lines:
-        out.append(_next_panel(f, t, x, lines, in_a_row))
-    if source_rows := _source_rows(g):
-        out.append(_next_source(f, t, x, source_rows))
-    if _rows_stream(g):
-        out += [_next_rows(f, t, x, steps[1] - steps[0])] if len(steps) > 1 else []
-    elif _gathers_rows(g) and g.k_groups:
-        out += _gathered(f, t, x, steps[: x.rows.size])
+    g, out = f.g, [*_next_panel(f, t, x), *_next_source(f, t, x)]
+    if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
+        if g.c.order == "n" and g.mt > 1 and _streams(g, g.m_side, g.M):
+            out += [_next_rows(f, t, x, steps[1] - steps[0])] if len(steps) > 1 else []
+        elif _gathers_rows(g) and g.k_groups:
+            out += _gathered(f, t, x, steps[: x.rows.size])
     return out
-
-
-def _lines_ahead(g: Geometry) -> tuple[int, int]:
-    """Lines of the next panel of N that each tile asks for at every point of K, and how many a row of it has."""
-    c = g.c
-    if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc:
-        return 0, 0
-    if 2 * g.kc * g.nr * g.item >= g.target.l2 * g.target.overheads.held:
-        return 0, 0
-    far = far_rows(address_steps(g, g.n_side), g.N * g.K, g.item, g.target.l2)
-    asks, m, n, mr, nv, tm = np.array([far, g.M, g.N, g.mr, c.nv, c.tm])
-    return int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm)), far
-
-
-def _source_rows(g: Geometry) -> int:
-    """Rows of the next panel's source that each tile of a block of K asks for: memory is then busy while tiles
-    multiply, and packing need not wait for it. Blocks lie within rows, but for a few."""
-    c, s = g.c, g.access(g.n_side)
-    if not (g.b.along and g.blocked and c.order == "n" and g.mr * c.nv >= 16 and _streams(g, g.n_side, g.N)):
-        return 0
-    if len(s.groups(g.n_side.axes)) > 1 or s.groups(g.p.k)[-1].extent < 2 * g.kc:
-        return 0
-    return ceil_div(min(g.nr, g.N), max(1, g.mt // c.tm))
 
 
 def _streams(g: Geometry, side: Side, points: int) -> bool:
@@ -71,35 +44,35 @@ def _streams(g: Geometry, side: Side, points: int) -> bool:
     return found.k == g.item and found.side >= APART and points * g.K * g.item > g.target.l2
 
 
-def _rows_stream(g: Geometry) -> bool:
-    """Whether rows of M are read in place and are such streams."""
-    c = g.c
-    return c.a == "inline" and c.order == "n" and g.mt > 1 and g.mr * c.nv >= 16 and _streams(g, g.m_side, g.M)
-
-
 def _gathers_rows(g: Geometry) -> bool:
-    """Whether rows of M are read in place, beyond the second levels, along several axes of K: what follows is near
-    nothing that hardware has seen."""
-    c = g.c
-    if c.a != "inline" or c.windows or not g.m_side.operand.plain or g.mr * c.nv < 16:
-        return False
+    """Whether rows of M lie beyond the second levels, along several axes of K: what follows is near nothing that
+    hardware has seen."""
     s = g.access(g.m_side)
+    if g.c.windows or not g.m_side.operand.plain or g.mt <= g.c.tm or len(s.groups(g.p.k)) <= 1:
+        return False
     (read,) = s.reads
-    far = s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
-    return far and g.mt > c.tm and len(s.groups(g.p.k)) > 1
+    return s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
 
 
-def _next_panel(f: Frame, t: Task, x: Tile, lines: int, in_a_row: int) -> Ask:
+def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
     """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
     every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
-    b, g, s = f.b, f.g, f.b_in
+    b, g, c, s = f.b, f.g, f.g.c, f.b_in
+    near = 2 * g.kc * g.nr * g.item < g.target.l2 * g.target.overheads.held
+    if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or not near:
+        return []
+    in_a_row = far_rows(address_steps(g, g.n_side), g.N * g.K, g.item, g.target.l2)
+    asks, m, n, mr, nv, tm = np.array([in_a_row, g.M, g.N, g.mr, c.nv, c.tm])
+    lines = int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm))
+    if not lines:
+        return []
     ((read, form),) = s.reads.items()
     # The last tiles ask, so that nothing waits in the second level for long.
     turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
     points = g.lanes // in_a_row  # of a line
     first = b.mul(turn, lines * points)
     (k,) = s.groups(g.p.k)
-    needed = b.op("lt", turn, -(-(in_a_row * g.c.nv + 1) // lines))
+    needed = b.op("lt", turn, -(-(in_a_row * c.nv + 1) // lines))
     apart = b.select(needed, s.forms[form].coef.get(k.inner, 0), 0)  # of lines along K
     n0 = b.mul(b.add(x.panel.number, 1), g.nr)
     places = []
@@ -112,13 +85,19 @@ def _next_panel(f: Frame, t: Task, x: Tile, lines: int, in_a_row: int) -> Ask:
         for place in places:
             b.prefetch(s.memories[read.slot].pointer, b.add(place, row), f.elem)
 
-    return ask
+    return [ask]
 
 
-def _next_source(f: Frame, t: Task, x: Tile, count: int) -> Ask:
+def _next_source(f: Frame, t: Task, x: Tile) -> list[Ask]:
     """A line of the rows along K that the panel in the next block of K is packed of, or the next panel in the first
-    one: of other rows of them in every tile."""
-    b, g, s = f.b, f.g, f.b_in
+    one: of other rows of them in every tile. Memory is then busy while tiles multiply, and packing need not wait for
+    it. Blocks lie within rows, but for a few."""
+    b, g, c, s = f.b, f.g, f.g.c, f.b_in
+    if not (g.b.along and g.blocked and c.order == "n" and g.mr * c.nv >= WORK and _streams(g, g.n_side, g.N)):
+        return []
+    if len(s.groups(g.n_side.axes)) > 1 or s.groups(g.p.k)[-1].extent < 2 * g.kc:
+        return []
+    count = ceil_div(min(g.nr, g.N), max(1, g.mt // c.tm))
     (form,) = s.reads.values()
     (rows,) = s.groups(g.n_side.axes)
     jn, last = x.panel.number, b.op("le", t.k_hi, x.hi)
@@ -128,7 +107,7 @@ def _next_source(f: Frame, t: Task, x: Tile, count: int) -> Ask:
     start = b.select(last, t.k_lo, x.hi)
     at = s.place(form, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
     apart = s.forms[form].coef.get(rows.inner, 0)
-    return lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), count, apart, k)
+    return [lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), count, apart, k)]
 
 
 def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:

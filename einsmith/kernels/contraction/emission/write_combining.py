@@ -196,14 +196,14 @@ class LineBuffer:
     def _vector(self, lanes: Vector, row: Value, place: Value) -> Value:
         """Of a unit that goes on past the panel, lanes that are not stored hold what lies behind the row; behind the
         last one are those that wait, which are as many at least."""
-        b, n = self.b, self.lanes
-        fixed = [self.constants.get(x[0], 0.0) if x is not None else 0.0 for x in lanes]
-        value = b.literal(fixed, self.f.elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], self.f.elem, n)
+        b, n, elem = self.b, self.lanes, self.f.elem
+        fixed = [0.0 if x is None else self.constants.get(x[0], 0.0) for x in lanes]
+        value = b.literal(fixed, elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], elem, n)
         for number, i in enumerate(self.live):
             points = [x[1] for x in lanes if x is not None and x[0] == i]
             if points:
                 where = b.add(self._place(row, number, min(points)), place)
-                loaded = b.load(self.scratch, where, self.f.elem, n)
+                loaded = b.load(self.scratch, where, elem, n)
                 chosen = [x[1] - min(points) if x is not None and x[0] == i else n + e for e, x in enumerate(lanes)]
                 value = b.shuffle(loaded, value, chosen)
         return value
