@@ -27,7 +27,7 @@ def divisors(n: int) -> tuple[int, ...]:
     return (*low, *(n // d for d in reversed(low) if d * d != n))
 
 
-def digits(b: Builder, flat: Value, extents: Sequence[int]) -> list[Value]:
+def digits(b: Builder, flat: Value, extents: Sequence[Bound]) -> list[Value]:
     """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
     out: list[Value] = []
     for n in reversed(extents[1:]):

@@ -10,7 +10,7 @@ from math import prod
 
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess, PartialAddress
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.expressions import ExpressionEmitter, Memo
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.shuffle import blocks
@@ -93,7 +93,7 @@ class LaneCursor(ExpressionEmitter):
                 self.lane_digits[inner.inner] = b.add(b.cast(scalar[-1], "i32"), lanes[inner.inner])
         else:
             used = {a for i in vectors for a in s.forms[i].coef} | s.opaque
-            lanes = self.lane_digits = self._digits(x, [g for g in groups if g.inner in used])
+            lanes = self.lane_digits = self._digits(x) if any(g.inner in used for g in groups) else {}
         for i in vectors:
             coef = s.forms[i].coef
             elem = _elem_of(sum(abs(coef.get(g.inner, 0)) * (n if within_row else g.extent) for g in groups))
@@ -103,18 +103,13 @@ class LaneCursor(ExpressionEmitter):
         if "runs" in self.kinds.values():
             self._make_runs(x, align)
 
-    def _digits(self, x: Value, need: Sequence[FusedAxes]) -> dict[int, Value]:
+    def _digits(self, x: Value) -> dict[int, Value]:
         """Where the lanes from point x on stand along groups, by inner axis."""
-        s, b, out = self.s, self.b, dict[int, Value]()
-        if not need:
-            return out
+        s, b = self.s, self.b
         elem = _elem_of(prod(s.lane_extents) + s.lanes)
         flat = b.add(b.cast(x, elem), b.iota(s.lanes, elem))
-        for g in reversed(s.lane_groups[1:]):
-            if g in need:
-                out[g.inner] = b.op("mod", flat, b.const(g.extent, elem))
-            flat = b.op("floordiv", flat, b.const(g.extent, elem))
-        return {s.lane_groups[0].inner: flat} | dict(reversed(out.items()))
+        found = digits(b, flat, [b.const(n, elem) for n in s.lane_extents])
+        return {g.inner: at for g, at in zip(s.lane_groups, found, strict=True)}
 
     def _tail(self, x: Value, limit: int | Value) -> Value:
         b, n = self.b, self.s.lanes

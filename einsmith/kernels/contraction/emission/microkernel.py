@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
-from einsmith.kernels.emit.access import FusedAxes, OperandAccess
+from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import digits, nest, sweep
@@ -48,31 +48,30 @@ class Microkernel:
             steps = row_offsets(a, g.m_side.axes, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
         asked = ahead.of_tile(f, t, x, steps)
-        points = self._points_at_once(groups[-1], steps[:mr], nv) if groups and not asked else 1
+        points = self._points_at_once(steps[:mr], nv) if groups and not asked else 1
         together = c.depth * points  # of K, in a turn of the loop
 
         def outer(values: list[Value]) -> Any:
-            part = a.part(groups[:-1], values) if a_tile is not None else None
-            here = a_tile and part and a_tile.bind(part)
+            here = None if a_tile is None else a_tile.bind(a.part(groups[:-1], values))
             return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand]
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
                 digit, flat = (b.mul(v, together) for v in (digit, flat))
             k, out = b.sub(flat, lo), list(carried)
-            vectors = [self._vectors(context[1], groups, digit, right, b.add(k, t), nv) for t in range(points)]
-            pointer, first, offsets = self._rows(context[0], groups, digit, left, k, steps[:mr], mr)
-            elements = [(b.add(first, x), uses) for x, uses in self._elements(groups[-1:], offsets, points)]
+            vectors = [self._vectors(context[1], digit, right, b.add(k, t), nv) for t in range(points)]
+            pointer, first, offsets = self._rows(context[0], digit, left, k, steps[:mr], mr)
+            elements = [(b.add(first, x), uses) for x, uses in self._elements(offsets, points)]
             for ask in asked:
                 ask(first, digit, flat, k)
             for place, uses in elements:
                 element = repeated(b, pointer, place, f.elem, c.depth, g.lanes)
                 for i, t in uses:
-                    at = slice(i * nv, i * nv + nv)
-                    out[at] = [b.fma(element, *x) for x in zip(vectors[t], out[at], strict=True)]
+                    row = slice(i * nv, i * nv + nv)
+                    out[row] = [b.fma(element, v, old) for v, old in zip(vectors[t], out[row], strict=True)]
             return out
 
-        unrolled = self._unrolled(groups, steps[:mr], mr, nv, points)
+        unrolled = self._unrolled(steps[:mr], mr, nv, points)
         if g.bounded:
             bounds = self._bounds(t, m0, mr, x.panel)
             box = [bounds.get(k.inner, (0, k.extent)) for k in groups]
@@ -88,27 +87,25 @@ class Microkernel:
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(
-        self, states: Sequence[LaneCursor], groups: Sequence[FusedAxes], digit: Value, right: Value | None, k: Value,
-        nv: int,
+        self, states: Sequence[LaneCursor], digit: Value, right: Value | None, k: Value, nv: int
     ) -> list[Value]:
         """The N operand at a point of K."""
         f, b, n = self.f, self.f.b, self.f.g.lanes
         if right is None:
-            part = f.b_in.part(groups[-1:], [digit])
+            part = f.b_in.part(f.g.k_groups[-1:], [digit])
             return [x.bind(part).product() for x in states]
         at = b.mul(k, nv * n // f.g.c.depth)
         return [b.load(right, b.add(at, v * n), f.elem, n) for v in range(nv)]
 
     def _rows(
-        self, state: LaneCursor | None, groups: Sequence[FusedAxes], digit: Value, left: Value | None, k: Value,
-        steps: Sequence[int], mr: int,
+        self, state: LaneCursor | None, digit: Value, left: Value | None, k: Value, steps: Sequence[int], mr: int
     ) -> tuple[Value, Value, Sequence[int]]:
         """Where the first row of the M operand lies at a point of K, and how far from it each row."""
         f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
         if left is None:
             assert state is not None
             read = next(iter(a.reads))
-            here = state.bind(a.part(groups[-1:], [digit]))
+            here = state.bind(a.part(g.k_groups[-1:], [digit]))
             return a.memories[read.slot].pointer, here.offset(a.reads[read]), steps
         if g.a.along:
             return left, k, [i * g.k_pad for i in range(mr)]
@@ -117,10 +114,10 @@ class Microkernel:
             b.prefetch(left, b.add(at, AHEAD // g.item), f.elem)
         return left, at, range(mr)
 
-    def _unrolled(self, groups: Sequence[FusedAxes], steps: Sequence[int], mr: int, nv: int, points: int) -> int:
+    def _unrolled(self, steps: Sequence[int], mr: int, nv: int, points: int) -> int:
         """The extent of the innermost axis of K up to which it is unrolled."""
         f, c = self.f, self.f.g.c
-        if c.a == "inline" and groups and self._meet(groups[-1], steps):
+        if c.a == "inline" and f.g.k_groups and self._meet(steps):
             return 0
         if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
             return 0  # loads of several points that wait for their shuffles would take registers from the sums
@@ -130,43 +127,41 @@ class Microkernel:
 
     # -- elements of M that rows of a tile share
 
-    def _meet(self, group: FusedAxes, steps: Sequence[int]) -> bool:
-        """Whether rows of a tile read the same element at different points of an axis of K: unrolled, the compiler
-        would load it once and keep it in place of a sum."""
-        step = self._step(group)
+    def _meet(self, steps: Sequence[int]) -> bool:
+        """Whether rows of a tile read the same element at different points of the innermost axis of K: unrolled, the
+        compiler would load it once and keep it in place of a sum."""
+        step, points = self._step(), self.f.g.k_groups[-1].extent
         if not step:
-            return group.extent > 1 or len({*steps}) < len(steps)
+            return points > 1 or len({*steps}) < len(steps)
         apart = (abs(x - y) for x, y in combinations(steps, 2))
-        return any(d % step == 0 and d // abs(step) < group.extent for d in apart)
+        return any(d % step == 0 and d // abs(step) < points for d in apart)
 
-    def _step(self, group: FusedAxes) -> int:
-        """Elements between what a row of a tile reads at a point of an axis of K and at the next."""
+    def _step(self) -> int:
+        """Elements between what a row of a tile reads at a point of the innermost axis of K and at the next."""
         a = self.f.a
-        return a.forms[next(iter(a.reads.values()))].coef.get(group.inner, 0)
+        return a.forms[next(iter(a.reads.values()))].coef.get(self.f.g.k_groups[-1].inner, 0)
 
-    def _elements(
-        self, axis: Sequence[FusedAxes], rows: Sequence[int], points: int
-    ) -> Sequence[tuple[int, list[tuple[int, int]]]]:
+    def _elements(self, rows: Sequence[int], points: int) -> Sequence[tuple[int, list[tuple[int, int]]]]:
         """What rows of a tile read, so far from the first one each, at so many points of an axis of K: of each element
         the distance from the first one and the (row, point) that read it, in the order of the points."""
         if points == 1:
             return [(x, [(i, 0)]) for i, x in enumerate(rows)]
-        step, found = self._step(axis[0]), dict[int, list[tuple[int, int]]]()
+        step, found = self._step(), dict[int, list[tuple[int, int]]]()
         for i, x in enumerate(rows):
             for t in range(points):
                 found.setdefault(x + step * t, []).append((i, t))
         return sorted(found.items(), reverse=step < 0)
 
-    def _points_at_once(self, group: FusedAxes, steps: Sequence[int], nv: int) -> int:
+    def _points_at_once(self, steps: Sequence[int], nv: int) -> int:
         """Points of the innermost axis of K that a turn of the loop takes together, so that an element which rows of a
         tile read at several of them is loaded once; as many as have registers for their vectors of N beside the sums,
         where blocks and parts of K are multiples. Tiles of several vectors load less than they multiply anyway."""
         g, c, sums = self.f.g, self.f.g.c, len(steps) * nv
-        if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(group, steps):
+        if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(steps):
             return 1
         free = g.target.tile_registers - sums - SHARED
         return max(d for d in range(1, max(1, min(free, most_unrolled(nv) // sums)) + 1)
-                   if not any(x % d for x in (group.extent, g.kc, g.k_max)))
+                   if not any(x % d for x in (g.k_groups[-1].extent, g.kc, g.k_max)))
 
     # -- guards
 

@@ -3,6 +3,7 @@ transposed first; in whole lines of results; or kept as partial sums, which anot
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import chain
 from math import gcd
 
@@ -78,15 +79,10 @@ class TileEpilogue:
 
     def finish(self, t: Task, x: Tile, rows: Rows) -> None:
         """What follows the sums of a tile, after the last block of K."""
-        if self.waiting is None:
-            self._finish(t, x, rows)
-            return
-        self.waiting.store(rows, x.number)
-        if x.last is None:
-            self._finish(t, x, None)
-        else:
-            with self.f.b.if_(x.last):
-                self._finish(t, x, None)
+        if self.waiting is not None:
+            self.waiting.store(rows, x.number)
+        with nullcontext() if x.last is None else self.f.b.if_(x.last):
+            self._finish(t, x, rows if self.waiting is None else None)
 
     def _finish(self, t: Task, x: Tile, rows: Rows | None) -> None:
         """The epilogue of the sums `rows`, or (None) of those that wait."""
