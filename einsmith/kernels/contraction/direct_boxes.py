@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
@@ -119,39 +119,34 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
     return out
 
 
-class _Shape(NamedTuple):
-    """A box that may be worth it: as in Direct, `box` being (tile, unroll, vectors), and `alone` the output axes that
-    may be outermost."""
-
-    vector: int
-    fused: tuple[int, ...]
-    box: Any
-    alone: tuple[int, ...]
-
-
-def _shapes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[_Shape]:
-    """Boxes with vectors along a batch axis, or along what few rows share; and for few results of a long K, of which
-    each has a vector of sums, with vectors along K."""
+def _boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[Direct]:
+    """Boxes that may be worth it, with their outermost axes: with vectors along a batch axis, or along what few rows
+    share; and for few results of a long K, of which each has a vector of sums, with vectors along K."""
     batch, left, right, k = p.sizes
     pairs, axes = _in_pairs(p), _vector_axes(p, samplers, lanes)
-    out: dict[_Shape, None] = {}
+    out: dict[Direct, None] = {}
+
+    def add(v: int, found: Any, alone: Sequence[int], others: tuple[int, ...] = ()) -> None:
+        if found:
+            tile, unroll, vectors = found
+            outer = tuple(a for a in alone if a != v and a not in dict(tile) and p.extents[a] > 1)
+            out[Direct(v, vectors, tile, unroll, outer, fused=others)] = None
+
     if batch > 1 or (min(left, right) <= FEW and pairs):
         few = min(p.left, p.right, key=p.count)
         ways = [((*p.left, *p.right), False), *[(few, True)] * (0 < len(few) and p.count(few) <= FEW), ((), False)]
-        alone = tuple(a for a in range(len(p.piece.extents)) if a not in pairs)
+        alone = [a for a in range(len(p.piece.extents)) if a not in pairs]
         for v in axes:
             if v in p.batch or min(left, right) <= FEW or (v in p.k and v in pairs):
                 for lone, whole in ways:
-                    if found := _search(p, samplers, v, lanes, target, lone, whole):
-                        out[_Shape(v, (), found, alone)] = None
+                    add(v, _search(p, samplers, v, lanes, target, lone, whole), alone)
     if left * right <= MAX_RESULTS and k >= LONG:
         rows = fused(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
         together = {g.inner: g.axes[:-1] for g in rows}
         for v in axes:
             if v in p.k[1:]:
                 others = together.get(v, ())
-                if found := _tile_of_sides(p, p.count((*others, v)), lanes, target):
-                    out[_Shape(v, others, found, p.batch)] = None
+                add(v, _tile_of_sides(p, p.count((*others, v)), lanes, target), p.batch, others)
     return list(out)
 
 
@@ -167,21 +162,18 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: 
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
     out: list[Direct] = []
-    for x in _shapes(p, scalar, lanes, target):
-        tile, unroll, vectors = x.box
-        outer = tuple(a for a in x.alone if a != x.vector and a not in dict(tile) and p.extents[a] > 1)
-        points, of_k = p.count(outer), x.vector in p.k
+    for box in _boxes(p, scalar, lanes, target):
+        points, of_k = p.count(box.outer), box.vector in p.k
         tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
-        d = Direct(x.vector, vectors, tile, unroll, outer, tasks=tasks)
         heads: list[tuple[int, ...]] = [()]
-        if len(p.k) > 1 and p.k[0] not in (x.vector, *_in_pairs(p), *dict(unroll)):
-            if waiting(p, d, lanes) * p.dtype.itemsize <= MAX_WAITING:
+        if len(p.k) > 1 and p.k[0] not in (box.vector, *_in_pairs(p), *dict(box.unroll)):
+            if waiting(p, box, lanes) * p.dtype.itemsize <= MAX_WAITING:
                 heads.append(p.k[:1])
         for head, which in product(heads, ((0,), (1,), ())):
             if any(p.operands[i].plain for i in which) or (head and not which and not of_k):
                 continue
             windows: Halos = tuple((i, "all") for i in which)
-            d = replace(d, k_outer=head, windows=windows, fused=() if which else x.fused)
+            d = replace(box, tasks=tasks, k_outer=head, windows=windows, fused=() if which else box.fused)
             if shaped(p, d) is None:
                 continue
             split = _parts_of_k(p, d, points, target.cores) if head and of_k else 1
