@@ -101,11 +101,9 @@ def _ends(
         assert form is not None
         v = np.array(form.const) + sum(c * digits[a] for a, c in form.coef.items() if a in digits)
         if t.sign > 0:
-            edge = (1 if g.fn == "le" else 0) - v
-            high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), edge)
+            high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), int(g.fn == "le") - v)
         else:
-            edge = v + 1 if g.fn == "lt" else v
-            low[t.axis] = np.maximum(low.get(t.axis, 0), edge)
+            low[t.axis] = np.maximum(low.get(t.axis, 0), v + int(g.fn == "lt"))
     none = np.array([[0]])
     return {k: (low.get(k, none), high.get(k, none + p.extents[k])) for k in {*low, *high}}
 

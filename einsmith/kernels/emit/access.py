@@ -194,10 +194,8 @@ class OperandAccess:
 
     def runs(self, align: int) -> int:
         """Rows of the innermost lane group that a vector may touch."""
-        return 1 if self.aligned_rows(align) else self._crossed(align)
-
-    def _crossed(self, align: int) -> int:
-        """The same of vectors that may cross the end of a row."""
+        if self.aligned_rows(align):
+            return 1
         e = self.lane_extents[-1]
         step = gcd(self.tile, self.lanes) if self.tile > self.lanes else self.tile or align
         start = e - gcd(step, e)
@@ -222,16 +220,11 @@ class OperandAccess:
 
     def load_cost(self, align: int) -> float:
         """Loads, in units of one vector load, that one vector takes, with its masks."""
-        cost = self.loads(align)
-        return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
-
-    def loads(self, align: int) -> float:
-        """The same without masks."""
-        cost, each = 0.0, {"uniform": 1.0, "gather": GATHER_COST}
+        cost, each = GATHER_COST * self._gathered, {"uniform": 1.0, "gather": GATHER_COST}
         for form in self.reads.values():
             kind = self.kind(form, align)
             cost += each[kind] if kind in each else self.runs(align) * self.row_cost(form)
-        return cost + GATHER_COST * self._gathered
+        return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
 
     def read_cycles(self, align: int) -> float:
         """Cycles that a vector takes from arithmetic beyond one load, its masks aside."""

@@ -66,11 +66,6 @@ def store_point(em: VectorEmitter, box: Box, values: Mapping[int, Value]) -> Non
         em.store(values[slot], em.memory(buffer), index)
 
 
-def row_tasks(extents: Sequence[int], tasks: int) -> int:
-    """How many tasks `tasks` come to when whole rows of the leading axes are dealt out in equal runs."""
-    return tile_count(_leading(extents, tasks)[1], tasks, 1)
-
-
 def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
     """How many leading axes are dealt out to tasks, and the product of their extents."""
     rows, k = 1, 0
@@ -142,7 +137,7 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
     count = prod(sizes)
     runs, tiles = min(count, tasks), 1
     if count >= tasks:
-        runs = row_tasks(sizes, tasks)
+        runs = tile_count(_leading(sizes, tasks)[1], tasks, 1)  # of whole rows, which are equal
     elif inside and row is not None:
         tiles = tile_count(turns, -(-tasks // count), 1)
     elif axis is not None:
