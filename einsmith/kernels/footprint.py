@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder, size
-from einsmith.kernels.emit.address import stored
+from einsmith.loops.address import stored
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 

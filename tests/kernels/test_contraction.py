@@ -29,7 +29,7 @@ from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.address import Memory
+from einsmith.loops.address import Memory
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native

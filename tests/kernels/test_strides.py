@@ -13,11 +13,11 @@ from einsmith import dtypes as dt
 from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Piece, Scatter, Template
 from einsmith.kernels import choose
-from einsmith.kernels.emit.address import Affine, address, affine_of, compared, stored
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.kernels.stencil.write_combining import gathered
+from einsmith.loops.address import Affine, address, affine_of, compared, stored
 from einsmith.loops.nest import show
 from einsmith.plan.kernel import Buffer, Kernel, Rows, row_major
 from einsmith.plan.serial import from_data, to_data

@@ -12,9 +12,9 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.loops.address import Memory, address
 from einsmith.loops.nest import Builder, show
 from einsmith.plan.kernel import Buffer
 from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub

@@ -26,9 +26,9 @@ from einsmith.kernels.composite.parts import Composite, CompositeConfig, PartCon
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
-from einsmith.kernels.emit.address import address
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.loops.address import address
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target

@@ -13,7 +13,7 @@ from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
+from einsmith.loops.address import Memory, arguments_of, memories_of
 from einsmith.loops.nest import Builder
 from einsmith.loops.walk import divisors
 from einsmith.plan.kernel import Kernel

@@ -13,9 +13,9 @@ from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
-from einsmith.kernels.emit.access import PAIR_COST, OperandAccess, fused
-from einsmith.kernels.emit.address import Memory
+from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.boxes import outer_reads
+from einsmith.loops.address import Memory, fused
 from einsmith.plan.kernel import Kernel
 
 MAX_AXES = 5

@@ -15,9 +15,9 @@ from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Problem, finished
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import COMPARISONS, memories_of, stored
 from einsmith.kernels.emit.boxes import placed
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.address import COMPARISONS, memories_of, stored
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE

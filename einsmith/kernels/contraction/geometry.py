@@ -18,8 +18,8 @@ from einsmith.kernels.contraction.emission.k_pack import fits
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.kernels.emit.access import FusedAxes, fused
 from einsmith.locks import cached_property
+from einsmith.loops.address import FusedAxes, fused
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import ceil_div
 from einsmith.plan.kernel import Kernel

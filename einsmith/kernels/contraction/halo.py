@@ -26,8 +26,8 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Affine, Memory, compared
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.address import Affine, Memory, compared
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import strips, sweep
 from einsmith.plan.kernel import Buffer

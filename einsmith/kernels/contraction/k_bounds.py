@@ -15,7 +15,7 @@ import numpy as np
 from einsmith.expr.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.address import Memory, compared
+from einsmith.loops.address import Memory, compared
 from einsmith.loops.nest import Builder, Value
 
 

@@ -29,8 +29,8 @@ from einsmith.expr.nodes import (
     reads,
 )
 from einsmith.expr.rewrite.rebuild import guarded, operands
-from einsmith.kernels.emit.address import Affine, affine_of
 from einsmith.locks import cached_property
+from einsmith.loops.address import Affine, affine_of
 from einsmith.passes.analysis.predicates import guarded_reads
 
 MAX_GROUPS = 6

@@ -8,15 +8,15 @@ the elements land in their lanes; every other element of a stretch by two loads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
-from einsmith.kernels.emit.address import Affine, Memory, address, affine_of, compared, leaves
+from einsmith.loops.address import Affine, FusedAxes, Memory, address, affine_of, compared, fused, leaves
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import digits
 
@@ -26,30 +26,6 @@ PAIR_COST = 3.0
 PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
 """Cycles that a vector takes from arithmetic for each of the rows that it touches, if these are several; as every other
 element of a row; and as elements that lie anywhere."""
-
-
-class FusedAxes(NamedTuple):
-    """Axes (outer first) that act as one of `extent` points: every form has one stride over them."""
-
-    axes: tuple[int, ...]
-    extent: int
-
-    @property
-    def inner(self) -> int:
-        return self.axes[-1]
-
-
-def fused(
-    axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]
-) -> list[FusedAxes]:
-    """Axes (outer first) merged with those inside of them as far as `evenly` allows; those of one point are dropped."""
-    out: list[FusedAxes] = []
-    for a in reversed([a for a in axes if extents[a] > 1]):
-        if out and evenly(a, out[-1]):
-            out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * extents[a])
-        else:
-            out.append(FusedAxes((a,), extents[a]))
-    return out[::-1]
 
 
 @dataclass

@@ -23,9 +23,8 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, a
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.kernels.emit.access import FusedAxes, fused
-from einsmith.kernels.emit.address import address, leaves
 from einsmith.locks import cached_property
+from einsmith.loops.address import FusedAxes, address, fused, leaves
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from einsmith.expr.analysis.ends import end_of, guards_around
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Expr, Read, axes_of, has_read, reads
-from einsmith.kernels.emit.address import Memory, leaves
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.loops.address import Memory, leaves
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.shuffle import transpose
 from einsmith.loops.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count

@@ -19,7 +19,7 @@ from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.analysis.ranges import leaves, wrapped
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
-from einsmith.kernels.emit.address import Memory, address
+from einsmith.loops.address import Memory, address
 from einsmith.loops.expressions import ExpressionEmitter, Memo
 from einsmith.loops.hoist import Hoisting
 from einsmith.loops.nest import Builder, Value

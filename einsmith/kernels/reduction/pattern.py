@@ -18,7 +18,6 @@ from einsmith.kernels import elementwise as pointwise
 from einsmith.kernels.elementwise import PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.emit.address import Memory, address
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.footprint import touched_bytes
@@ -34,6 +33,7 @@ from einsmith.kernels.reduction.axes import (
 from einsmith.kernels.reduction.cost import SPLITTABLE, Boxes, configs
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.kernels.reduction.windows_of_two import pairs_of
+from einsmith.loops.address import Memory, address
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, row_major
 from einsmith.target.facts import Target

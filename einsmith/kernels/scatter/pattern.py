@@ -16,9 +16,9 @@ from einsmith.expr.nodes import Axis, Const, Piece, Read, Scatter, Template
 from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.emit.address import address
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
+from einsmith.loops.address import address
 from einsmith.loops.nest import Builder
 from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel, Stage

@@ -14,9 +14,9 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of
 from einsmith.kernels.emit.vector import VectorEmitter
+from einsmith.loops.address import Memory
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import part_bounds
 from einsmith.plan.kernel import Kernel

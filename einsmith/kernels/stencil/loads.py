@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Expr, reads
-from einsmith.kernels.emit.address import arguments_of, memories_of
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, Factor, Phase, Span, Stencil, Term
+from einsmith.loops.address import arguments_of, memories_of
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel
 from einsmith.target.facts import LINE, Target

@@ -22,7 +22,7 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts
-from einsmith.kernels.emit.address import Affine, address, affine_of, compared
+from einsmith.loops.address import Affine, address, affine_of, compared
 from einsmith.plan.kernel import Kernel
 
 MAX_TERMS = 80

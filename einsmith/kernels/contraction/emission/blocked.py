@@ -22,8 +22,8 @@ from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.address import Memory
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import Bound, digits, part_range
 

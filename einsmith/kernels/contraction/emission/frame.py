@@ -12,8 +12,8 @@ from einsmith.kernels.contraction.config import sampler
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
-from einsmith.kernels.emit.address import Memory, arguments_of, memories_of
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.address import Memory, arguments_of, memories_of
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.loops.walk import Bound, Range, tiles
 from einsmith.plan.kernel import Kernel

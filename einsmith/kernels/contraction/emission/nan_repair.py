@@ -14,8 +14,8 @@ from einsmith.expr.analysis.bounds import prove
 from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.address import Memory
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.loops.address import Memory
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import sweep

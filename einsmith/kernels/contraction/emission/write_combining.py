@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.kernels.emit.address import Affine
+from einsmith.loops.address import Affine
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import ceil_div
 

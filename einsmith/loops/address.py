@@ -1,12 +1,12 @@
 """Where elements lie: an index becomes an address here and nowhere else, by the strides of the buffer.
 
 An address is a sum of coefficient * atom, in elements from where the buffer begins. Where all atoms are axes, it is an
-address form (`Affine`), as a linear guard is.
+address form (`Affine`), as a linear guard is. Axes over which all forms have one stride act as one (`FusedAxes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,3 +99,27 @@ def leaves(flat: Linear, extents: Sequence[int], size: int) -> bool | None:
     """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
     low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
     return None if low is None or high is None else low < 0 or -high >= size
+
+
+class FusedAxes(NamedTuple):
+    """Axes (outer first) that act as one of `extent` points: every form has one stride over them."""
+
+    axes: tuple[int, ...]
+    extent: int
+
+    @property
+    def inner(self) -> int:
+        return self.axes[-1]
+
+
+def fused(
+    axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]
+) -> list[FusedAxes]:
+    """Axes (outer first) merged with those inside of them as far as `evenly` allows; those of one point are dropped."""
+    out: list[FusedAxes] = []
+    for a in reversed([a for a in axes if extents[a] > 1]):
+        if out and evenly(a, out[-1]):
+            out[-1] = FusedAxes((a, *out[-1].axes), out[-1].extent * extents[a])
+        else:
+            out.append(FusedAxes((a,), extents[a]))
+    return out[::-1]
