@@ -13,7 +13,8 @@ from einsmith.kernels.genes import Space, space_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
-__all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe"]
+__all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe",
+           "in_turn"]  # fmt: skip
 
 
 @dataclass(frozen=True, init=False)
@@ -136,6 +137,12 @@ def cost_of(pattern: Pattern, kernel: Any, config: Any, target: Target) -> Cost:
             " Cost of finite seconds, none below 0, is needed"
         )
     return cost
+
+
+def in_turn(costs: Sequence[Cost]) -> Cost:
+    """Of parts that run one after the other: each takes the longer of its own arithmetic and memory."""
+    arithmetic = sum(max(c.arithmetic, c.memory) for c in costs)
+    return Cost(arithmetic, 0.0, sum(c.special for c in costs), sum(c.launch for c in costs))
 
 
 def describe(kernel: Any) -> str:

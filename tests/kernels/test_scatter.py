@@ -63,7 +63,8 @@ def test_short_last_axes_are_terms_of_a_point(rng, tokens, width, sides):
     kernel = kernel_of(Template((12, width), ((dt.i32, (tokens,)), (dt.f32, (tokens, width))), (s,)))
     loops, terms = terms_of(kernel)
     assert len(terms) == {(3,): 3, (2, 4): 8, (3, 3): 3}[sides]
-    assert not any(isinstance(e, Axis) and e.position >= loops for x in terms for e in postorder(x))
+    every = postorder([e for index, x in terms for e in (*index.terms, x)])
+    assert not any(isinstance(e, Axis) and e.position >= loops for e in every)
     where = rng.integers(0, 4, tokens).astype(np.int32)
     check(PATTERN, kernel, rng, inputs=[where])
     check(PATTERN, kernel, rng, inputs=[where], native=True)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern, in_turn
 from einsmith.loops.splice import moved
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
@@ -105,11 +105,7 @@ class Composite(Pattern):
 
 
 def _together(costs: Sequence[Cost]) -> Cost:
-    """Of parts that run one after the other: each takes the longer of its own arithmetic and memory."""
-    if len(costs) == 1:
-        return costs[0]
-    arithmetic = sum(max(c.arithmetic, c.memory) for c in costs)
-    return Cost(arithmetic, 0.0, sum(c.special for c in costs), sum(c.launch for c in costs))
+    return costs[0] if len(costs) == 1 else in_turn(costs)
 
 
 class Place(NamedTuple):

@@ -11,17 +11,17 @@ only where the target allows it (`Target.winograd`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, prod
+from typing import NamedTuple
 
 from einsmith import dtypes as dt
-from einsmith.dtypes import DType
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import prove
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.rewrite.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig, PartConfig, Place, Staged
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
@@ -30,7 +30,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Buffer, Kernel, Stage, row_major
 from einsmith.target.facts import Target
 
 M = 4
@@ -48,55 +48,42 @@ SLICES = 8
 """Most slices of the filters: each has launches of its own."""
 
 
-@dataclass(frozen=True)
-class _Window:
-    """One of the two windowed dimensions: `out` axis p and `tap` axis r of the piece; the image is read at
-    p + first + t for t = 0, 1, 2, which is tap r = t, or r = 2 - t where `turned`."""
+class _Window(NamedTuple):
+    """One of the two windowed dimensions: `out` axis p and `tap` axis r of the piece; dimension `dim` of the image is
+    read at p + r plus a constant, or, `turned`, at p - r."""
 
     out: int
     tap: int
     dim: int
-    first: int
     turned: bool
 
 
-@dataclass(frozen=True)
-class _Conv:
+class _Conv(NamedTuple):
     """What is convolved: the reads of image and weights, the two windows, and the piece's other axes: summed ones, the
     image's own, and the weights' own (filters)."""
 
     image: Read
     weights: Read
-    windows: tuple[_Window, _Window]
+    windows: tuple[_Window, ...]
     summed: tuple[int, ...]
     batch: tuple[int, ...]
     filters: tuple[int, ...]
     problem: Problem
 
-    @property
-    def dtype(self) -> DType:
-        return self.image.dtype
 
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """The kernels that a convolution is made of, and the tensors between them (T tiles of all images; channels C and
-    filters F filled up to whole vectors): `padded` [images, rows, columns, C], `taps` [C, 3, 3, F], transformed
-    `u` [points, C + 1, f], `v` [points, T + 1, C], `y` [points, T, f], and `tiled` [images, rows, columns, F]. One row
-    more, so that the places of a tile's points do not share cache sets. The filters are taken in `slices` of f, one
-    after the other, whose `u` stay in the caches until they are multiplied."""
+class _Parts(NamedTuple):
+    """The kernels that a convolution is made of. What passes between them lies in their last buffers (T tiles of all
+    images; channels C and filters F filled up to whole vectors): `image` pads it to [images, rows, columns, C],
+    `weights` makes taps [C, 3, 3, F] of them, `multiply` makes y [points, T, f] of the transformed v [points, T + 1, C]
+    and u [points, C + 1, f], and `result` takes [images, rows, columns, F]. One row more, so that the places of a
+    tile's points do not share cache sets. The filters are taken in `slices` of f, one after the other, whose u stay in
+    the caches until they are multiplied. tiles: of an image."""
 
     image: Kernel
     weights: Kernel
     multiply: Kernel
     result: Kernel
-    padded: Buffer
-    taps: Buffer
-    u: Buffer
-    v: Buffer
-    y: Buffer
-    tiled: Buffer
-    tiles: tuple[int, int]  # of an image
+    tiles: tuple[int, int]
     slices: int
 
 
@@ -132,8 +119,6 @@ class Winograd(Composite):
         return CompositeConfig(0, (image, weights, *products, result))
 
     def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
-        if not target.winograd:
-            return []
         p = _parts(kernel, target)
         return [self._config(p, target, c) for c in CONTRACTION.configs(p.multiply, target)[:2]]
 
@@ -150,31 +135,35 @@ class Winograd(Composite):
         image, weights, multiply, *_, result = self.lowered(kernel, config, target)
         out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         own = [Place(n) for n in range(len(kernel.buffers))]
-        padded, taps, u, v, y, tiled = (out.room(b.nbytes) for b in (p.padded, p.taps, p.u, p.v, p.y, p.tiled))
-        emit = _Emit(p, target)
-        out.add(weights, [*own, taps])
-        out.add(image, [*own, padded])
-        out.add(emit.images(), [padded, v])
+        buffers = [p.image.buffers[-1], p.weights.buffers[-1], *p.multiply.buffers, p.result.buffers[-1]]
+        padded, taps, v, u, y, tiled = buffers
+        at_padded, at_taps, at_v, at_u, at_y, at_tiled = (out.room(x.nbytes) for x in buffers)
+        out.add(weights, [*own, at_taps])
+        out.add(image, [*own, at_padded])
+        out.add(_transformed("images", B, padded, v, p.tiles, target), [at_padded, at_v])
         for n in range(p.slices):
-            out.add(emit.weights(n), [taps, u])
-            out.add(multiply, [v, u, y])
-            out.add(emit.results(n), [y, tiled])
-        out.add(result, [*own, tiled])
+            first = n * u.shape[-1]
+            out.add(_transformed("weights", G, taps, u, (1, 1), target, first), [at_taps, at_u])
+            out.add(multiply, [at_v, at_u, at_y])
+            out.add(_transformed("results", A, tiled, y, p.tiles, target, first, back=True), [at_y, at_tiled])
+        out.add(result, [*own, at_tiled])
         return out.lowered
 
 
 def _products(p: _Parts, target: Target) -> float:
     """Seconds of the products at the peak."""
     count = p.slices * sum(prod(x.extents) for x in problems(p.multiply.root) or ())
-    return count / (target.fma_per_second * 4 / p.u.dtype.itemsize) / target.cores
+    return count / (target.fma_per_second * 4 / p.multiply.buffers[0].dtype.itemsize) / target.cores
 
 
 def _transforms(p: _Parts, target: Target) -> float:
     """Seconds of the three transforms."""
-    lanes = target.lanes(p.u.dtype.itemsize)
-    vector = lanes / target.fma_per_second * (p.u.dtype.itemsize / 4)  # seconds of one vector instruction
+    v, u, y = p.multiply.buffers
+    lanes = target.lanes(u.dtype.itemsize)
+    vector = lanes / target.fma_per_second * (u.dtype.itemsize / 4)  # seconds of one vector instruction
     seconds = 0.0
-    for one, other, times in ((p.taps, p.u, p.slices), (p.padded, p.v, 1), (p.tiled, p.y, p.slices)):
+    for part, other, times in ((p.weights, u, p.slices), (p.image, v, 1), (p.result, y, p.slices)):
+        one = part.buffers[-1]
         vectors = max(one.size, times * other.size) / lanes
         moved = one.nbytes + times * other.nbytes
         arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
@@ -194,11 +183,8 @@ def _conv(kernel: Kernel) -> _Conv | None:
     found = problems(kernel.root)
     if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].beside:
         return None
-    for i in (0, 1):
-        c = _convolved(kernel, found[0], found[0].operands[i], found[0].operands[1 - i])
-        if c is not None:
-            return c
-    return None
+    (p,) = found
+    return _convolved(kernel, p, *p.operands) or _convolved(kernel, p, *reversed(p.operands))
 
 
 def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
@@ -211,13 +197,13 @@ def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | No
     rank = len(p.piece.extents)
     windows: list[_Window] = []
     plain: set[int] = set()
-    for d, (const, terms) in enumerate(of_x):
+    for d, (_, terms) in enumerate(of_x):
         outs, taps = [a for a in terms if a < rank], [a for a in terms if a >= rank]
         if len(outs) == len(taps) == 1 and p.extents[taps[0]] == 3:
             (out,), (tap,) = outs, taps
             if terms[out] != 1 or abs(terms[tap]) != 1:
                 return None
-            windows.append(_Window(out, tap, d, const + min(0, 2 * terms[tap]), terms[tap] < 0))
+            windows.append(_Window(out, tap, d, terms[tap] < 0))
         else:
             plain |= set(terms)
     used = {a for v in windows for a in (v.out, v.tap)}
@@ -230,25 +216,19 @@ def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | No
         return None
     if any((a in plain) == (a in of_weights) for a in outputs):
         return None
-    index = [x.expr.index[v.dim] for v in windows]
-    inside = _inside(index, _extents(kernel, x.expr, windows))
+    inside = _inside(kernel, x.expr, windows, {})
     known = obvious.given(inside)
     if not all(obvious.holds(g, p.extents, known) or prove(g, p.extents, inside) for g in x.guards):
         return None  # zero elsewhere than outside of the tensor
-    return _Conv(
-        x.expr, w.expr, (windows[0], windows[1]), summed,
-        tuple(a for a in outputs if a in plain), tuple(a for a in outputs if a in of_weights), p,
-    )
+    batch, filters = (tuple(a for a in outputs if (a in plain) is images) for images in (True, False))
+    return _Conv(x.expr, w.expr, tuple(windows), summed, batch, filters, p)
 
 
-def _extents(kernel: Kernel, image: Read, windows: Sequence[_Window]) -> list[int]:
-    return [kernel.root.params[image.slot][1][v.dim] for v in windows]
-
-
-def _inside(index: Sequence[Expr], extents: Sequence[int]) -> list[Expr]:
-    """That each index lies in 0 .. extent-1."""
+def _inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Mapping[int, Expr]) -> list[Expr]:
+    """That the image is read within its windowed dimensions, where axes stand at these places."""
     out: list[Expr] = []
-    for i, n in zip(index, extents, strict=True):
+    for w in windows:
+        i, n = substitute(image.index[w.dim], places), kernel.root.params[image.slot][1][w.dim]
         out += [apply("le", Const(0, i.dtype), i), apply("lt", i, Const(n, i.dtype))]
     return out
 
@@ -260,35 +240,33 @@ def _inside(index: Sequence[Expr], extents: Sequence[int]) -> list[Expr]:
 def _parts(kernel: Kernel, target: Target) -> _Parts:
     c = _conv(kernel)
     assert c is not None
-    p, lanes, root = c.problem, target.lanes(c.dtype.itemsize), kernel.stages[0]
-    own, last = kernel.buffers, len(kernel.buffers)
+    p, root, dtype = c.problem, kernel.stages[0], c.image.dtype
+    lanes = target.lanes(dtype.itemsize)
+    own, last, (first, second) = kernel.buffers, len(kernel.buffers), c.windows
 
     def whole(axes: Sequence[int]) -> int:
         return ceil(prod(p.extents[a] for a in axes) / lanes) * lanes
 
     channels, filters, images = whole(c.summed), whole(c.filters), prod(p.extents[a] for a in c.batch)
-    tiles = (ceil(p.extents[c.windows[0].out] / M), ceil(p.extents[c.windows[1].out] / M))
-    total, points = images * prod(tiles), (M + 2) ** 2
-    padded = Buffer(c.dtype, (images, tiles[0] * M + 2, tiles[1] * M + 2, channels))
-    taps = Buffer(c.dtype, (channels, 3, 3, filters))
-    slices = _slices(filters // lanes, points * channels * filters * c.dtype.itemsize, taps.nbytes, target)
-    u = Buffer(c.dtype, (points, channels + 1, filters // slices))
-    v = Buffer(c.dtype, (points, total + 1, channels))
-    y = Buffer(c.dtype, (points, total, filters // slices))
-    tiled = Buffer(c.dtype, (images, tiles[0] * M, tiles[1] * M, filters))
+    rows, columns = tiles = ceil(p.extents[first.out] / M), ceil(p.extents[second.out] / M)
+    total, points = images * rows * columns, (M + 2) ** 2
+    padded = Buffer(dtype, (images, rows * M + 2, columns * M + 2, channels))
+    taps = Buffer(dtype, (channels, 3, 3, filters))
+    slices = _slices(filters // lanes, points * channels * filters * dtype.itemsize, taps.nbytes, target)
+    u = Buffer(dtype, (points, channels + 1, filters // slices))
+    v = Buffer(dtype, (points, total + 1, channels))
+    y = Buffer(dtype, (points, total, filters // slices))
+    tiled = Buffer(dtype, (images, rows * M, columns * M, filters))
 
     def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: Buffer) -> Kernel:
-        body: Expr = substitute(read, places)
-        for g in guards:
-            body = apply("where", g, body, Const(0, c.dtype))
+        body = guarded(guards, substitute(read, places))
         return Kernel((Stage(template(to.shape, kernel.root.params, body), root.args, (last,)),), (*own, to))
 
     zero: dict[int, Expr] = {a: Const(0, dt.i32) for a in range(len(p.extents))}
     places = zero | _digits(Axis(0), c.batch, p) | _digits(Axis(3), c.summed, p)
     for d, w in enumerate(c.windows, start=1):  # the tap that the image is read at first, whatever its direction
         places |= {w.out: Axis(d), w.tap: Const(2 if w.turned else 0, dt.i32)}
-    index = [substitute(c.image.index[w.dim], places) for w in c.windows]
-    guards = _inside(index, _extents(kernel, c.image, c.windows)) + _below(Axis(3), c.summed, channels, p)
+    guards = [*_below(Axis(3), c.summed, channels, p), *_inside(kernel, c.image, c.windows, places)]
     image = copied(c.image, places, guards, padded)
     places = zero | _digits(Axis(0), c.summed, p) | _digits(Axis(3), c.filters, p)
     for d, w in enumerate(c.windows, start=1):
@@ -297,16 +275,16 @@ def _parts(kernel: Kernel, target: Target) -> _Parts:
     weights = copied(c.weights, places, guards, taps)
 
     at, row, column, k = (Axis(n) for n in range(4))
-    product = apply("mul", Read(0, (at, row, k), c.dtype), Read(1, (at, k, column), c.dtype))
+    product = apply("mul", Read(0, (at, row, k), dtype), Read(1, (at, k, column), dtype))
     t = template(y.shape, [(b.dtype, b.shape) for b in (v, u)], Reduce("sum", (channels,), (product,)))
     multiply = Kernel((Stage(t, (("buffer", 0), ("buffer", 1)), (2,)),), (v, u, y))
 
-    at_result = (_flat(c.batch, p), Axis(c.windows[0].out), Axis(c.windows[1].out), _flat(c.filters, p))
-    piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, Read(0, at_result, c.dtype))
-    t = Template(kernel.root.shape, ((c.dtype, tiled.shape),), (piece,))
+    at_result = (_flat(c.batch, p), Axis(first.out), Axis(second.out), _flat(c.filters, p))
+    piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, Read(0, at_result, dtype))
+    t = Template(kernel.root.shape, ((dtype, tiled.shape),), (piece,))
     stage = Stage(t, (("buffer", last),), root.outputs)
     result = Kernel((stage, *kernel.stages[1:]), (*own, tiled))
-    return _Parts(image, weights, multiply, result, padded, taps, u, v, y, tiled, tiles, slices)
+    return _Parts(image, weights, multiply, result, tiles, slices)
 
 
 def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
@@ -329,11 +307,7 @@ def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:
 
 
 def _flat(axes: Sequence[int], p: Problem) -> Expr:
-    total: Expr = Const(0, dt.i32)
-    for i, a in enumerate(axes):
-        step = apply("mul", total, Const(p.extents[a], dt.i32))
-        total = apply("add", step, Axis(a)) if i else Axis(a)
-    return total
+    return address([Axis(a) for a in axes], row_major(tuple(p.extents[a] for a in axes))).expr()
 
 
 def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Expr]:
@@ -344,89 +318,54 @@ def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Exp
 # ------------------------------------------------------------------------------------------------------- transforms
 
 
-class _Emit:
-    """The loops of the three transforms; lanes run along channels or filters, which are whole vectors."""
+def _transformed(
+    name: str, matrix: Sequence[Sequence[float]], pixels: Buffer, points: Buffer, tiles: tuple[int, int],
+    target: Target, first: int = 0, back: bool = False,
+) -> Lowered:  # fmt: skip
+    """matrix * x * transpose of matrix, of the square x of vectors that every tile is. `pixels` [images, rows, columns,
+    depth], from element `first` of the depth on, are buffer 0, and `points` [places in a square, tiles, depth] buffer
+    1; `back`: from points to pixels, which are buffer 1 then. The depth is whole vectors; a task is a row of tiles."""
+    b, n, lanes = Builder(name, 3), len(matrix[0]), target.lanes(points.dtype.itemsize)
+    rows, columns = tiles
+    extents = pixels.shape[0] * rows, columns, points.shape[-1]
+    em = VectorEmitter(b, extents, lanes)
+    row, column, depth = (linear(Axis(a)) for a in range(3))
+    image, place = (linear(apply(fn, Axis(0), Const(rows, dt.i32))) for fn in ("floordiv", "mod"))
+    pixel = address([image, place * M, column * M, depth + Linear(first)], pixels.strides)
+    point = address([Linear(), row * columns + column, depth], points.strides)
+    ends = [(pixel, pixels.strides[1:3]), (point, ((M + 2) * points.strides[0], points.strides[0]))]
+    (source, steps), (to, to_steps) = reversed(ends) if back else ends
+    em.bind(0, b.task)
+    with b.loop(0, extents[1]) as across:
+        em.bind(1, across.var)
+        with b.loop(0, extents[2], lanes) as inwards:
+            em.bind(2, inwards.var)
+            at, into = em.shared(source), em.shared(to)
+            places = [[b.add(at, i * steps[0] + j * steps[1]) for j in range(n)] for i in range(n)]
+            square = [[b.load(b.buffers[0], x, elem_of(points.dtype), lanes) for x in line] for line in places]
+            for i, made in enumerate(_on_both_sides(b, matrix, square)):
+                for j, x in enumerate(made):
+                    b.store(x, b.buffers[1], b.add(into, i * to_steps[0] + j * to_steps[1]))
+    return Lowered([Launch(b.finish(), extents[0])])
 
-    def __init__(self, parts: _Parts, target: Target):
-        self.parts = parts
-        self.elem = elem_of(parts.u.dtype)
-        self.lanes = target.lanes(parts.u.dtype.itemsize)
 
-    def weights(self, number: int) -> Lowered:
-        """U[a,b,c,f] = sum over the taps of G[a,r] G[b,s] W[c,r,s,f], of a slice of the filters; a task is a channel.
-        """
-        taps, u = self.parts.taps, self.parts.u
-        channel, f = Axis(0), linear(Axis(2))
-        at = address([channel, Linear(), Linear(), f + Linear(number * u.shape[-1])], taps.strides)
-        to = address([Linear(), channel, f], u.strides)
-        return self._transform("weights", G, (taps.shape[0], 1, u.shape[-1]), at, taps.strides[1:3], to,
-                               ((M + 2) * u.strides[0], u.strides[0]))  # fmt: skip
+def _on_both_sides(b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
+    """matrix * x * transpose of matrix."""
+    columns = [[_dot(b, row, column) for row in matrix] for column in zip(*x, strict=True)]
+    return [[_dot(b, row, line) for row in matrix] for line in zip(*columns, strict=True)]
 
-    def images(self) -> Lowered:
-        """V[a,b,t,c] = sum over tile t of B'[a,i] B'[b,j] X[i,j,c]; a task is a row of tiles."""
-        v, padded = self.parts.v, self.parts.padded
-        tile, pixel = self._tile(v), self._pixel(padded, 0)
-        return self._transform("images", B, self._tiles(v), pixel, padded.strides[1:3], *tile)
 
-    def results(self, number: int) -> Lowered:
-        """out[p,q,f] of tile t = sum over the points of A'[p,a] A'[q,b] Y[a,b,t,f], of a slice of the filters."""
-        y, tiled = self.parts.y, self.parts.tiled
-        pixel = self._pixel(tiled, number * y.shape[-1])
-        return self._transform("results", A, self._tiles(y), *self._tile(y), pixel, tiled.strides[1:3])
-
-    def _tiles(self, transformed: Buffer) -> tuple[int, int, int]:
-        """Rows of tiles of all images, tiles of a row, and elements of each of the points."""
-        return self.parts.y.shape[1] // self.parts.tiles[1], self.parts.tiles[1], transformed.shape[-1]
-
-    def _tile(self, transformed: Buffer) -> tuple[Linear, tuple[int, int]]:
-        """The address of a tile's first point, and the steps to the next row and column of points."""
-        number = linear(Axis(0)) * self.parts.tiles[1] + linear(Axis(1))
-        point = transformed.strides[0]
-        return address([Linear(), number, Axis(2)], transformed.strides), ((M + 2) * point, point)
-
-    def _pixel(self, pixels: Buffer, start: int) -> Linear:
-        """The address of a tile's first pixel, from element `start` of its depth on."""
-        rows = Const(self.parts.tiles[0], dt.i32)
-        image, row = (linear(apply(fn, Axis(0), rows)) for fn in ("floordiv", "mod"))
-        place = [image, row * M, linear(Axis(1)) * M, linear(Axis(2)) + Linear(start)]
-        return address(place, pixels.strides)
-
-    def _transform(
-        self, name: str, matrix: Sequence[Sequence[float]], extents: tuple[int, int, int], source: Linear,
-        steps: Sequence[int], to: Linear, to_steps: Sequence[int],
-    ) -> Lowered:  # fmt: skip
-        """matrix * x * transpose of matrix, of a square x of vectors of buffer 0, into buffer 1, for every task (axis
-        0), column (1) and vector of the depth (2). source, to: addresses; steps: between rows and between columns."""
-        b, n = Builder(name, 3), len(matrix[0])
-        em = VectorEmitter(b, extents, self.lanes)
-        em.bind(0, b.task)
-        with b.loop(0, extents[1]) as column:
-            em.bind(1, column.var)
-            with b.loop(0, extents[2], self.lanes) as depth:
-                em.bind(2, depth.var)
-                at, into = em.shared(source), em.shared(to)
-                places = [[b.add(at, i * steps[0] + j * steps[1]) for j in range(n)] for i in range(n)]
-                square = [[b.load(b.buffers[0], x, self.elem, self.lanes) for x in row] for row in places]
-                for i, made in enumerate(self._both(b, matrix, square)):
-                    for j, x in enumerate(made):
-                        b.store(x, b.buffers[1], b.add(into, i * to_steps[0] + j * to_steps[1]))
-        return Lowered([Launch(b.finish(), extents[0])])
-
-    def _both(self, b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
-        """matrix * x * transpose of matrix."""
-        columns = [[self._dot(b, row, column) for row in matrix] for column in zip(*x, strict=True)]
-        return [[self._dot(b, row, line) for row in matrix] for line in zip(*columns, strict=True)]
-
-    def _dot(self, b: Builder, row: Sequence[float], x: Sequence[Value]) -> Value:
-        total: Value | None = None
-        for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # no negation where some sign is plus
-            if k == 0:
-                continue
-            if total is None:
-                total = v if k == 1 else b.mul(v, b.const(k, self.elem, self.lanes))
-            elif abs(k) == 1:
-                total = b.op("add" if k == 1 else "sub", total, v)
-            else:
-                total = b.fma(v, b.const(k, self.elem, self.lanes), total)
-        assert total is not None
-        return total
+def _dot(b: Builder, row: Sequence[float], x: Sequence[Value]) -> Value:
+    total: Value | None = None
+    for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # no negation where some sign is plus
+        if k == 0:
+            continue
+        factor = b.const(k, v.type.elem, v.type.lanes)
+        if total is None:
+            total = v if k == 1 else b.mul(v, factor)
+        elif abs(k) == 1:
+            total = b.op("add" if k == 1 else "sub", total, v)
+        else:
+            total = b.fma(v, factor, total)
+    assert total is not None
+    return total

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Read, below
+from einsmith.kernels.elementwise import vector_axis
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.reduction.skew import skewed
+from einsmith.kernels.reduction.windows_of_two import pairs_of
+from einsmith.locks import cached_property
 from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel
 
@@ -20,8 +24,6 @@ MAX_WINDOW = 16
 """Innermost reduction axes are unrolled up to this many points."""
 MAX_UNROLLED = 400
 """Instructions that unrolling may make."""
-
-
 LONG = 2 * MAX_WINDOW
 """Points of a reduction axis from which on what a guard leaves of it is walked alone."""
 
@@ -47,6 +49,10 @@ def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
     return tuple(skewed(box) for box in bx.boxes(kernel))
 
 
+def reduced_axes(box: Box) -> range:
+    return range(box.rank, box.rank + len(box.reduce))
+
+
 @lru_cache(maxsize=1024)
 def bounds(box: Box, axis: int) -> Bounds:
     """What the guards around all bodies say of one of its long reduction axes."""
@@ -56,27 +62,6 @@ def bounds(box: Box, axis: int) -> Bounds:
     found = [bounds_of(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
     low, high = (tuple(x for x in every[0] if all(x in y for y in every)) for every in zip(*found, strict=True))
     return Bounds(low, high)
-
-
-def bounded(box: Box) -> bool:
-    """Whether any reduction axis has bounds."""
-    return any(any(bounds(box, a)) for a in range(box.rank, box.rank + len(box.reduce)))
-
-
-def bounds_within(box: Box, axis: int, config: ReductionConfig) -> Bounds:
-    """Those bounds that are known where a configuration walks along the axis, the same for all that it computes at
-    once: of output axes other than the lanes' and a tile's, and of reduction axes outside, which are all for lanes."""
-    lanes = lanes_axis(box, config)
-    apart = {lanes, tile_axis(box, lanes, config)}
-    if axis != lanes:
-        apart |= set(range(axis + 1, box.rank + len(box.reduce)))
-    return bounds(box, axis).without(apart)
-
-
-@lru_cache(maxsize=4096)
-def part_within(box: Box, axis: int, config: ReductionConfig) -> float:
-    """About what part of a reduction axis is walked."""
-    return bounds_within(box, axis, config).part(axis, box.extents + box.reduce)
 
 
 @lru_cache(maxsize=8192)
@@ -94,10 +79,9 @@ def mentioned(box: Box) -> tuple[frozenset[int], ...]:
 @lru_cache(maxsize=4096)
 def row_axis(box: Box, lanes: int) -> int | None:
     """The reduction axis whose accesses cost least along the lanes. An arg-reduction takes only the last one."""
-    last = box.rank + len(box.reduce) - 1
-    axes = range(box.rank, last + 1)
+    axes = reduced_axes(box)
     if box.combiner is not None and box.combiner.startswith("arg"):
-        axes = range(max(box.rank, last), last + 1)
+        axes = axes[-1:]
 
     def cost(a: int) -> tuple[float, int]:
         return (sum(_accesses(box, a, lanes)) + 1) / bx.filled(box.reduce[a - box.rank], lanes), -a
@@ -117,121 +101,170 @@ def column_axis(box: Box, lanes: int) -> int | None:
     return min(range(box.rank), key=cost, default=None)
 
 
-def lanes_axis(box: Box, config: ReductionConfig) -> int | None:
-    """The axis along the lanes; None: there is none."""
-    if not config.lanes:
-        return None
-    row = row_axis(box, config.lanes) if config.mode == "row" else None
-    if row is not None:
-        return row
-    if config.rows == 1 or config.turn or not box.reduce:
-        return column_axis(box, config.lanes)
-    return _tiled_axis(box, config.lanes, config.unroll, config.rows)
-
-
-@lru_cache(maxsize=4096)
-def _tiled_axis(box: Box, lanes: int, unroll: int, rows: int) -> int | None:
-    """`lanes_axis` of a register tile."""
-
-    def cost(a: int) -> tuple[float, int]:
-        tile = _tile_axis(box, a, lanes, unroll, rows)
-        if tile is None:
-            return float("inf"), -a
-        each = box.reduced * _tile_cost(box, a, tile, lanes, unroll, rows)
-        return (each + bx.access_cost(box.epilogue_flats, a, lanes)) / bx.filled(box.extents[a], lanes), -a
-
-    return min(range(box.rank), key=cost, default=None)
-
-
-def split_axis(box: Box, axis: int | None) -> int | None:
-    """The reduction axis that is cut into parts: the longest; the lanes' own only where it is by far the longest."""
-    axes = range(box.rank, box.rank + len(box.reduce))
-    return max(axes, key=lambda a: (box.reduce[a - box.rank] / (64 if a == axis else 1), -a), default=None)
-
-
-def _shared(
-    box: Box, axis: int, row: int, lanes: int, unroll: int, rows: int, left_out: Sequence[Linear] = ()
-) -> float:
-    """About how many instructions the body's accesses take for each vector of a register tile: what does not vary
-    along the rows is loaded once for all of them, what does not vary along the lanes once for all vectors of a row."""
-    out = 0.0
-    for f, each, inside in zip(box.flats, _accesses(box, axis, lanes), mentioned(box), strict=True):
-        if left_out and f in left_out:
-            continue
-        if row not in inside:
-            each /= rows
-        elif axis not in inside:
-            each = 1.0 / unroll
-        out += each
-    return out
-
-
-def turned_reads(box: Box, axis: int | None, config: ReductionConfig) -> Sequence[Read]:
-    """The reads of the body that are loaded as square tiles; the rows of a register tile share them."""
-    if not config.turn or config.splits > 1 or axis is None or axis >= box.rank or not box.reduce:
-        return []
-    found = bx.turned(box, box.bodies, axis, box.rank + len(box.reduce) - 1)
-    row = tile_axis(box, axis, config)
-    return found if len(found) <= 2 and all(row not in bx.mentioned(linear(r.index[0])) for r in found) else []
-
-
-def body_access(box: Box, axis: int, row: int | None, config: ReductionConfig) -> float:
-    """About how many instructions the body's accesses take for each vector of operations."""
-    reads = [linear(r.index[0]) for r in turned_reads(box, axis, config)]
-    tiles = float(len(reads)) * (1 + 2 * (config.lanes.bit_length() - 1))
-    tiles /= bx.filled(box.reduce[-1], config.lanes) if reads else 1.0
-    if row is None:
-        each = zip(box.flats, _accesses(box, axis, config.lanes), strict=True)
-        return sum(c for f, c in each if not (reads and f in reads)) + tiles
-    rows = min(config.rows, box.extents[row])
-    return _shared(box, axis, row, config.lanes, config.unroll, rows, reads) + tiles / rows
-
-
-def tile_axis(box: Box, axis: int | None, config: ReductionConfig) -> int | None:
-    """The output axis of a register tile's rows: the one along which the accesses are shared most; None: no tile."""
-    return _tile_axis(box, axis, config.lanes, config.unroll, config.rows)
-
-
-@lru_cache(maxsize=4096)
-def _tile_axis(box: Box, axis: int | None, lanes: int, unroll: int, rows: int) -> int | None:
-    if rows == 1 or axis is None or axis >= box.rank or not box.reduce:
-        return None
-    axes = [a for a in range(box.rank) if a != axis and box.extents[a] > 1]
-    return min(axes, key=lambda a: (_tile_cost(box, axis, a, lanes, unroll, rows), -a), default=None)
-
-
-def _tile_cost(box: Box, axis: int, row: int, lanes: int, unroll: int, rows: int) -> float:
-    """About how many instructions a vector of operations takes in a register tile, beside the operations."""
-    shared = _shared(box, axis, row, lanes, unroll, min(rows, box.extents[row]))
-    return (shared + 1) / bx.filled(box.extents[row], rows)
-
-
-@lru_cache(maxsize=1024)
-def body_nodes(box: Box) -> int:
-    return len(below(box.bodies))
-
-
-def window(box: Box, axis: int | None, cut: int | None, copies: int = 1) -> int:
-    """How many of the innermost reduction axes (other than the lanes') are unrolled; `copies`: of each point."""
-    count = copies * max(1, body_nodes(box))
-    limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // count))
-    loops = [a for a in range(box.rank, box.rank + len(box.reduce)) if a != axis]
-    k, points = 0, 1
-    while k < len(loops) and loops[-1 - k] != cut:
-        points *= box.reduce[loops[-1 - k] - box.rank]
-        if points > limit:
+def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int = 1) -> int:
+    """How many of the innermost of these reduction axes are unrolled, none beyond `cut`; `copies`: of each point."""
+    limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // (copies * max(1, len(below(box.bodies))))))
+    count, points = 0, 1
+    for a in reversed(axes):
+        points *= box.reduce[a - box.rank]
+        if a == cut or points > limit:
             break
-        k += 1
-    return k
+        count += 1
+    return count
 
 
-def part_count(box: Box, config: ReductionConfig) -> int:
-    """How many parts the reduction is cut into in the end."""
-    if config.splits == 1 or not box.reduce:
-        return 1
-    axis = lanes_axis(box, config)
-    cut = split_axis(box, axis)
-    assert cut is not None
-    extent = box.reduce[cut - box.rank]
-    unit = config.lanes * min(config.unroll, -(-extent // config.lanes)) if cut == axis else 1
-    return tile_count(extent, config.splits, unit)
+class Schedule:
+    """What a configuration makes of a box: `axis` is that of the lanes (None: there is none), `last` the innermost
+    reduction axis."""
+
+    def __init__(self, box: Box, config: ReductionConfig):
+        self.box, self.config, self.last = box, config, box.rank + len(box.reduce) - 1
+        self.axis = self._lanes_axis()
+
+    def _lanes_axis(self) -> int | None:
+        box, c = self.box, self.config
+        if box.combiner is None:
+            return vector_axis(box, c.lanes)
+        row = row_axis(box, c.lanes) if c.mode == "row" else None
+        if row is not None:
+            return row
+        if c.rows == 1 or c.turn or not box.reduce:
+            return column_axis(box, c.lanes)
+        return self._tiled_axis()
+
+    def _tiled_axis(self) -> int | None:
+        """The lanes' axis of a register tile."""
+        box, lanes = self.box, self.config.lanes
+
+        def cost(a: int) -> tuple[float, int]:
+            tile = self._tile_axis(a)
+            if tile is None:
+                return inf, -a
+            each = box.reduced * self._tile_cost(a, tile)
+            return (each + bx.access_cost(box.epilogue_flats, a, lanes)) / bx.filled(box.extents[a], lanes), -a
+
+        return min(range(box.rank), key=cost, default=None)
+
+    @property
+    def along_row(self) -> bool:
+        """Whether the lanes run along the reduction."""
+        return self.axis is not None and self.axis >= self.box.rank
+
+    @property
+    def column(self) -> int | None:
+        """The output axis that the lanes run along; None: there is none."""
+        return None if self.along_row else self.axis
+
+    @property
+    def extent(self) -> int:
+        """Points of the lanes' axis."""
+        assert self.axis is not None
+        return (self.box.extents + self.box.reduce)[self.axis]
+
+    @property
+    def vectors(self) -> int:
+        """Vectors along it."""
+        return -(-self.extent // self.config.lanes)
+
+    @property
+    def wide(self) -> int:
+        """Vectors at once."""
+        return min(self.config.unroll, self.vectors)
+
+    @cached_property
+    def tile(self) -> int | None:
+        """The output axis of a register tile's rows: the one along which the accesses are shared most; None: no tile.
+        """
+        return None if self.column is None else self._tile_axis(self.column)
+
+    def _tile_axis(self, column: int) -> int | None:
+        box = self.box
+        if self.config.rows == 1 or not box.reduce:
+            return None
+        axes = [a for a in range(box.rank) if a != column and box.extents[a] > 1]
+        return min(axes, key=lambda a: (self._tile_cost(column, a), -a), default=None)
+
+    def _tile_cost(self, column: int, row: int) -> float:
+        """About how many instructions a vector of operations takes in a register tile, beside the operations."""
+        return (self._loads(column, row) + 1) / bx.filled(self.box.extents[row], self.config.rows)
+
+    def _loads(self, axis: int, row: int | None, left_out: Sequence[Linear] = ()) -> float:
+        """About how many instructions the body's accesses take for each vector of operations. In a register tile, what
+        does not vary along the rows is loaded once for all of them, what does not vary along the lanes once for all
+        vectors of a row."""
+        box, out = self.box, 0.0
+        for f, each, inside in zip(box.flats, _accesses(box, axis, self.config.lanes), mentioned(box), strict=True):
+            if f in left_out:
+                continue
+            if row is not None and row not in inside:
+                each /= min(self.config.rows, box.extents[row])
+            elif row is not None and axis not in inside:
+                each = 1.0 / self.config.unroll
+            out += each
+        return out
+
+    @cached_property
+    def turned(self) -> Sequence[Read]:
+        """The reads of the body that are loaded as square tiles; the rows of a register tile share them."""
+        box = self.box
+        if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
+            return ()
+        found = bx.turned(box, box.bodies, self.column, self.last)
+        alone = all(self.tile not in bx.mentioned(linear(r.index[0])) for r in found)
+        return found if len(found) <= 2 and alone else ()
+
+    @cached_property
+    def pairs(self) -> Box | None:
+        """The box by vectors that hold pairs of lanes (`windows_of_two`); None where it is not made so."""
+        plain = self.column is not None and self.tile is None and not self.config.turn and self.parts == 1
+        return pairs_of(self.box, self.column) if plain else None
+
+    @cached_property
+    def cut(self) -> int | None:
+        """The reduction axis that is cut into parts: the longest; the lanes' own only where it is by far the longest.
+        None where the configuration asks for no parts."""
+        axes, reduce = reduced_axes(self.box), self.box.reduce
+        if self.config.splits == 1:
+            return None
+        return max(axes, key=lambda a: (reduce[a - self.box.rank] / (64 if a == self.axis else 1), -a), default=None)
+
+    @cached_property
+    def parts(self) -> int:
+        """How many parts the reduction is cut into in the end."""
+        c = self.config
+        if self.cut is None:
+            return 1
+        unit = c.lanes * self.wide if self.cut == self.axis else 1
+        return tile_count(self.box.reduce[self.cut - self.box.rank], c.splits, unit)
+
+    def bounds(self, axis: int) -> Bounds:
+        """Those bounds of a reduction axis that are known where it is walked along, the same for all that is computed
+        at once: of output axes other than the lanes' and a tile's, and of reduction axes outside, which are all for
+        lanes."""
+        apart = {self.axis, self.tile}
+        if axis != self.axis:
+            apart |= set(range(axis + 1, self.last + 1))
+        return bounds(self.box, axis).without(apart)
+
+    @cached_property
+    def walked(self) -> dict[int, float]:
+        """About what part of each reduction axis that has bounds is walked."""
+        box = self.box
+        every = [a for a in reduced_axes(box) if any(bounds(box, a))]
+        return {a: self.bounds(a).part(a, box.extents + box.reduce) for a in every}
+
+    @cached_property
+    def access(self) -> float:
+        """About how many instructions the body's accesses take for each vector of operations."""
+        box, c = self.box, self.config
+        assert self.axis is not None
+        if self.pairs is not None:
+            return bx.access_cost(self.pairs.flats, self.last, c.lanes, self.pairs.guarded)
+        reads = [linear(r.index[0]) for r in self.turned]
+        tiles = float(len(reads)) * (1 + 2 * (c.lanes.bit_length() - 1))
+        tiles /= bx.filled(box.reduce[-1], c.lanes) if reads else 1.0
+        rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
+        return self._loads(self.axis, self.tile, reads) + tiles / rows
+
+
+schedule = lru_cache(maxsize=8192)(Schedule)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Apply, Axis, Expr, below
-from einsmith.kernels import elementwise as pointwise
+from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.footprint import touched_bytes
@@ -17,23 +18,15 @@ from einsmith.kernels.pattern import Cost
 from einsmith.kernels.reduction.axes import (
     MAX_UNROLLED,
     ReductionConfig,
-    body_access,
-    body_nodes,
-    bounded,
+    Schedule,
     bounds,
     boxes_of,
     column_axis,
-    lanes_axis,
+    innermost,
     mentioned,
-    part_count,
-    part_within,
-    row_axis,
-    split_axis,
-    tile_axis,
-    turned_reads,
-    window,
+    reduced_axes,
+    schedule,
 )
-from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
@@ -53,37 +46,33 @@ _LINES = 512
 
 
 @lru_cache(maxsize=4096)
-def _jumps(box: Box, config: ReductionConfig) -> float:
+def _jumps(s: Schedule) -> float:
     """By how much slower memory is where each turn of the reduction reads a few vectors of another row: the fewer bytes
     of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the cache. So
-    it is with lanes along such rows: each takes one element of a line, gone before the next result needs another."""
-    axis = lanes_axis(box, config) if box.combiner and box.reduce else None
-    if axis is None or (axis >= box.rank and box.reduced < _LINES):
+    it is with lanes along such rows: each takes one element of a line, gone before the next result needs another. So it
+    is, a little, where the rows of an unrolled window are read in turn."""
+    box, axis = s.box, s.axis
+    if axis is None or not box.reduce or (s.along_row and box.reduced < _LINES):
         return 1.0
-    inner = Axis(box.rank + len(box.reduce) - 1)
-    wide = 1 if axis >= box.rank else config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
+    inner, wide = Axis(s.last), 1 if s.along_row else s.config.lanes * s.wide
     visit = 4 * wide
-    lost = 0.0
+    lost = in_window = 0.0
+    axes = reduced_axes(box)
+    unrolled = () if s.along_row else axes[len(axes) - innermost(box, axes) :]
     for f in box.flats:
-        stride = 4 * abs(f.coefficient(inner))
-        along = f.coefficient(Axis(axis)) == 1 if axis < box.rank else stride >= 64
+        stride, step = 4 * abs(f.coefficient(inner)), abs(f.coefficient(Axis(axis)))
+        along = stride >= 64 if s.along_row else f.coefficient(Axis(axis)) == 1
         if along and stride >= 2 * visit:
             lost = max(lost, 40 + 190 * (gcd(stride, 4096) / 4096) ** 0.5)
-    return 1 + max(lost / visit, _window_jumps(box, axis, config))
+        reach = step * visit
+        if 1 <= step <= 4 and any(4 * abs(f.coefficient(Axis(a))) >= 2 * reach for a in unrolled):
+            in_window = max(in_window, 100 / reach)
+    return 1 + max(lost / visit, in_window)
 
 
-def _window_jumps(box: Box, axis: int, config: ReductionConfig) -> float:
-    """What `_jumps` adds where the rows of an unrolled window are read in turn, a few vectors of each at a time."""
-    total = box.rank + len(box.reduce)
-    lost = 0.0
-    unrolled = range(total - window(box, axis, None), total) if axis < box.rank else ()
-    for f in box.flats if unrolled else ():
-        step = abs(f.coefficient(Axis(axis)))
-        reach = 4 * step * config.lanes * min(config.unroll, -(-box.extents[axis] // config.lanes))
-        for a in unrolled if 1 <= step <= 4 else ():
-            if 4 * abs(f.coefficient(Axis(a))) >= 2 * reach:
-                lost = max(lost, 100 / reach)
-    return lost
+def _states(box: Box) -> int:
+    """Registers that the accumulators of a result take."""
+    return 2 if box.combiner is not None and box.combiner.startswith("arg") else len(box.bodies)
 
 
 def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, int]]:
@@ -92,19 +81,14 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
     out = []
     wide = [x for x in found if x.combiner and x.reduced >= 4 and x.rank > 1 and max(x.extents) >= lanes]
     for rows, unroll in _TILES:
-        config = ReductionConfig("column", lanes, unroll, 1, 1, rows)
-        fits = shared = False
-        for x in wide:
-            axis = lanes_axis(x, config)
-            tile = tile_axis(x, axis, config)
-            if tile is None or axis is None or x.extents[axis] < lanes or x.extents[tile] < rows:
-                continue
-            width = 2 if x.combiner is not None and x.combiner.startswith("arg") else len(x.bodies)
-            fits = rows * unroll * width + unroll + 2 <= target.vector_registers
-            shared = any(tile not in inside for inside in mentioned(x))
-            if not (fits and shared):
-                break
-        if fits and shared:
+        some = [schedule(x, ReductionConfig("column", lanes, unroll, 1, 1, rows)) for x in wide]
+        tiled = [(s.box, s.tile) for s in some if s.tile is not None and s.column is not None
+                 and s.box.extents[s.column] >= lanes and s.box.extents[s.tile] >= rows]  # fmt: skip
+        if tiled and all(
+            rows * unroll * _states(x) + unroll + 2 <= target.vector_registers
+            and any(tile not in inside for inside in mentioned(x))
+            for x, tile in tiled
+        ):
             out.append((rows, unroll))
     return out
 
@@ -112,28 +96,21 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
 def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
     """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
     each of its columns, is short."""
-    width = len(box.bodies) * (2 if box.combiner is not None and box.combiner.startswith("arg") else 1)
-    fits = config.lanes + config.rows * width + 2 <= target.vector_registers
-    if not fits or config.lanes * config.rows * _instructions(box) > 3 * MAX_UNROLLED:
+    body = below(box.bodies)
+    instructions = len(body) - sum(isinstance(e, Axis) for e in body)
+    fits = config.lanes + config.rows * _states(box) + 2 <= target.vector_registers
+    if not fits or config.lanes * config.rows * instructions > 3 * MAX_UNROLLED:
         return False
-    axis = lanes_axis(box, config)
-    row = tile_axis(box, axis, config)
-    tall = config.rows == 1 or (row is not None and box.extents[row] > 1)
-    return tall and bool(turned_reads(box, axis, config))
-
-
-@lru_cache(maxsize=1024)
-def _instructions(box: Box) -> int:
-    return body_nodes(box) - sum(isinstance(e, Axis) for e in below(box.bodies))
+    s = schedule(box, config)
+    tall = config.rows == 1 or (s.tile is not None and box.extents[s.tile] > 1)
+    return tall and bool(s.turned)
 
 
 def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
     """The configurations that may pay for a kernel."""
     lanes = bx.lanes_of(kernel, target)
     found = boxes_of(kernel)
-    modes = []
-    if any(x.reduce and row_axis(x, lanes) is not None for x in found):
-        modes.append("row")
+    modes = ["row"] if any(x.reduce for x in found) else []
     if any(x.rank for x in found) or not modes:
         modes.append("column")
     alone = target.cores == 1  # one task is as fast as several, and one part of the reduction
@@ -141,36 +118,32 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
     out = [ReductionConfig(m, lanes, u, t, 1) for m in modes for u in _unrolls(found, m, lanes) for t in tasks]
     wide: list[int] = []
     if "column" in modes:
-        vectors = max((-(-x.extents[a] // lanes) for x in found for a in [column_axis(x, lanes)] if a is not None),
-                      default=0)
+        columns = [column_axis(x, lanes) for x in found]
+        vectors = [-(-x.extents[a] // lanes) for x, a in zip(found, columns, strict=True) if a is not None]
         room = target.vector_registers // (2 * max((len(x.bodies) for x in found), default=1))
-        wide = [u for u in (8, 16) if u <= min(vectors, room)]
-        out += [ReductionConfig("column", lanes, u, t, 1) for u in wide for t in tasks]
-        tiles = _tiles(found, lanes, target)
-        out += [ReductionConfig("column", lanes, u, t, 1, r) for r, u in tiles for t in tasks]
-        turning = [x for x in found if x.reduce and x.rank and bx.may_turn(
-            x.flats, column_axis(x, lanes), x.rank + len(x.reduce) - 1)]  # fmt: skip
-        for r in _TURNED:
-            config = ReductionConfig("column", lanes, 1, 1, 1, r, True)
-            if any(_turns(x, config, target) for x in turning):
-                out += [config._replace(tasks=t) for t in tasks]
+        wide = [u for u in (8, 16) if u <= min(max(vectors, default=0), room)]
+        made = [ReductionConfig("column", lanes, u, 1, 1) for u in wide]
+        made += [ReductionConfig("column", lanes, u, 1, 1, r) for r, u in _tiles(found, lanes, target)]
+        turning = [x for x, a in zip(found, columns, strict=True)
+                   if x.reduce and bx.may_turn(x.flats, a, x.rank + len(x.reduce) - 1)]  # fmt: skip
+        turned = [ReductionConfig("column", lanes, 1, 1, 1, r, True) for r in _TURNED]
+        made += [c for c in turned if any(_turns(x, c, target) for x in turning)]
+        out += [c._replace(tasks=t) for c in made for t in tasks]
     if lanes > 4 and all(max((*x.extents, *x.reduce), default=1) <= lanes // 2 for x in found):
         out += [ReductionConfig(m, lanes // 2, 1, t, 1) for m in modes for t in tasks]
     if len(found) == 1 and found[0].combiner in SPLITTABLE and found[0].reduced >= 64 and not alone:
-        for m in modes:
-            for s in (target.cores, 4 * target.cores):
-                for u in (4, *(wide if m == "column" else ())):
-                    config = ReductionConfig(m, lanes, u, 1, s)
-                    cut = split_axis(found[0], lanes_axis(found[0], config))
-                    if part_count(found[0], config) > 1 and not (cut is not None and any(bounds(found[0], cut))):
-                        out.append(config)
+        for m, splits in product(modes, (target.cores, 4 * target.cores)):
+            for u in (4, *(wide if m == "column" else ())):
+                s = schedule(found[0], ReductionConfig(m, lanes, u, 1, splits))
+                if s.cut is not None and s.parts > 1 and not any(bounds(s.box, s.cut)):
+                    out.append(s.config)
     return out
 
 
 def _unrolls(found: Sequence[Box], mode: str, lanes: int) -> list[int]:
     """Vectors at once: no more than a box that is alone has, rounded up."""
-    axis = lanes_axis(found[0], ReductionConfig(mode, lanes, 1, 1, 1)) if len(found) == 1 else None
-    vectors = 4 if axis is None else -(-(found[0].extents + found[0].reduce)[axis] // lanes)
+    s = schedule(found[0], ReductionConfig(mode, lanes, 1, 1, 1)) if len(found) == 1 else None
+    vectors = 4 if s is None or s.axis is None else s.vectors
     return [u for u in (1, 2, 4) if u < 2 * vectors]
 
 
@@ -199,98 +172,82 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=8192)
-def _work(box: Box, full: int, config: ReductionConfig, target: Target) -> _Work:
-    """full: lanes of a vector; config: with `tasks` and `splits` 1."""
+def _work(s: Schedule, full: int, target: Target) -> _Work:
+    """full: lanes of a vector; the schedule is that of one task and one part."""
     rate = 2 / target.cycle_seconds * (target.lanes() / full)
-    axis = lanes_axis(box, config) if box.combiner else pointwise.vector_axis(box, config.lanes)
+    box, c = s.box, s.config
     count, seconds, after, after_seconds = _operations(box, target)
     rest = box.epilogue_flats
     total = box.points * box.reduced
-    if axis is None:
+    if s.axis is None:
         arithmetic = (total * (count + len(box.flats) + 4.0) + box.points * (after + len(rest))) / rate
         return _Work(arithmetic, total * seconds + box.points * after_seconds, None)
-    extent = (box.extents + box.reduce)[axis]
-    vectors = total / extent * -(-extent // config.lanes)
-    chains = min(config.unroll, -(-extent // config.lanes))
-    turns = box.reduced
-    if bounded(box):
-        part, group = part_within(box, axis, config) if axis >= box.rank else 1.0, config.lanes * chains
+    extent, chains, turns = s.extent, s.wide, box.reduced
+    vectors = total / extent * s.vectors
+    if s.walked:
+        part, group = s.walked.get(s.axis, 1.0), c.lanes * chains
         if part < 1:  # groups are begun on both sides
             vectors = total / extent * chains * min(extent / group, part * extent / group + 1)
-        outer = (a for a in range(box.rank, box.rank + len(box.reduce)) if a != axis)
-        vectors *= prod(part_within(box, a, config) for a in outer)
-    tile = tile_axis(box, axis, config)
-    pairs = pairs_of(box, axis, config)
-    if pairs is not None:
-        vectors = total / (2 * extent) * -(-2 * extent // config.lanes)
-        access = bx.access_cost(pairs.flats, box.rank + len(box.reduce) - 1, config.lanes, pairs.guarded)
-    else:
-        access = body_access(box, axis, tile, config)
-    if tile is not None:
-        chains *= min(config.rows, box.extents[tile])
-    if axis >= box.rank:
-        turns //= config.lanes * chains
+        vectors *= prod(x for a, x in s.walked.items() if a != s.axis)
+    if s.pairs is not None:
+        vectors = total / (2 * extent) * -(-2 * extent // c.lanes)
+    if s.tile is not None:
+        chains *= min(c.rows, box.extents[s.tile])
+    if s.along_row:
+        turns //= c.lanes * chains
     kind = box.combiner or ""
     wait = _LATENCY.get(kind, 8.0) / chains * min(1.0, turns / 32)
-    point = max(count + _STEP.get(kind, 2 / target.multiplies) + access, wait)
-    point += 2.0 / max(1, extent // config.lanes)
+    point = max(count + _STEP.get(kind, 2 / target.multiplies) + s.access, wait)
+    point += 2.0 / max(1, extent // c.lanes)
     arithmetic = vectors * point / rate
-    special = vectors * config.lanes * seconds
-    if axis >= box.rank:
-        merges = config.lanes.bit_length() + 1.5 * chains
+    special = vectors * c.lanes * seconds
+    if s.along_row:
+        merges = c.lanes.bit_length() + 1.5 * chains
         each = after + len(rest) + merges * _MERGE.get(kind, 1.0) * len(box.bodies)
         arithmetic += box.points * each / rate
-        special += box.points * after_seconds * config.lanes
-        parts = box.points
-    else:
-        results = box.points / extent * -(-extent // config.lanes)
-        merges = 0.0 if pairs is None else (2.0 + _STEP.get(kind, 1.0)) * len(box.bodies)
-        arithmetic += results * (after + bx.access_cost(rest, axis, config.lanes) + 4 + merges) / rate
-        special += results * config.lanes * after_seconds
-        parts = box.points // extent * -(-extent // (config.lanes * config.unroll))
-    again = _again(box, axis, config, target) if axis < box.rank and tile is None else 0.0
-    return _Work(arithmetic, special, parts, again)
+        special += box.points * after_seconds * c.lanes
+        return _Work(arithmetic, special, box.points)
+    results = box.points / extent * s.vectors
+    merges = 0.0 if s.pairs is None else (2.0 + _STEP.get(kind, 1.0)) * len(box.bodies)
+    arithmetic += results * (after + bx.access_cost(rest, s.axis, c.lanes) + 4 + merges) / rate
+    special += results * c.lanes * after_seconds
+    parts = box.points // extent * -(-extent // (c.lanes * c.unroll))
+    return _Work(arithmetic, special, parts, 0.0 if s.tile is not None else _again(s, target))
 
 
-def _again(box: Box, axis: int, config: ReductionConfig, target: Target) -> float:
+def _again(s: Schedule, target: Target) -> float:
     """Bytes that are read once more for every point of the outer axes, where what the lanes' axis and the reduction
     walk through does not stay in the second level; a register tile has its rows inside of that."""
-    extents: list[float] = [*box.extents, *box.reduce]
-    if bounded(box):
-        extents = [n if a < box.rank else n * part_within(box, a, config) for a, n in enumerate(extents)]
+    box = s.box
+    extents = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.extents + box.reduce)]
     out = 0.0
     for inside in mentioned(box) if 4 * box.points * box.reduced > target.l2 else ():
-        turn = 4 * prod(extents[a] for a in inside if a == axis or a >= box.rank)
+        turn = 4 * prod(extents[a] for a in inside if a == s.axis or a >= box.rank)
         if turn > target.l2:
             whole = 4 * prod(extents[a] for a in inside)
-            out += whole * (prod(n for a, n in enumerate(box.extents) if a != axis and a not in inside) - 1)
+            out += whole * (prod(n for a, n in enumerate(box.extents) if a != s.axis and a not in inside) - 1)
     return out
 
 
-class Boxes:
-    """Boxes of a kernel, to be predicted in several configurations."""
-
-    def __init__(self, kernel: Kernel, target: Target, found: tuple[Box, ...]):
-        self.found, self.target, self.full = found, target, bx.lanes_of(kernel, target)
-        self.moved, self.footprint = touched_bytes(kernel)
-
-    def cost(self, config: ReductionConfig) -> Cost:
-        """Points times instructions over the vector rate (a lone accumulator waits for itself), or bytes."""
-        target, one = self.target, config.tasks == config.splits == 1
-        alike = config if one else config._replace(tasks=1, splits=1)
-        work = [_work(box, self.full, alike, target) for box in self.found]
-        tasks = max(1, sum([1 if w.parts is None or one else min(config.tasks, w.parts) for w in work]))
-        merging = 0.0
-        if config.splits > 1 and len(self.found) == 1:
-            parts = part_count(self.found[0], config)
-            tasks *= parts
-            merging = 1e-6 + parts * self.found[0].points * 2e-10
-        memory = target.seconds_for_bytes(self.moved, self.footprint, tasks)
-        if self.footprint > target.l1 and self.found:
-            memory *= max(_jumps(box, alike) for box in self.found)
-        again = sum([w.again for w in work])
-        if again:
-            memory += target.seconds_for_bytes(again, self.footprint + target.l2 * target.cores, tasks)
-        arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
-        cost = pointwise.dealt_out(arithmetic, memory, special, tasks, target)
-        return replace(cost, launch=cost.launch + merging) if merging else cost
+def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
+    """Of these of the kernel's boxes: points times instructions over the vector rate (a lone accumulator waits for
+    itself), or bytes."""
+    (moved, footprint), full = touched_bytes(kernel), bx.lanes_of(kernel, target)
+    one = config.tasks == config.splits == 1
+    schedules = [schedule(box, config if one else config._replace(tasks=1, splits=1)) for box in found]
+    work = [_work(s, full, target) for s in schedules]
+    tasks = max(1, sum([1 if w.parts is None or one else min(config.tasks, w.parts) for w in work]))
+    merging = 0.0
+    if config.splits > 1 and len(found) == 1:
+        parts = schedule(found[0], config).parts
+        tasks *= parts
+        merging = 1e-6 + parts * found[0].points * 2e-10
+    memory = target.seconds_for_bytes(moved, footprint, tasks)
+    if footprint > target.l1 and found:
+        memory *= max(map(_jumps, schedules))
+    again = sum([w.again for w in work])
+    if again:
+        memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)
+    arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
+    whole = dealt_out(arithmetic, memory, special, tasks, target)
+    return replace(whole, launch=whole.launch + merging)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Piece, Read, Reduce
 from einsmith.kernels import elementwise as pointwise
@@ -22,17 +22,9 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.reduction.axes import (
-    ReductionConfig,
-    boxes_of,
-    lanes_axis,
-    part_count,
-    split_axis,
-    turned_reads,
-)
-from einsmith.kernels.reduction.cost import SPLITTABLE, Boxes, configs
+from einsmith.kernels.reduction import cost as costs
+from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
-from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.loops.address import Memory, address
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, row_major
@@ -46,58 +38,38 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, fir
               places: Sequence[tuple[int, Memory]] = ()) -> int:
     """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
     slots beside the kernel's buffers."""
-    axis = lanes_axis(box, config)
-    parts = part_count(box, config)
-    pairs = pairs_of(box, axis, config) if parts == 1 else None
-    whole = pairs or box
-    em = bl.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if axis is not None else 0)
+    s = schedule(box, config)
+    whole = s.pairs or box
+    em = bl.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
-    cut = split_axis(box, axis) if parts > 1 else None
-    sweep = Sweep(em, box, config, axis, cut, turned_reads(box, axis, config) if parts == 1 else (), pairs)
-    emit: Callable[[Ramps, Value | int, int], None] = sweep.column
-    if axis is not None and axis >= box.rank:
-        axis, emit = None, sweep.row
+    sweep = Sweep(em, s)
+    emit: Callable[[Ramps, Value | int, int], None] = sweep.row if s.along_row else sweep.column
 
     def begin(part: Value) -> None:
-        sweep.part, sweep.parts = part, parts
+        sweep.part = part
         past = b.mul(part, box.points)
         for slot, memory in places:
             em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
 
-    tile = None if sweep.tile is None else (sweep.tile, config.rows)
-    return bl.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone, tile, True, parts, begin)
+    tile = None if s.tile is None else (s.tile, config.rows)
+    return bl.sweep_box(em, box, s.column, config.unroll, config.tasks, emit, first, alone, tile, True, s.parts, begin)
 
 
-def _partial(kernel: Kernel, box: Box, parts: int) -> tuple[Box, Box, int, list[tuple[int, int, dt.DType]]]:
-    """The box of the first launch (into the workspace), that of the second, the workspace's bytes, and its sections
-    (slot, byte offset, type), each [parts, outputs]."""
-    base = max(box.results) + 1
-    sections, at = [], 0
-    for m, body in enumerate(box.bodies):
-        sections.append((base + m, at, body.dtype))
-        at += -(-parts * box.points * body.dtype.itemsize // 64) * 64
+def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, Buffer]], int]:
+    """The box of the first launch, into the workspace, that of the second, which merges whichever is contiguous, what
+    lies in the workspace (slot, byte offset, [parts * outputs]), and its bytes."""
+    sections, size = [], 0
+    for slot, body in enumerate(box.bodies, max(box.results) + 1):
+        sections.append((slot, size, Buffer(body.dtype, (parts * box.points,))))
+        size += -(-parts * box.points * body.dtype.itemsize // 64) * 64
     flat = address([Axis(a) for a in range(box.rank)], row_major(box.extents))
-    stores = tuple((slot, s[0], flat) for slot, s in zip(box.results[: box.members], sections, strict=True))
-    one = replace(box, stages=(), results=box.results[: box.members], stores=stores)
+    results = box.results[: box.members]
+    stores = tuple((slot, s[0], flat) for slot, s in zip(results, sections, strict=True))
     read = (flat + Linear(0, {Axis(box.rank): box.points})).expr()
-    two = replace(box, reduce=(parts,), bodies=tuple(Read(slot, (read,), d) for slot, _, d in sections))
-    return one, two, at, sections
-
-
-def _workspace(b: Builder, sections, size: int) -> list[tuple[int, Memory]]:
-    """Where the sections lie in the workspace of a launch."""
-    out = []
-    for slot, at, dtype in sections:
-        ptr = b.address(b.buffers[-1], at // dtype.itemsize, elem_of(dtype))
-        out.append((slot, Memory(ptr, Buffer(dtype, (size,)))))
-    return out
-
-
-def _second(box: Box, lanes: int) -> ReductionConfig:
-    """How the partial results are merged: one task, along whichever is contiguous."""
-    column = box.rank > 0 and box.extents[-1] >= 4
-    return ReductionConfig("column" if column else "row", lanes, 2 if column else 1, 1, 1)
+    merged = tuple(Read(slot, (read,), x.dtype) for slot, _, x in sections)
+    one = replace(box, stages=(), results=results, stores=stores)
+    return one, replace(box, reduce=(parts,), bodies=merged), sections, size
 
 
 class Reduction(Pattern):
@@ -116,27 +88,28 @@ class Reduction(Pattern):
         return target.seconds_for_bytes(*touched_bytes(kernel), target.cores)
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
-        found, every = boxes_of(kernel), configs(kernel, target)
+        found, every = boxes_of(kernel), costs.configs(kernel, target)
+
+        def rank(boxes: Sequence[Box], c: ReductionConfig) -> float:
+            return costs.cost(kernel, boxes, c, target).rank
+
         if len(found) > 1:
-            main = Boxes(kernel, target, (max(found, key=lambda x: x.points * x.reduced),))
-            every = sorted(every, key=lambda c: main.cost(c).rank)[:SHORT]
-        boxes = Boxes(kernel, target, found)
-        ranks = [(boxes.cost(c).rank, i) for i, c in enumerate(every)]
-        rank, i = min(ranks, default=(limit, 0))
-        return every[i] if rank < limit else None
+            main = max(found, key=lambda x: x.points * x.reduced)
+            every = sorted(every, key=partial(rank, (main,)))[:SHORT]
+        ranks = [(rank(found, c), i) for i, c in enumerate(every)]
+        least, i = min(ranks, default=(limit, 0))
+        return every[i] if least < limit else None
 
     def configs(self, kernel: Kernel, target: Target) -> list[ReductionConfig]:
-        return configs(kernel, target)
+        return costs.configs(kernel, target)
 
     def cost(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
-        return Boxes(kernel, target, boxes_of(kernel)).cost(config)
+        return costs.cost(kernel, boxes_of(kernel), config, target)
 
     def lower(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Lowered:
         found = boxes_of(kernel)
-        if len(found) == 1 and found[0].combiner in SPLITTABLE and config.splits > 1:
-            parts = part_count(found[0], config)
-            if parts > 1:
-                return self._split(kernel, found[0], config, parts)
+        if len(found) == 1 and found[0].combiner in costs.SPLITTABLE and schedule(found[0], config).parts > 1:
+            return self._in_parts(kernel, found[0], config)
         b = bl.start(bx.function_name(self.name, kernel, config), kernel)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
@@ -148,12 +121,18 @@ class Reduction(Pattern):
         count = bl.deal(found, config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])
 
-    def _split(self, kernel: Kernel, box: Box, config: ReductionConfig, parts: int) -> Lowered:
-        one, two, size, sections = _partial(kernel, box, parts)
-        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
-        places = _workspace(b, sections, parts * box.points)
-        tasks = lower_box(b, kernel, one, config, 0, True, places)
-        c = bl.start(bx.function_name(self.name, kernel, config, 1), kernel)
-        places = _workspace(c, sections, parts * box.points)
-        lower_box(c, kernel, two, _second(two, config.lanes), 0, True, places)
-        return Lowered([Launch(b.finish(), tasks), Launch(c.finish(), 1)], size)
+    def _in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
+        """The parts' results, and, in one task, these merged."""
+        one, two, sections, size = _split(box, schedule(box, config).parts)
+        column = box.rank > 0 and box.extents[-1] >= 4
+        merging = ReductionConfig("column" if column else "row", config.lanes, 2 if column else 1, 1, 1)
+        out = Lowered(workspace=size)
+        for launch, (part, c) in enumerate(((one, config), (two, merging))):
+            b = bl.start(bx.function_name(self.name, kernel, config, launch), kernel)
+            places = []
+            for slot, at, x in sections:
+                pointer = b.address(b.buffers[-1], at // x.dtype.itemsize, elem_of(x.dtype))
+                places.append((slot, Memory(pointer, x)))
+            tasks = lower_box(b, kernel, part, c, 0, True, places)
+            out.launches.append(Launch(b.finish(), tasks))
+        return out

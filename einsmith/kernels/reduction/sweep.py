@@ -6,58 +6,52 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.nodes import Axis, Expr, Read
+from einsmith.expr.nodes import Axis
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.reduction.axes import ReductionConfig, bounds_within, tile_axis, window
+from einsmith.kernels.reduction.axes import Schedule, innermost, reduced_axes
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import carried, in_groups, part_bounds
+from einsmith.plan.kernel import row_major
+
+Step = Callable[[list[Accumulators]], list[Accumulators]]
+"""The states after some more points."""
 
 
 class Sweep:
-    """Emits one box of a kernel; `pairs`: the same with vectors that hold pairs of lanes (see `pairs_of`)."""
+    """Emits one box of a kernel. part: which part of the reduction the task has; None: all of it."""
 
-    def __init__(self, em: VectorEmitter, box: Box, config: ReductionConfig, axis: int | None, cut: int | None,
-                 turned: Sequence[Read] = (), pairs: Box | None = None):
+    def __init__(self, em: VectorEmitter, s: Schedule):
+        box = s.box
         assert box.combiner is not None
-        self.em, self.b, self.box, self.config, self.axis, self.cut = em, em.b, box, config, axis, cut
-        self.tile, self.turned = tile_axis(box, axis, config), turned
+        self.em, self.b, self.s, self.box = em, em.b, s, box
         self.combine = Combine(em, box.combiner, [x.dtype for x in box.bodies])
-        self.pairs = pairs
         self.part: Value | None = None
-        self.parts = 1
-        number, stride = Linear(), 1
-        for a in reversed(range(box.rank, box.rank + len(box.reduce))):
-            number = number + Linear(0, {Axis(a): stride})
-            stride *= box.reduce[a - box.rank]
-        self.number: Expr = number.expr()
+        self.number = Linear(0, dict(zip(map(Axis, reduced_axes(box)), row_major(box.reduce), strict=True))).expr()
 
     def extent(self, axis: int) -> int:
         return self.box.reduce[axis - self.box.rank]
 
-    def nest(
-        self, states: list[Accumulators], inner: Callable[[list[Accumulators]], list[Accumulators]]
-    ) -> list[Accumulators]:
+    def nest(self, states: list[Accumulators], inner: Step) -> list[Accumulators]:
         """`inner(states) -> states` at every point of the reduction axes other than the lanes' own."""
-        last = self.box.rank + len(self.box.reduce) - 1
-        own = last if self.turned or self.pairs else self.axis
-        loops = [a for a in range(self.box.rank, last + 1) if a not in (own, self.axis)]
-        split = len(loops) if self.turned else len(loops) - window(self.box, own, self.cut, self._copies())
+        s, unroll = self.s, self.s.config.unroll
+        own = s.last if s.turned or s.pairs else s.axis
+        loops = [a for a in reduced_axes(self.box) if a != own]
+        # How often a point's body is emitted beyond the few vectors that any configuration has.
+        copies = (1 if s.tile is None else s.config.rows) * (unroll // 2 if unroll > 4 else 1)
+        split = len(loops) - (0 if s.turned else innermost(self.box, loops, s.cut, copies))
         return self._loops(loops[:split], loops[split:], states, inner)
 
-    def _copies(self) -> int:
-        """How often a point's body is emitted beyond the few vectors that any configuration has."""
-        unroll = self.config.unroll
-        return (1 if self.tile is None else self.config.rows) * (unroll // 2 if unroll > 4 else 1)
-
-    def _loops(self, outer, points, states, inner) -> list[Accumulators]:
+    def _loops(
+        self, outer: Sequence[int], points: Sequence[int], states: list[Accumulators], inner: Step
+    ) -> list[Accumulators]:
         if outer:
-            part = self.part if outer[0] == self.cut else None
-            within = part_bounds(self.b, self.extent(outer[0]), part, self.parts)
+            part = self.part if outer[0] == self.s.cut else None
+            within = part_bounds(self.b, self.extent(outer[0]), part, self.s.parts)
             if part is None:
                 within = self._within(outer[0]) or within
 
@@ -75,25 +69,25 @@ class Sweep:
     def _within(self, axis: int) -> tuple[Value, Value] | None:
         """From where to where a reduction axis has terms, at the output axes that are no lanes; None: from end to end.
         """
-        found = bounds_within(self.box, axis, self.config)
+        found = self.s.bounds(axis)
         return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
 
     def column(self, ramps: Ramps, base: Value | int = 0, rows: int = 1) -> None:
         """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
         `base` on."""
-        em, box = self.em, self.box
-        if self.pairs is not None:
-            self._pairs(ramps, self.pairs)
+        em, box, s = self.em, self.box, self.s
+        if s.pairs is not None:
+            self._pairs(ramps, s.pairs)
             return
-        lanes = em.lanes if self.axis is not None else 0
+        lanes = em.lanes if s.axis is not None else 0
         places = list(product(range(rows), ramps))
         start = [self.combine.initial(lanes, [0] * max(1, lanes)) for _ in places]
 
         def stand(row: int, at: Lanes, active: int | None) -> None:
-            if self.tile is not None:
-                em.bind(self.tile, Lanes(base, (row,) * lanes, self.config.rows))
-            if self.axis is not None:
-                em.bind(self.axis, at)
+            if s.tile is not None:
+                em.bind(s.tile, Lanes(base, (row,) * lanes, s.config.rows))
+            if s.axis is not None:
+                em.bind(s.axis, at)
             em.mask = active
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
@@ -106,20 +100,20 @@ class Sweep:
         def tiles(states: list[Accumulators]) -> list[Accumulators]:
             return self._turn(ramps, states, places, stand)
 
-        for (row, (at, active)), state in zip(places, self.nest(start, tiles if self.turned else inner), strict=True):
+        for (row, (at, active)), state in zip(places, self.nest(start, tiles if s.turned else inner), strict=True):
             stand(row, at, active)
             self.finish(state)
 
     def _pairs(self, ramps: Ramps, box: Box) -> None:
         """`column` by the vectors that hold the outputs' pairs."""
-        em, last = self.em, box.rank + len(box.reduce) - 1
-        assert self.axis is not None
+        em, s = self.em, self.s
+        assert s.axis is not None
         every = vectors_of(em, ramps)
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             out = []
             for (at, active), state in zip((x for of in every for x in of), states, strict=True):
-                em.bind(last, at)
+                em.bind(s.last, at)
                 em.mask = active
                 out.append(self.combine.step(state, box.bodies))
             return out
@@ -127,7 +121,7 @@ class Sweep:
         states = self.nest([self.combine.initial(em.lanes) for of in every for _ in of], inner)
         for (at, active), of in zip(ramps, every, strict=True):
             own, states = states[: len(of)], states[len(of) :]
-            em.bind(self.axis, at)
+            em.bind(s.axis, at)
             em.mask = active
             self.finish(merged(self.combine, own))
 
@@ -135,37 +129,34 @@ class Sweep:
               stand: Callable[[int, Lanes, int | None], None]) -> list[Accumulators]:
         """The last reduction axis in pieces of as many points as there are lanes: a square tile of each turned read is
         loaded with that axis along the lanes, and transposed."""
-        em, box, n = self.em, self.box, self.em.lanes
-        last = box.rank + len(box.reduce) - 1
-        axis, extent = self.axis, self.extent(last)
+        em, s, n = self.em, self.s, self.em.lanes
+        axis = s.axis
         assert axis is not None
 
         def piece(states: list[Accumulators], base: Value | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
-                id(at): {x: bl.turned_tile(em, x, axis, at, active, last, base, count) for x in self.turned}
+                id(at): {x: bl.turned_tile(em, x, axis, at, active, s.last, base, count) for x in s.turned}
                 for at, active in ramps
             }
             for c in range(count):
                 out = []
                 for (row, (at, active)), state in zip(places, states, strict=True):
-                    em.bind(last, Lanes(base, (c,) * n, n))
+                    em.bind(s.last, Lanes(base, (c,) * n, n))
                     stand(row, at, active)
                     em.give({read: turned[c] for read, turned in columns[id(at)].items()})
-                    out.append(self.combine.step(state, box.bodies, self.number))
+                    out.append(self.combine.step(state, self.box.bodies, self.number))
                 states = out
             em.give({})
             return states
 
-        return in_groups(self.b, extent, n, states, piece)
+        return in_groups(self.b, self.extent(s.last), n, states, piece)
 
     def row(self, *_) -> None:
         """One output: lanes along the reduction, `unroll` accumulators, then a tree."""
-        em, box, axis, n = self.em, self.box, self.axis, self.em.lanes
+        em, box, axis, n = self.em, self.box, self.s.axis, self.em.lanes
         assert axis is not None
-        extent = self.extent(axis)
-        count = min(self.config.unroll, -(-extent // n))
-        group = n * count
+        count, group = self.s.wide, n * self.s.wide
         start = [self.combine.initial(n, range(u * n, u * n + n)) for u in range(count)]
 
         def points(states: list[Accumulators], base: Value | int, limit: int) -> list[Accumulators]:
@@ -179,9 +170,9 @@ class Sweep:
             return out
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
-            part = self.part if axis == self.cut else None
+            part = self.part if axis == self.s.cut else None
             within = self._within(axis) if part is None else None
-            return in_groups(self.b, extent, group, states, points, part, self.parts, within)
+            return in_groups(self.b, self.s.extent, group, states, points, part, self.s.parts, within)
 
         states = self.nest(start, inner)
         em.mask = None

@@ -19,21 +19,13 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.kernels.reduction.axes import ReductionConfig, tile_axis
-
-
-def pairs_of(box: Box, axis: int | None, config: ReductionConfig) -> Box | None:
-    """The box with z in the place of its last reduction axis, which has two points and is read with the lanes' output
-    axis as z = 2 * axis + last alone, so that the bodies no longer depend on the latter. None where it is otherwise,
-    or where lanes are turned or in a register tile."""
-    return _paired(box, axis) if not config.turn and tile_axis(box, axis, config) is None else None
 
 
 @lru_cache(maxsize=1024)
-def _paired(box: Box, axis: int | None) -> Box | None:
-    if axis is None or axis >= box.rank or not box.reduce or box.reduce[-1] != 2:
-        return None
-    if box.combiner is None or box.combiner.startswith("arg"):
+def pairs_of(box: Box, axis: int) -> Box | None:
+    """The box with z in the place of its last reduction axis, which has two points and is read with the lanes' output
+    axis as z = 2 * axis + last alone, so that the bodies no longer depend on the latter. None where it is otherwise."""
+    if box.combiner is None or box.combiner.startswith("arg") or box.reduce[-1:] != (2,):
         return None
     x, last = Axis(axis), Axis(box.rank + len(box.reduce) - 1)
     flats, others = bx.uses(box.bodies)

@@ -12,18 +12,17 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Axis, Const, Piece, Read, Scatter, Template
+from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
 from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, in_turn
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.address import address
-from einsmith.loops.nest import Builder
-from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
+POINTWISE = Pointwise()
 POINT = 3
 """Instructions of a point beside its body and reads: a load, an addition and a store, with their waiting."""
 
@@ -61,10 +60,8 @@ def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cos
     zeros = Piece((0,) * root.rank, (1,) * root.rank, root.shape, Const(0, root.dtypes[0]))
     alone = Template(root.shape, root.params, root.parts[:-1] or (zeros,))
     made = Kernel((Stage(alone, first.args, first.outputs),), kernel.buffers)
-    pattern = Pointwise()
-    costs = [(c, pattern.cost(made, c, target)) for c in pattern.configs(made, target)]
-    config, cost = min(costs, key=lambda x: x[1].seconds)
-    return made, config, cost
+    costs = [(c, POINTWISE.cost(made, c, target)) for c in POINTWISE.configs(made, target)]
+    return made, *min(costs, key=lambda x: x[1].seconds)
 
 
 class ScatterAdd(Pattern):
@@ -87,12 +84,9 @@ class ScatterAdd(Pattern):
             if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
             and flat.coefficient(Axis(a)) == 1 and a not in bx.mentioned(flat.without(Axis(a)))
         ]  # fmt: skip
-        found = []
-        for v in (None, *along):
-            found.append(ScatterConfig(None, v, lanes if v is not None else 0, 1))
-            for t in (target.cores, 4 * target.cores) if target.cores > 1 else ():
-                found += [ScatterConfig(a, v, lanes if v is not None else 0, t) for a in owned]
-        return found
+        tasks: list[tuple[int | None, int]] = [(None, 1)]
+        tasks += [(a, t) for t in (target.cores, 4 * target.cores) if target.cores > 1 for a in owned]
+        return [ScatterConfig(a, v, lanes if v is not None else 0, t) for v in (None, *along) for a, t in tasks]
 
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
         """The initial value, then a load, an addition and a store of every point."""
@@ -101,7 +95,7 @@ class ScatterAdd(Pattern):
         buffer = kernel.buffers[out]
         points, size = prod(s.extents), prod(kernel.shape)
         loops, terms = terms_of(kernel)
-        every = tuple(e for t in terms for e in t)
+        every = (*(e for index, _ in terms for e in index.terms), *(body for _, body in terms))
         count, seconds = bx.operations(every, target)
         rate = target.fma_per_second / bx.lanes_of(kernel, target)
         tasks = config.tasks
@@ -109,7 +103,7 @@ class ScatterAdd(Pattern):
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
         cores = max(1, min(target.cores, tasks))
         flats, _ = bx.uses(every)
-        added = [address(index, buffer.strides) for *index, _ in terms]
+        added = [index for index, _ in terms]
         parts = {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items() if a < loops}
         met = points // len(terms) * prod(parts.values())
         if config.along is None:
@@ -131,38 +125,15 @@ class ScatterAdd(Pattern):
         launch = tasks * TASK_SECONDS + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
         total = Cost(work / rate / cores, memory, met * seconds / cores, launch)
         start = _start(kernel, target)
-        if start is None:
-            return total
-        before = start[2]
-        return Cost(max(total.arithmetic, total.memory) + max(before.arithmetic, before.memory), 0.0,
-                    total.special + before.special, total.launch + before.launch)
+        return total if start is None else in_turn([total, start[2]])
 
     def lower(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Lowered:
-        s = scatter_of(kernel)
-        start = _start(kernel, target)
-        out = Lowered()
-        if start is not None:
-            out = Pointwise().lower(start[0], start[1], target)
+        s, start = scatter_of(kernel), _start(kernel, target)
+        out = Lowered() if start is None else POINTWISE.lower(*start[:2], target)
         if not prod(s.extents) or not prod(kernel.shape):
             return out
         b = bl.start(bx.function_name(self.name, kernel, config), kernel)
-        tasks = _axis(b, kernel, s, config)
+        em = bl.emitter(b, kernel, s.extents, config.lanes)
+        tasks = add_points(em, kernel, config.along, config.axis, config.tasks)
         out.launches.append(Launch(b.finish(), tasks))
         return out
-
-
-def _axis(b: Builder, kernel: Kernel, s: Scatter, config: ScatterConfig) -> int:
-    """Tasks along an axis of its own output dimension, lanes along another or the same; the rest in order."""
-    loops, terms = terms_of(kernel)
-    _, out = parts_of(kernel)
-    em = bl.emitter(b, kernel, s.extents, config.lanes)
-    target, strides = em.memory(out), kernel.buffers[out].strides
-    added = [(address(index, strides), body) for *index, body in terms]
-    tiles, tile = 1, None
-    if config.axis is not None:
-        unit = config.lanes if config.axis == config.along else 1
-        tiles = tile_count(s.extents[config.axis], config.tasks, unit)
-        tile = b.task if tiles > 1 else None
-    within = bounds(kernel, config.along)
-    add_points(em, range(loops), config.along, target, added, config.axis, tile, tiles, within)
-    return tiles

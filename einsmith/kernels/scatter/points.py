@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from itertools import product
@@ -16,9 +16,9 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.loops.address import Memory
+from einsmith.loops.address import Memory, address
 from einsmith.loops.nest import Value
-from einsmith.loops.walk import part_bounds
+from einsmith.loops.walk import part_bounds, tile_count
 from einsmith.plan.kernel import Kernel
 
 
@@ -52,17 +52,20 @@ MOST_TERMS = 8
 
 
 @lru_cache(maxsize=512)
-def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[Expr, ...], ...]]:
-    """(how many axes there are loops for, (output indices and body) of every point of those after them, which are few
-    and have no dimension of the result): what these have in common is computed once."""
+def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[Linear, Expr], ...]]:
+    """(how many axes there are loops for, (output address, body) of every point of those after them, which are few and
+    have no dimension of the result): what these have in common is computed once."""
     s = scatter_of(kernel)
-    exprs, _ = parts_of(kernel)
+    exprs, out = parts_of(kernel)
     owned, count, loops = owned_axes(s), 1, len(s.extents)
     while loops and loops - 1 not in owned and 0 < count * s.extents[loops - 1] <= MOST_TERMS:
         loops -= 1
         count *= s.extents[loops]
-    places = product(*(range(n) for n in s.extents[loops:]))
-    return loops, tuple(tuple(rebuild(exprs, partial(_at, dict(enumerate(place, loops))))) for place in places)
+    terms = []
+    for place in product(*(range(n) for n in s.extents[loops:])):
+        *index, body = rebuild(exprs, partial(_at, dict(enumerate(place, loops))))
+        terms.append((address(index, kernel.buffers[out].strides), body))
+    return loops, tuple(terms)
 
 
 _ORDER = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne}
@@ -109,34 +112,40 @@ def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> Non
         b.store(b.add(b.load(target.pointer, at, elem, em.lanes, mask), em.splat(value)), target.pointer, at, mask)
 
 
-def add_points(em: VectorEmitter, axes: Iterable[int], along: int | None, target: Memory,
-               terms: Iterable[tuple[Linear, Expr]], axis: int | None = None, part: Value | None = None, parts: int = 1,
-               within: Mapping[int, Bounds] | None = None) -> None:
-    """Adds the terms (where, what) at every point of `axes`, in their order but for `along`, which has the lanes and
-    comes last; of `axis` only what part `part` of `parts` has; between the bounds `within` that an axis has."""
-    within = within or {}
+def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int | None, tasks: int) -> int:
+    """Adds the terms of every point, axes in their order but for `along`, which has the lanes and comes last; each of
+    about so many tasks has a part of `axis`. Returns how many tasks there are."""
+    b, (loops, terms), within = em.b, terms_of(kernel), bounds(kernel, along)
+    target = em.memory(parts_of(kernel)[1])
+    parts = 1 if axis is None else tile_count(em.extents[axis], tasks, em.lanes if axis == along else 1)
+    part = b.task if parts > 1 else None
 
-    def emit(ramps: Ramps) -> None:
-        for at, active in ramps:
-            assert along is not None
-            em.bind(along, at)
-            em.mask = active
-            for flat, body in terms:
-                add_at(em, target, flat, em.emit(body))
-        em.mask = None
+    def add() -> None:
+        for flat, body in terms:
+            add_at(em, target, flat, em.emit(body))
 
     with ExitStack() as stack:
-        for a in axes:
+        for a in range(loops):
             if a != along:
-                ends = part_bounds(em.b, em.extents[a], part if a == axis else None, parts)
+                ends = part_bounds(b, em.extents[a], part if a == axis else None, parts)
                 if a in within:
                     ends = within[a].walked(em, *ends)
-                em.bind(a, stack.enter_context(em.b.loop(*ends)).var)
+                em.bind(a, stack.enter_context(b.loop(*ends)).var)
         if along is None:
-            for flat, body in terms:
-                add_at(em, target, flat, em.emit(body))
-        else:
-            n, number = em.extents[along], part if along == axis else None
-            between = within.get(along)
-            found = between and between.walked(em, *part_bounds(em.b, n, number, parts, em.lanes, rest=True))
-            bl.vector_tiles(em, n, 1, emit, number, parts, found)
+            add()
+            return parts
+        n, number = em.extents[along], part if along == axis else None
+
+        def emit(ramps: Ramps) -> None:
+            assert along is not None
+            for at, active in ramps:
+                em.bind(along, at)
+                em.mask = active
+                add()
+            em.mask = None
+
+        found = None
+        if along in within:
+            found = within[along].walked(em, *part_bounds(b, n, number, parts, em.lanes, rest=True))
+        bl.vector_tiles(em, n, 1, emit, number, parts, found)
+    return parts
