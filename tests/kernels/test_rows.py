@@ -237,8 +237,8 @@ def test_a_block_of_an_inner_axis_ends_before_its_buffer(batch, rng):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_choice_is_about_the_least_of_all(name, rng, monkeypatch):
-    """What a row takes in one block is about what it takes in another, so that one or two blocks are looked at."""
+def test_the_choice_is_the_least_of_all(name, rng, monkeypatch):
+    """Blocks whose bytes alone take longer than another one takes are not looked at."""
     f, arguments = CASES[name]
     seen: set = set()
     looked = every = 0
@@ -256,9 +256,9 @@ def test_the_choice_is_about_the_least_of_all(name, rng, monkeypatch):
             looked += len(seen)
             ranks = {c: ROWS.cost(kernel, c, target).rank for c in ROWS.configs(kernel, target)}
             every += len(seen)
-            assert best is not None and ranks[best] <= 1.03 * min(ranks.values())
-            assert ROWS.best(kernel, target, min(ranks.values())) is None
-    assert 0 < looked <= 0.45 * every
+            assert best is not None and ranks[best] <= 1.0001 * min(ranks.values())
+            assert ROWS.best(kernel, target, 0.9999 * min(ranks.values())) is None
+    assert 0 < looked < every
 
 
 def test_a_block_touches_its_rows(rng):

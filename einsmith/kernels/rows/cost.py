@@ -17,11 +17,6 @@ from einsmith.target.facts import Target
 
 BLOCK_SECONDS = 1e-8
 """What a member's code takes to begin on a block."""
-GUESS = 8.0
-"""How many times as long as its bytes need from the first level a member takes on a block, about, where nothing else is
-known of it."""
-GAIN = 0.02
-"""The least part of the time that another configuration must be expected to save, to be looked at."""
 
 
 class RowsConfig(NamedTuple):
@@ -65,10 +60,6 @@ def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
     return -(-blocks // chunk), chunk
 
 
-Known = dict[Member, dict[int, Cost]]
-"""What members have been found to cost on a block, by its rows."""
-
-
 class Blocks:
     """One Rows in one configuration, to be predicted."""
 
@@ -77,32 +68,15 @@ class Blocks:
         self.config, self.target, self.one = config, target, one_core(target)
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
-        self.sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
+        sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
+        self.least = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
+        """Seconds that each member takes for all blocks, as far as its bytes tell."""
 
-    def guess(self, known: Known) -> list[float]:
-        """Seconds that each member takes for all blocks, about: a row as long as in the block, of those where it is
-        known, that is the nearest in size."""
-        block, out = self.config.block, []
-        for member, size in zip(self.rows.members, self.sizes, strict=True):
-            each = memory = self.one.seconds_for_bytes(size, size, 1)
-            if not known:
-                each = max(memory, GUESS * size / self.one.bytes_per_second[0])
-            elif member in known:
-                rows, cost = min(known[member].items(), key=lambda x: max(x[0] / block, block / x[0]))
-                part = block / rows
-                each = max(memory, part * cost.arithmetic) + part * cost.special
-            out.append(self.blocks * (each + BLOCK_SECONDS))
-        return out
-
-    def found(self, n: int, chooser: Chooser) -> Cost:
-        """What member n costs on a block."""
+    def seconds(self, n: int, chooser: Chooser) -> float:
+        """What member n takes for all blocks."""
         block = self.config.block
         kernel = block_kernel(self.rows.members[n], block, block, len(self.rows.buffers))
-        cost: Cost = chooser.choose(kernel, self.one).cost
-        return cost
-
-    def seconds(self, found: Cost) -> float:
-        """Of a member, for all blocks, where it costs `found` on one."""
+        found: Cost = chooser.choose(kernel, self.one).cost
         return self.blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS + found.special)
 
     def cost(self, work: float) -> Cost:
@@ -131,35 +105,16 @@ def _touched(member: Member) -> tuple[float, float]:
 
 
 def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConfig | None:
-    """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at, as
-    long as it is expected to cost less than what has been: members' rows take about as long in one block as in another.
-    Sharing is looked at in the best block first."""
-    known: Known = {}
-    least, first = float("inf"), None
-    for share in (False, True) if shared(rows) is not rows else (False,):
-        todo = [Blocks(rows, c, target) for c in configs(rows, target) if c.share == share]
-        due = None if first is None else first._replace(share=True)
-        while todo:
-            ranks = [x.cost(sum(x.guess(known))).rank for x in todo]
-            i = next((n for n, x in enumerate(todo) if x.config == due), ranks.index(min(ranks)))
-            if todo[i].config != due and ranks[i] > (1 - GAIN) * least:
+    """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at first,
+    member by member, the longest first, until it is known not to be below what has been found."""
+    best = None
+    for x in sorted((Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.least)).rank):
+        seconds = x.least.copy()
+        for n in sorted(range(len(seconds)), key=lambda n: -x.least[n]):
+            if x.cost(sum(seconds)).rank >= limit:
                 break
-            x = todo.pop(i)
-            rank = _look(x, known, chooser, least)
-            if rank < least:
-                least, first = rank, x.config
-    return first if least < limit else None
-
-
-def _look(x: Blocks, known: Known, chooser: Chooser, limit: float) -> float:
-    """What a configuration costs. Members are looked at one by one, the longest first, until that is known not to be
-    below `limit`."""
-    seconds, rank = x.guess(known), 0.0
-    for n in sorted(range(len(seconds)), key=lambda n: -seconds[n]):
-        found = x.found(n, chooser)
-        known.setdefault(x.rows.members[n], {})[x.config.block] = found
-        seconds[n] = x.seconds(found)
+            seconds[n] = x.seconds(n, chooser)
         rank = x.cost(sum(seconds)).rank
-        if rank >= limit:
-            break
-    return rank
+        if rank < limit:
+            best, limit = x.config, rank
+    return best

@@ -43,8 +43,7 @@ class RowBlocks(Pattern):
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """The members' costs on a block, for all blocks, and the bytes from beyond."""
         blocks = plan.Blocks(kernel, config, target)
-        members = range(len(blocks.rows.members))
-        return blocks.cost(sum(blocks.seconds(blocks.found(n, self.chooser)) for n in members))
+        return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.least))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = shared(kernel) if config.share else kernel
