@@ -15,7 +15,7 @@ from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.stencil.loads import Place, Reader, factors
+from einsmith.kernels.stencil.loads import Place, Reader
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
 from einsmith.loops.nest import Builder, Value
@@ -66,8 +66,7 @@ def _whole(spans: Sequence[Span], least: int) -> Span:
 
 def row_segments(s: Stencil, tile: int) -> list[Segment]:
     """Tiles of rows; in those of a loop no guard of a row fails."""
-    spans = [x for t, f in factors(s) for x in (t.rows, f.rows)]
-    return _segments(s.rows, tile, _whole(spans, min(p.rows for p in s.phases)))
+    return _segments(s.rows, tile, _whole([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
 
 
 def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Segment]:
@@ -76,8 +75,7 @@ def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Seg
     if masks or s.lanes <= lanes:
         last = width // s.steps[1] if width else ceil(s.lanes / lanes) * lanes
         return _segments(s.lanes, lanes, Span(0, last - 1))
-    spans = [x for t, f in factors(s) for x in (t.lanes, f.lanes)]
-    return _segments(s.lanes, lanes, _whole(spans, min(p.lanes for p in s.phases)))
+    return _segments(s.lanes, lanes, _whole([f.lanes for f in s.vectors], min(p.lanes for p in s.phases)))
 
 
 def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
@@ -192,7 +190,7 @@ class StencilLowering:
                 group = of
                 self.reader.renew()
             turn = turns[_place(t)]
-            x, before = self.reader.factor(t.vector, t, s.phases[i], row), parts[i, row][turn]
+            x, before = self.reader.factor(t.vector, s.phases[i], row), parts[i, row][turn]
             # Where the term is zero its weight may still be infinite.
             off = None if t.weight is None else self.reader.off(t, s.phases[i])
             if t.weight is None:
@@ -299,7 +297,7 @@ class StencilLowering:
             for t in phase.terms:
                 if t.sum in place and (not known or t.rows.lo <= h.first + row <= t.rows.hi):
                     assert t.weight is not None
-                    work.append((row, t, t.vector, t.weight))
+                    work.append((row, t.sum, t.vector, t.weight))
         # In the order of the operand that is read at more places; the other one waits in registers.
         many = [len({f.read for _, _, *fs in work for f in fs[i : i + 1]}) for i in (0, 1)]
         moving = 2 + int(many[1] > many[0])
@@ -309,7 +307,7 @@ class StencilLowering:
             return (a.row * x[0] + a.const - a.shift) // a.pitch, a.shift // a.lane, a.shift, x[0]
 
         out = list(carried)
-        for row, t, first, second in sorted(work, key=order):
-            i = place[t.sum]
-            out[i] = b.fma(self.reader.factor(first, t, phase, row), self.reader.factor(second, t, phase, row), out[i])
+        for row, number, first, second in sorted(work, key=order):
+            i = place[number]
+            out[i] = b.fma(self.reader.factor(first, phase, row), self.reader.factor(second, phase, row), out[i])
         return out

@@ -37,12 +37,6 @@ class Place(NamedTuple):
         return self.first if self.first == self.last else self.value
 
 
-def factors(s: Stencil) -> list[tuple[Term, Factor]]:
-    """Every vector of every term."""
-    terms = [t for p in s.phases for t in p.terms]
-    return [(t, f) for t in terms for f in (t.vector, t.weight) if f is not None and (f is t.vector or s.along_k)]
-
-
 class Spread(NamedTuple):
     """Taps that read every other element of the same rows: the elements that they need, counted from the one that a tap
     without shift reads at lane 0; None where one of them is not to be read by all. low, high: the least and the largest
@@ -62,8 +56,8 @@ def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
     """Every group of taps that are read together, by `_spread_key`."""
     found: dict[tuple, list[tuple[Access, Span]]] = {}
     every = Span(0, s.lanes - 1)
-    for t, f in factors(s):
-        lanes = f.lanes.meet(t.lanes).meet(every)
+    for f in s.vectors:
+        lanes = f.lanes.meet(every)
         if f.read.lane == 2 and lanes.lo <= lanes.hi:
             found.setdefault(_spread_key(f.read, together), []).append((f.read, lanes))
     out: dict[tuple, Spread] = {}
@@ -85,18 +79,18 @@ def _spread_key(a: Access, together: bool) -> tuple:
 def waits(s: Stencil, tile: int, registers: int) -> bool:
     """Whether all taps along a row may share what is read of it, where every other element is: vectors of all rows wait
     in registers for the taps beside. Lanes beside a row must not be summed."""
-    reads = {f.read for _, f in factors(s)}
+    reads = {f.read for f in s.vectors}
     if s.along_k or not any(a.lane == 2 for a in reads):
         return False
     rows = {(a.slot, a.outer, a.row * i + a.const - a.shift) for a in reads for i in range(tile)}
     weights: dict[int, set] = {}
-    for t, f in factors(s):
-        weights.setdefault(f.read.shift, set()).add(t.weight)
+    for t in (t for p in s.phases for t in p.terms):
+        weights.setdefault(t.vector.read.shift, set()).add(t.weight)
     return tile * len(s.phases) + len(rows) + max(map(len, weights.values())) + SHUFFLED <= registers
 
 
 def _elements(a: Access, lanes: Span) -> Span:
-    return Span(2 * lanes.lo + a.shift, 2 * lanes.hi + a.shift)
+    return Span(a.lane * lanes.lo + a.shift, a.lane * lanes.hi + a.shift)
 
 
 def pair_axis(s: Stencil, lanes: int) -> int | None:
@@ -106,7 +100,7 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
         return None
     weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
     weighed.update(a for _, m in s.made for a in m.axes)
-    moved = [{a for a, _ in f.read.outer} for _, f in factors(s)]
+    moved = [{a for a, _ in f.read.outer} for f in s.vectors]
     for a in s.loops if s.along_k else s.outer:
         if s.extents[a] % 2 == 0 and a not in weighed and all(a in x for x in moved):
             return a
@@ -116,13 +110,11 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
 def reaches(s: Stencil) -> dict[tuple, Span]:
     """The elements of a row that all taps together read, by what they read."""
     out: dict[tuple, Span] = {}
-    for t, f in factors(s):
-        lanes = f.lanes.meet(t.lanes)
+    for a, _, lanes in s.vectors:
         if lanes.lo <= lanes.hi:
-            a, key = f.read, _kind(f.read)
-            span = Span(a.lane * lanes.lo + a.shift, a.lane * lanes.hi + a.shift)
-            old = out.get(key, span)
-            out[key] = Span(min(old.lo, span.lo), max(old.hi, span.hi))
+            span = _elements(a, lanes)
+            old = out.get(_kind(a), span)
+            out[_kind(a)] = Span(min(old.lo, span.lo), max(old.hi, span.hi))
     return out
 
 
@@ -130,7 +122,7 @@ def turned(s: Stencil) -> set[tuple]:
     """What is read of every other element by so many taps that a vector of the even elements and one of the odd ones,
     turned for each tap, are fewer loads than the rows of two points for each tap: more than wait in registers."""
     shifts: dict[tuple, set[int]] = {}
-    for _, f in factors(s):
+    for f in s.vectors:
         if f.read.lane == 2:
             shifts.setdefault(_kind(f.read), set()).add(f.read.shift)
     return {k for k, x in shifts.items() if len(x) > 4}
@@ -146,7 +138,7 @@ def short(s: Stencil, lanes: int, width: int) -> set[tuple]:
 
 def streams(s: Stencil) -> list[Access]:
     """One read of each kind that there is."""
-    return list({_kind(f.read): f.read for _, f in factors(s)}.values())
+    return list({_kind(f.read): f.read for f in s.vectors}.values())
 
 
 def rows_of(a: Access, tile: int) -> int:
@@ -248,10 +240,10 @@ class Reader(VectorEmitter):
 
     # -- loads
 
-    def factor(self, f: Factor, t: Term, phase: Phase, row: int) -> Value:
-        """A factor's vector for row `row` of the tile, zero where the factor or the term is."""
+    def factor(self, f: Factor, phase: Phase, row: int) -> Value:
+        """A factor's vector for row `row` of the tile, zero where the factor is."""
         a, h = f.read, self.h
-        lanes = f.lanes.meet(t.lanes).meet(Span(0, phase.lanes - 1))
+        lanes = f.lanes.meet(Span(0, phase.lanes - 1))
         if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
             return self.zero
         if lanes.hi < max(lanes.lo, self.w.first) or lanes.lo > self.w.last + self.lanes - 1:

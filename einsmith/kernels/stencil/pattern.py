@@ -16,7 +16,7 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
-from einsmith.kernels.stencil.loads import factors, pair_axis, rows_of, short, streams, waits
+from einsmith.kernels.stencil.loads import pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel
@@ -166,7 +166,7 @@ def _weights(s: Stencil) -> tuple[int, int, int]:
 def _spare(s: Stencil) -> int:
     """Registers for vectors that are read, or shuffled before they are stored; a vector of every other element comes
     from two, by way of a third where shuffles are short."""
-    if any(f.read.lane == 2 for _, f in factors(s)):
+    if any(f.read.lane == 2 for f in s.vectors):
         return 6
     return 4 if s.steps[1] == 2 else 2
 
@@ -197,7 +197,7 @@ def _groups(s: Stencil, passes: int) -> list[list[int]]:
 def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
     """Rows of a tile worth a prediction."""
     terms = sum(len(p.terms) for p in s.phases) / passes
-    step = max((abs(f.read.row) // f.read.pitch for _, f in factors(s)), default=1)
+    step = max((abs(f.read.row) // f.read.pitch for f in s.vectors), default=1)
     limit = min(MAX_ROWS, READ_ROWS // max(1, step))
     if not s.along_k:
         limit = min(limit, (_registers(target) - _weights(s)[1] - _spare(s)) // len(s.phases))
@@ -219,7 +219,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
     seen: set[tuple] = set()
     shared = not c.pairs and waits(s, c.tile, registers)
     whole = c.pairs or bool(short(s, lanes, width))
-    for a, lanes_on in dict.fromkeys((f.read, f.lanes.meet(t.lanes)) for t, f in factors(s)):
+    for a, lanes_on in dict.fromkeys((f.read, f.lanes) for f in s.vectors):
         for row in range(c.tile):
             at = a.row * row + a.const
             key = (a.slot, a.outer, at, lanes_on)

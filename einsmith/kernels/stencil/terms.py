@@ -10,7 +10,7 @@ same for the whole row, as where a normalisation or a ReLU comes before a convol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -40,9 +40,7 @@ class Span(NamedTuple):
     hi: int
 
     def meet(self, other: Span) -> Span:
-        if self.covers(other):
-            return other
-        return self if other.covers(self) else Span(max(self.lo, other.lo), min(self.hi, other.hi))
+        return Span(max(self.lo, other.lo), min(self.hi, other.hi))
 
     def covers(self, other: Span) -> bool:
         return self.lo <= other.lo and other.hi <= self.hi
@@ -63,11 +61,14 @@ class Access(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """A read, zero outside of these rows and lanes."""
+    """A read, zero outside of these rows and lanes, which for a vector are those of its term at most."""
 
     read: Access
     rows: Span
     lanes: Span
+
+    def within(self, rows: Span, lanes: Span) -> Factor:
+        return Factor(self.read, self.rows.meet(rows), self.lanes.meet(lanes))
 
 
 class Term(NamedTuple):
@@ -124,6 +125,12 @@ class Stencil:
     made: tuple[tuple[int, Made], ...] = ()
 
     @property
+    def vectors(self) -> list[Factor]:
+        """Every vector of every term."""
+        every = [t for p in self.phases for t in p.terms]
+        return [f for t in every for f in (t.vector, t.weight) if f is not None and (f is t.vector or self.along_k)]
+
+    @property
     def rows(self) -> int:
         return max(p.rows for p in self.phases)
 
@@ -143,17 +150,6 @@ class _Read(NamedTuple):
     pitch: int
     guards: list[Affine | None]
     made: Made | None
-
-
-class _Product(NamedTuple):
-    """At most two plain reads, and the guards of the whole product."""
-
-    guards: list[Affine | None]
-    reads: list[_Read]
-
-    def moved(self, lane: int) -> set[int]:
-        """The axes with which the reads that are vectors along `lane` move."""
-        return {a for r in self.reads if r.form.coef.get(lane) for a in r.form.coef}
 
 
 def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
@@ -178,20 +174,6 @@ def _made(x: Expr, lane: int) -> tuple[Read, Made | None] | None:
     return r, Made(body, element, axes_of(body))
 
 
-@lru_cache(maxsize=4096)
-def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
-    """A product of at most two reads, or what is made of them, under guards; None for anything else."""
-    body, guards = _bare(piece.bodies[0], piece.domain)
-    found = []
-    for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
-        x, own = _bare(factor, piece.domain)
-        made = _made(x, lane)
-        if made is None or affine(made[0]) is None:
-            return None
-        found.append(_read(kernel, made[0], lane, piece.domain, own, made[1]))
-    return _Product(guards, found) if len(found) <= 2 else None
-
-
 def _read(
     kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], made: Made | None
 ) -> _Read:
@@ -212,33 +194,73 @@ def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
     return form and form._replace(const=form.const + (g.fn == "lt"))
 
 
-def _points(axes: Sequence[int], extents: Sequence[int]) -> Iterator[dict[int, int]]:
-    for values in product(*(range(extents[a]) for a in axes)):
-        yield dict(zip(axes, values, strict=True))
+class _Product:
+    """The body of a piece, whose vectors run along `lane`: at most two reads, or what is made of them, each under its
+    guards, and the guards of the whole product. moved: the axes with which the reads that are vectors move."""
 
+    def __init__(self, piece: Piece, lane: int, guards: list[Affine | None], reads: list[_Read]):
+        self.piece, self.extents, self.lane, self.guards, self.reads = piece, piece.domain, lane, guards, reads
+        self.moved = {a for r in reads if r.form.coef.get(lane) for a in r.form.coef}
 
-def _spans(
-    forms: Sequence[Affine | None], point: dict[int, int], row: int | None, lane: int, extents: Sequence[int]
-) -> tuple[Span, Span] | None:
-    """Rows and lanes where all forms are at most 0; None where a form has other axes."""
-    spans = {a: Span(0, extents[a] - 1) for a in (row, lane) if a is not None}
-    never = False
-    for form in forms:
-        if form is None:
+    def row_axis(self, axes: Sequence[int]) -> int | None:
+        """The last of the axes along which a vector's read moves."""
+        return next((a for a in reversed(axes) if a in self.moved and self.extents[a] > 1), None)
+
+    def own_weights(self) -> bool:
+        """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
+        return all(a in self.moved for r in self.reads for a in r.form.coef if a < len(self.piece.extents))
+
+    def _spans(self, forms: Sequence[Affine | None], point: dict[int, int], row: int | None) -> tuple[Span, Span] | None:
+        """Rows and lanes where all forms are at most 0; None where a form has other axes."""
+        lane = self.lane
+        spans = {a: Span(0, self.extents[a] - 1) for a in (row, lane) if a is not None}
+        never = False
+        for form in forms:
+            if form is None:
+                return None
+            f = form.at(point)
+            if not f.coef:
+                never = never or f.const > 0
+                continue
+            if len(f.coef) > 1 or not f.coef.keys() <= spans.keys():
+                return None
+            ((a, c),) = f.coef.items()
+            last = -f.const // c if c > 0 else self.extents[a] - 1
+            first = -(-f.const // -c) if c < 0 else 0
+            spans[a] = spans[a].meet(Span(first, last))
+        if never:
+            spans[lane] = Span(0, -1)
+        return (Span(0, 0) if row is None else spans[row]), spans[lane]
+
+    def terms(self, row: int | None, unrolled: Sequence[int], along_k: bool, rows: int) -> tuple[Term, ...] | None:
+        """The terms of a piece of `rows` rows where it has as many as any other; along K, those of the sums at the
+        places along `unrolled`, else of one."""
+        n, lane = self.extents, self.lane
+        if any(r.made and r.made.axes & {*unrolled, row, lane} for r in self.reads):
             return None
-        f = form.at(point)
-        if not f.coef:
-            never = never or f.const > 0
-            continue
-        if len(f.coef) > 1 or not f.coef.keys() <= spans.keys():
-            return None
-        ((a, c),) = f.coef.items()
-        last = -f.const // c if c > 0 else extents[a] - 1
-        first = -(-f.const // -c) if c < 0 else 0
-        spans[a] = spans[a].meet(Span(first, last))
-    if never:
-        spans[lane] = Span(0, -1)
-    return spans.get(row, Span(0, 0)), spans[lane]  # type: ignore[arg-type]
+        # What taps read of a row is read by all of them together, which rows must not decide.
+        together = row is not None and any(row in r.along.coef for r in self.reads)
+        everywhere = Span(0, n[row] - 1 if row is not None else 0), Span(0, n[lane] - 1)
+        terms = []
+        for number, place in enumerate(product(*(range(n[a]) for a in unrolled))):
+            point = dict(zip(unrolled, place, strict=True))
+            at, *own = (self._spans(guards, point, row) for guards in (self.guards, *(r.guards for r in self.reads)))
+            if at is None:
+                return None
+            factors = []
+            for r, x in zip(self.reads, own, strict=True):
+                if x is None or (together and any(y != Span(0, rows - 1) for y in (at[0], x[0]))):
+                    return None
+                factors.append(Factor(_access(r, point, row, lane), *x))
+            vector, *weights = sorted(factors, key=lambda f: f.read.lane == 0)
+            if any(f.read.lane not in (1, 2) for f in (factors if along_k else (vector,))):
+                return None
+            if not along_k and any(f.read.lane or f.read.row or f[1:] != everywhere for f in weights):
+                return None  # not one number for the whole tile
+            if at[0].lo <= at[0].hi and at[1].lo <= at[1].hi:
+                vectors = [f.within(*at) if f is vector or along_k else f for f in (vector, *weights)]
+                terms.append(Term(number if along_k else 0, vectors[0], vectors[1] if weights else None, *at))
+        return tuple(terms)
 
 
 def _access(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Access:
@@ -248,71 +270,18 @@ def _access(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Acce
     return Access(r.slot, form.const, moved, form.coef.get(lane, 0), outer, r.pitch, r.along.at(point).const)
 
 
-def _terms(
-    kernel: Kernel, piece: Piece, row: int | None, lane: int, unrolled: Sequence[int], sums: Sequence[int],
-    along_k: bool, rows: int,
-) -> tuple[Term, ...] | None:
-    """The products of a piece, of `rows` rows where it has as many as any other."""
-    (body,) = piece.bodies
-    extents = piece.domain
-    if is_zero(body):
-        return ()
-    found = _product(kernel, piece, lane)
-    if found is None or (along_k and len(found.reads) != 2):
-        return None
-    within = {*unrolled, row, lane}
-    if any(r.made and r.made.axes & within for r in found.reads):
-        return None
-    terms = []
-    for point in _points(unrolled, extents):
-        factors = []
-        for r in found.reads:
-            at = _spans(r.guards, point, row, lane, extents)
-            if at is None:
-                return None
-            factors.append(Factor(_access(r, point, row, lane), *at))
-        factors.sort(key=lambda f: f.read.lane == 0)
-        at = _spans(found.guards, point, row, lane, extents)
-        if at is None or factors[0].read.lane not in (1, 2):
+@lru_cache(maxsize=4096)
+def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
+    """None where the body is anything else."""
+    body, guards = _bare(piece.bodies[0], piece.domain)
+    found = []
+    for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
+        x, own = _bare(factor, piece.domain)
+        made = _made(x, lane)
+        if made is None or affine(made[0]) is None:
             return None
-        # What taps read of a row is read by all of them together, which rows must not decide.
-        moved = row is not None and any(row in r.along.coef for r in found.reads)
-        if moved and any(x != Span(0, rows - 1) for x in (at[0], *(f.rows for f in factors))):
-            return None
-        weight = factors[1] if len(factors) == 2 else None
-        if weight is not None and not _weighs(weight, along_k, piece, row, lane):
-            return None
-        number = 0
-        for a in sums:
-            number = number * extents[a] + point[a]
-        if at[0].lo <= at[0].hi and at[1].lo <= at[1].hi:
-            terms.append(Term(number, factors[0], weight, *at))
-    return tuple(terms)
-
-
-def _weighs(f: Factor, along_k: bool, piece: Piece, row: int | None, lane: int) -> bool:
-    """Whether the second factor is what it must be: a vector too, or one number for the whole tile."""
-    if along_k:
-        return f.read.lane in (1, 2)
-    n = piece.domain
-    everywhere = f.lanes == Span(0, n[lane] - 1) and f.rows == Span(0, n[row] - 1 if row is not None else 0)
-    return f.read.lane == 0 and f.read.row == 0 and everywhere
-
-
-def _row_axis(kernel: Kernel, piece: Piece, axes: Sequence[int], lane: int) -> int | None:
-    """The last of the axes along which a vector's read moves together with an unrolled one, or moves at all."""
-    found = _product(kernel, piece, lane)
-    moved = found.moved(lane) if found is not None else set()
-    return next((a for a in reversed(axes) if a in moved and piece.domain[a] > 1), None)
-
-
-def _own_weights(kernel: Kernel, piece: Piece, lane: int) -> bool:
-    """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
-    found = _product(kernel, piece, lane)
-    if found is None:
-        return False
-    moved = found.moved(lane)
-    return all(a in moved for r in found.reads for a in r.form.coef if a < len(piece.extents))
+        found.append(_read(kernel, made[0], lane, piece.domain, own, made[1]))
+    return _Product(piece, lane, guards, found) if len(found) <= 2 else None
 
 
 def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
@@ -333,12 +302,11 @@ def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: 
     return (m, n) if len(seen) == m * n else None
 
 
-def _all_made(kernel: Kernel, pieces: Sequence[Piece], lane: int) -> tuple[tuple[int, Made], ...] | None:
+def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, Made], ...] | None:
     """What is made of the elements of each slot; None where that is not the same everywhere."""
     out: dict[int, set[Made | None]] = {}
-    for p in pieces:
-        found = _product(kernel, p, lane)
-        for r in found.reads if found is not None else ():
+    for p in products:
+        for r in p.reads:
             out.setdefault(r.slot, set()).add(r.made)
     made = [(slot, m) for slot, x in out.items() for m in x if m is not None]
     return tuple(made) if all(len(out[slot]) == 1 for slot, _ in made) else None
@@ -363,53 +331,53 @@ def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
 def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     rank = len(kernel.root.shape)
     lane = rank - 1
-    first = max(pieces, key=lambda p: prod(p.domain[rank:]))
-    if any(prod(p.domain[rank:]) > MAX_TERMS for p in pieces) or not isinstance(first.body, Reduce):
+    if any(prod(p.domain[rank:]) > MAX_TERMS for p in pieces):
         return None
-    row = _row_axis(kernel, first, range(lane), lane)
-    steps = _phases_fit(kernel, pieces, row, lane)
-    if steps is None or not _own_weights(kernel, first, lane):
+    every = {p: _product(kernel, p, lane) for p in pieces if not is_zero(p.bodies[0])}
+    found = {p: x for p, x in every.items() if x is not None}
+    largest = max(found.values(), key=lambda x: prod(x.extents[rank:]), default=None)
+    if largest is None or len(found) < len(every) or not isinstance(largest.piece.body, Reduce):
+        return None
+    row = largest.row_axis(range(lane))
+    steps, made = _phases_fit(kernel, pieces, row, lane), _all_made(list(found.values()))
+    if steps is None or made is None or not largest.own_weights():
         return None
     phases = []
     most = max(p.extents[row] for p in pieces) if row is not None else 1
     for p in pieces:
-        terms = _terms(kernel, p, row, lane, range(rank, len(p.domain)), (), False, most)
+        terms = found[p].terms(row, range(rank, len(p.domain)), False, most) if p in found else ()
         if terms is None:
             return None
-        rows = p.extents[row] if row is not None else 1
-        where = p.offset[row] if row is not None else 0, p.offset[lane]
-        phases.append(Phase(*where, rows, p.extents[lane], terms))
+        of_rows = (0, 1) if row is None else (p.offset[row], p.extents[row])
+        phases.append(Phase(of_rows[0], p.offset[lane], of_rows[1], p.extents[lane], terms))
     phases.sort(key=lambda p: (p.row, p.lane))
     outer = tuple(a for a in range(rank) if a not in (row, lane))
-    made = _all_made(kernel, pieces, lane)
-    return None if made is None else Stencil(
+    return Stencil(
         kernel.root.dtypes[0], pieces[0].extents, rank, row, lane, outer, (), (), 1, steps, tuple(phases), False, made
     )
 
 
 def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     (piece, *more), rank = pieces, len(kernel.root.shape)
-    lane = len(piece.domain) - 1
+    lane, n = len(piece.domain) - 1, piece.domain
     if more or lane < rank or any(piece.offset) or set(piece.step) != {1}:
         return None
-    row = _row_axis(kernel, piece, range(rank, lane), lane)
     found = _product(kernel, piece, lane)
-    if found is None or len(found.reads) != 2:
+    made = _all_made([found]) if found is not None and len(found.reads) == 2 else None
+    if found is None or made is None:
         return None
-    forms = [r.form.coef for r in found.reads]
+    row = found.row_axis(range(rank, lane))
+    first, second = (r.form.coef for r in found.reads)
     # Output axes along which one factor only moves, together with the lanes' or the rows' axis: a filter's places.
-    taps = [a for a in range(rank) if piece.domain[a] > 1 and (a in forms[0]) != (a in forms[1])]
-    sums = prod(piece.domain[a] for a in taps)
-    if sums > MAX_SUMS or not taps:
-        return None
-    rows = piece.domain[row] if row is not None else 1
-    terms = _terms(kernel, piece, row, lane, taps, taps, True, rows)
+    taps = tuple(a for a in range(rank) if n[a] > 1 and (a in first) != (a in second))
+    sums = prod(n[a] for a in taps)
+    rows = n[row] if row is not None else 1
+    terms = found.terms(row, taps, True, rows) if taps and sums <= MAX_SUMS else None
     if terms is None:
         return None
-    outer = tuple(a for a in range(rank) if a not in taps and piece.domain[a] > 1)
-    loops = tuple(a for a in range(rank, lane) if a != row and piece.domain[a] > 1)
-    made = _all_made(kernel, pieces, lane)
-    return None if made is None else Stencil(
-        kernel.root.dtypes[0], piece.domain, rank, row, lane, outer, loops, tuple(taps), sums, (1, 1),
-        (Phase(0, 0, rows, piece.domain[lane], terms),), True, made,
+    outer = tuple(a for a in range(rank) if a not in taps and n[a] > 1)
+    loops = tuple(a for a in range(rank, lane) if a != row and n[a] > 1)
+    phase = Phase(0, 0, rows, n[lane], terms)
+    return Stencil(
+        kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, made
     )
