@@ -41,7 +41,7 @@ def dealt_out(
 
 
 class PointwiseConfig(NamedTuple):
-    """lanes: vector length (0: scalars); unroll: vectors a turn; tasks: parts that may run at once; turn: reads that
+    """lanes: vector length; unroll: vectors a turn; tasks: parts that may run at once; turn: reads that
     are contiguous along another axis than the results are loaded as square tiles and transposed in registers."""
 
     lanes: int
@@ -81,27 +81,33 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
     return best[1:] if best else None
 
 
+def _axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[float, int, int] | None]:
+    """The axis of the lanes (None: there is none), and, where reads are turned, what `tile_axes` finds."""
+    tile = tile_axes(box, config.lanes) if config.turn else None
+    return vector_axis(box, config.lanes) if tile is None else tile[1], tile
+
+
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
-    found = tile_axes(box, config.lanes) if config.turn else None
-    axis = vector_axis(box, config.lanes) if config.lanes else None
-    em = bl.emitter(b, kernel, box.extents, config.lanes if axis is not None else 0)
-    if found is not None:
-        _, along, across = found
-        tile = partial(_turned, em, box, along, across)
-        return bl.sweep_box(em, box, along, 1, config.tasks, tile, first, alone, (across, em.lanes))
+    axis, tile = _axes(box, config)
+    em = bl.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
+    if tile is not None:
+        _, along, across = tile
+        turned = partial(_turned, em, box, along, across)
+        return bl.sweep_box(em, box, along, 1, config.tasks, turned, first, alone, (across, em.lanes))
+
+    def stand(lanes: Lanes, active: int | None) -> None:
+        if axis is not None:
+            em.bind(axis, lanes)
+        em.mask = active
 
     def emit(ramps: Ramps, *_) -> None:
         made = []
-        for lanes, active in ramps:
-            if axis is not None:
-                em.bind(axis, lanes)
-            em.mask = active
+        for at in ramps:
+            stand(*at)
             made.append(_values(em, box))
-        for (lanes, active), values in zip(ramps, made, strict=True):
-            if axis is not None:
-                em.bind(axis, lanes)
-            em.mask = active
+        for at, values in zip(ramps, made, strict=True):
+            stand(*at)
             bl.store_point(em, box, values)
 
     return bl.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
@@ -155,25 +161,23 @@ class Pointwise(Pattern):
         full = bx.lanes_of(kernel, target)
         found = bx.boxes(kernel)
         for box in found:
-            axis = vector_axis(box, config.lanes) if config.lanes else None
+            (axis, tile), flats, lanes = _axes(box, config), box.every_flat, config.lanes
             count, seconds = bx.operations(box.exprs, target)
-            flats = box.every_flat
-            turned = tile_axes(box, config.lanes) if config.turn else None
-            if turned is not None:
-                access, axis, _ = turned
-                count += access + 1.5
-            elif axis is None:
+            points = vectors = float(box.points)
+            if axis is None:
                 count += len(flats)
             else:
                 extent = box.extents[axis]
-                groups = -(-extent // (config.lanes * config.unroll))
-                count += bx.access_cost(flats, axis, config.lanes, box.guarded) + 1.5 * groups * config.lanes / extent
-                count += 4.0 / -(-extent // config.lanes)
-            vectors, width = float(box.points), 1
-            if axis is not None:
-                vectors, width = box.points / box.extents[axis] * -(-box.extents[axis] // config.lanes), config.lanes
+                vectors = box.points / extent * -(-extent // lanes)
+                points = vectors * lanes
+                if tile is not None:
+                    count += tile[0] + 1.5
+                else:
+                    groups = -(-extent // (lanes * config.unroll))
+                    count += bx.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
+                    count += 4.0 / -(-extent // lanes)
             arithmetic += vectors * count / (target.fma_per_second / full)
-            special += vectors * width * seconds
+            special += points * seconds
         moved, footprint = touched_bytes(kernel)
         tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
         memory = target.seconds_for_bytes(moved, footprint, tasks)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from einsmith.errors import CompileError
 from einsmith.kernels.genes import Space, space_of
@@ -17,18 +17,13 @@ __all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern"
            "in_turn"]  # fmt: skip
 
 
-@dataclass(frozen=True, init=False)
-class Cost:
+class Cost(NamedTuple):
     """Predicted seconds, by what binds: the kernel takes max(arithmetic, memory) + special + launch."""
 
     arithmetic: float
     memory: float
-    special: float
-    launch: float
-
-    def __init__(self, arithmetic: float, memory: float, special: float = 0.0, launch: float = 0.0):
-        own = self.__dict__  # several times as fast as a frozen class sets its fields
-        own["arithmetic"], own["memory"], own["special"], own["launch"] = arithmetic, memory, special, launch
+    special: float = 0.0
+    launch: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -11,7 +11,6 @@ only where the target allows it (`Target.winograd`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
@@ -128,7 +127,7 @@ class Winograd(Composite):
 
     def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         found = super().cost(kernel, config, target)
-        return replace(found, arithmetic=found.arithmetic + _transforms(_parts(kernel, target), target))
+        return found._replace(arithmetic=found.arithmetic + _transforms(_parts(kernel, target), target))
 
     def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
         p = _parts(kernel, target)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, prod
@@ -250,4 +249,4 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)
     arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
     whole = dealt_out(arithmetic, memory, special, tasks, target)
-    return replace(whole, launch=whole.launch + merging)
+    return whole._replace(launch=whole.launch + merging)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from functools import partial
+from itertools import islice, product
 
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis
 from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
@@ -75,55 +75,34 @@ class Sweep:
     def column(self, ramps: Ramps, base: Value | int = 0, rows: int = 1) -> None:
         """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
         `base` on."""
-        em, box, s = self.em, self.box, self.s
-        if s.pairs is not None:
-            self._pairs(ramps, s.pairs)
-            return
-        lanes = em.lanes if s.axis is not None else 0
-        places = list(product(range(rows), ramps))
+        em, s = self.em, self.s
+        lanes, bodies = em.lanes if s.axis is not None else 0, (s.pairs or self.box).bodies
+        every = [[x] for x in ramps] if s.pairs is None else vectors_of(em, ramps)
+        places = list(product(range(rows), (x for of in every for x in of)))
         start = [self.combine.initial(lanes, [0] * max(1, lanes)) for _ in places]
 
-        def stand(row: int, at: Lanes, active: int | None) -> None:
+        def stand(axis: int | None, row: int, at: Lanes, active: int | None) -> None:
             if s.tile is not None:
                 em.bind(s.tile, Lanes(base, (row,) * lanes, s.config.rows))
-            if s.axis is not None:
-                em.bind(s.axis, at)
+            if axis is not None:
+                em.bind(axis, at)
             em.mask = active
 
         def inner(states: list[Accumulators]) -> list[Accumulators]:
             out = []
-            for (row, (at, active)), state in zip(places, states, strict=True):
-                stand(row, at, active)
-                out.append(self.combine.step(state, box.bodies, self.number))
+            for (row, at), state in zip(places, states, strict=True):
+                stand(s.axis if s.pairs is None else s.last, row, *at)
+                out.append(self.combine.step(state, bodies, self.number))
             return out
 
         def tiles(states: list[Accumulators]) -> list[Accumulators]:
-            return self._turn(ramps, states, places, stand)
+            return self._turn(ramps, states, places, partial(stand, s.axis))
 
-        for (row, (at, active)), state in zip(places, self.nest(start, tiles if s.turned else inner), strict=True):
-            stand(row, at, active)
-            self.finish(state)
-
-    def _pairs(self, ramps: Ramps, box: Box) -> None:
-        """`column` by the vectors that hold the outputs' pairs."""
-        em, s = self.em, self.s
-        assert s.axis is not None
-        every = vectors_of(em, ramps)
-
-        def inner(states: list[Accumulators]) -> list[Accumulators]:
-            out = []
-            for (at, active), state in zip((x for of in every for x in of), states, strict=True):
-                em.bind(s.last, at)
-                em.mask = active
-                out.append(self.combine.step(state, box.bodies))
-            return out
-
-        states = self.nest([self.combine.initial(em.lanes) for of in every for _ in of], inner)
-        for (at, active), of in zip(ramps, every, strict=True):
-            own, states = states[: len(of)], states[len(of) :]
-            em.bind(s.axis, at)
-            em.mask = active
-            self.finish(merged(self.combine, own))
+        states = iter(self.nest(start, tiles if s.turned else inner))
+        for row, (at, of) in product(range(rows), zip(ramps, every, strict=True)):
+            own = list(islice(states, len(of)))
+            stand(s.axis, row, *at)
+            self.finish(own[0] if s.pairs is None else merged(self.combine, own))
 
     def _turn(self, ramps: Ramps, states: list[Accumulators], places: Sequence[tuple[int, tuple[Lanes, int | None]]],
               stand: Callable[[int, Lanes, int | None], None]) -> list[Accumulators]:
@@ -141,10 +120,10 @@ class Sweep:
             }
             for c in range(count):
                 out = []
-                for (row, (at, active)), state in zip(places, states, strict=True):
+                for (row, at), state in zip(places, states, strict=True):
                     em.bind(s.last, Lanes(base, (c,) * n, n))
-                    stand(row, at, active)
-                    em.give({read: turned[c] for read, turned in columns[id(at)].items()})
+                    stand(row, *at)
+                    em.give({read: turned[c] for read, turned in columns[id(at[0])].items()})
                     out.append(self.combine.step(state, self.box.bodies, self.number))
                 states = out
             em.give({})

@@ -159,30 +159,31 @@ class StencilLowering:
             self.lines.flush(first, b.add(first, more))
         return []
 
-    def _tile(self, h: Place, w: Place) -> Carried:
-        b, s = self.b, self.s
+    def _begin(self, h: Place, w: Place) -> tuple[list[tuple[int, int]], list[tuple[int, int, Term]]]:
+        """A tile: what it has rows of, as (phase, row), and these with each of their terms."""
+        s, known = self.s, h.first == h.last
         self.reader.begin(h, w)
         self.h, self.w = h, w
-        known = h.first == h.last
-        parts: dict[tuple[int, int], list[Value]] = {}
+        rows = [(i, row) for i, phase in enumerate(s.phases) for row in range(self.tile)
+                if not known or h.first + row < phase.rows]  # fmt: skip
+        return rows, [(i, row, t) for i, row in rows for t in s.phases[i].terms
+                      if not known or t.rows.lo <= h.first + row <= t.rows.hi]  # fmt: skip
+
+    def _tile(self, h: Place, w: Place) -> Carried:
+        b, s = self.b, self.s
+        rows, terms = self._begin(h, w)
         work: list[tuple[tuple, int, int, Term]] = []
-        for i, phase in enumerate(s.phases):
-            for row in range(self.tile):
-                if known and h.first + row >= phase.rows:
-                    continue
-                parts[i, row] = [self.zero]
-                for t in phase.terms:
-                    if not known or t.rows.lo <= h.first + row <= t.rows.hi:
-                        a = t.vector.read
-                        place, at = _place(t), a.row * row + a.const
-                        work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
+        for i, row, t in terms:
+            a = t.vector.read
+            place, at = _place(t), a.row * row + a.const
+            work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
         work.sort(key=lambda x: x[:3])
         # Few sums are made in parts that do not wait for each other.
         taps: dict[int, set] = {}
         for *_, t in work:
             taps.setdefault(_place(t), set()).add(t.weight)
-        apart = parts_of(len(parts), max(map(len, taps.values()), default=0), len(taps), self.registers)
-        parts = {k: [self.zero] * apart for k in parts}
+        apart = parts_of(len(rows), max(map(len, taps.values()), default=0), len(taps), self.registers)
+        parts = {k: [self.zero] * apart for k in rows}
         turns = {place: n % apart for n, place in enumerate(sorted(taps))}
         group = None
         for (of, _), i, row, t in work:
@@ -285,19 +286,9 @@ class StencilLowering:
             self.epi.row([state], self.epi.sampler.at(at), [b.horizontal("add", x)])
 
     def _products(self, h: Place, w: Place, group: Sequence[int], carried: Carried) -> Carried:
-        b, s = self.b, self.s
-        self.reader.begin(h, w)
-        self.h, self.w = h, w
-        known, (phase,) = h.first == h.last, s.phases
+        b, (phase,) = self.b, self.s.phases
         place = {number: i for i, number in enumerate(group)}
-        work = []
-        for row in range(self.tile):
-            if known and h.first + row >= phase.rows:
-                continue
-            for t in phase.terms:
-                if t.sum in place and (not known or t.rows.lo <= h.first + row <= t.rows.hi):
-                    assert t.weight is not None
-                    work.append((row, t.sum, t.vector, t.weight))
+        work = [(row, t.sum, t.vector, t.weight) for _, row, t in self._begin(h, w)[1] if t.sum in place and t.weight]
         # In the order of the operand that is read at more places; the other one waits in registers.
         many = [len({f.read for _, _, *fs in work for f in fs[i : i + 1]}) for i in (0, 1)]
         moving = 2 + int(many[1] > many[0])

@@ -46,11 +46,6 @@ class Spread(NamedTuple):
     low: int
     high: int
 
-    @property
-    def base(self) -> int:
-        """The even shift from which whole vectors are read."""
-        return min(max(self.low, 0), self.high) // 2 * 2
-
 
 def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
     """Every group of taps that are read together, by `_spread_key`."""
@@ -296,10 +291,11 @@ class Reader(VectorEmitter):
 
     def _pick(self, a: Access, lanes: Span, row: int) -> Value:
         """Every other element: of two vectors, or what a tap beside has, moved by a lane, and one element more."""
-        n, found = self.lanes, self.spreads[_spread_key(a, self.together)]
-        span, low, high = found if found.span is not None else Spread(_elements(a, lanes), a.shift, a.shift)
-        assert span is not None
-        base = Spread(span, low, high).base
+        n, (shared, low, high) = self.lanes, self.spreads[_spread_key(a, self.together)]
+        if shared is None:
+            low = high = a.shift
+        span = shared or _elements(a, lanes)
+        base = min(max(low, 0), high) // 2 * 2  # the even shift from which whole vectors are read
 
         def whole(first: int) -> Value:
             """The elements first, first + 1, ... from lane 0 on."""

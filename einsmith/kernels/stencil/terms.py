@@ -210,7 +210,9 @@ class _Product:
         """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
         return all(a in self.moved for r in self.reads for a in r.form.coef if a < len(self.piece.extents))
 
-    def _spans(self, forms: Sequence[Affine | None], point: dict[int, int], row: int | None) -> tuple[Span, Span] | None:
+    def _spans(
+        self, forms: Sequence[Affine | None], point: dict[int, int], row: int | None
+    ) -> tuple[Span, Span] | None:
         """Rows and lanes where all forms are at most 0; None where a form has other axes."""
         lane = self.lane
         spans = {a: Span(0, self.extents[a] - 1) for a in (row, lane) if a is not None}
