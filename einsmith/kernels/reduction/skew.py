@@ -27,9 +27,14 @@ _LARGER = 2
 
 @lru_cache(maxsize=2048)
 def skewed(box: Box) -> Box:
-    """The box with the reduction variable, of those that its guard bounds, whose accesses cost least."""
-    body = body_under_guard(box)
-    if body is None or not (box.rank and box.reduce):
+    """The box with the reduction variable, of those that its guard bounds, whose accesses cost least. Its body is a
+    `where` whose other side is the combiner's identity; where positions are kept, no variable is another one."""
+    body = box.bodies[0]
+    if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) > 1 or not (box.rank and box.reduce):
+        return box
+    if not (isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const)):
+        return box
+    if body.args[2].value != identity(box.combiner, body.dtype):
         return box
     best, least = box, _cost(box)
     for axis, shift, extent in _variables(box.extents, box.reduce, body.args[0]):
@@ -37,17 +42,6 @@ def skewed(box: Box) -> Box:
         if _cost(found) < 0.5 * least:
             best, least = found, _cost(found)
     return best
-
-
-def body_under_guard(box: Box) -> Apply | None:
-    """The body of a box where it is a `where` whose other side is the combiner's identity; None elsewhere, and where
-    positions are kept."""
-    if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) != 1:
-        return None
-    body = box.bodies[0]
-    if not (isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const)):
-        return None
-    return body if body.args[2].value == identity(box.combiner, body.dtype) else None
 
 
 def _cost(box: Box) -> float:

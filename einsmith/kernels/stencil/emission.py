@@ -15,7 +15,7 @@ from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.stencil.loads import Place, Reader
+from einsmith.kernels.stencil.loads import Place, Reader, Tiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
 from einsmith.loops.nest import Builder, Value
@@ -90,26 +90,24 @@ def _place(t: Term) -> int:
 
 
 class StencilLowering:
-    """Emission of one kernel function. tile: rows; groups: the sums of a filter's gradient that are made in one turn;
-    hoisted: numbers for all lanes are loaded once for all tiles; pair, together: as a Reader's."""
+    """Emission of one kernel function."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, tile: int, tasks: int, groups: Sequence[Sequence[int]],
-                 hoisted: bool, pair: int | None, together: bool, target: Target, b: Builder):
-        self.b, self.s, self.tile, self.tasks, self.groups, self.hoisted = b, s, tile, tasks, groups, hoisted
-        self.reader = r = Reader(kernel, s, tile, pair, together, hoisted, target, b)
-        self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, pair, r.planes
-        self.registers, self.rows = target.vector_registers, row_segments(s, tile)
+    def __init__(self, kernel: Kernel, s: Stencil, t: Tiling, target: Target, b: Builder):
+        self.b, self.s, self.tile, self.tasks, self.groups = b, s, t.tile, t.tasks, t.groups
+        self.reader = r = Reader(kernel, s, t, target, b)
+        self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, t.pair, r.planes
+        self.registers, self.rows = target.vector_registers, row_segments(s, t.tile)
         # What the rows of two points are turned into is made once for all taps where no weight is read again for that.
-        self.by_rows = hoisted and pair is not None
+        self.by_rows = t.hoisted and t.pair is not None
         shape = kernel.root.shape
         self.shape = shape
         whole = Piece((0,) * len(shape), (1,) * len(shape), shape, Const(0.0, s.dtype))
         nothing = Operand(Const(0.0, s.dtype), (), frozenset())
         p = Problem(whole, s.dtype, (nothing, nothing), (), (), (), (), (), Const(0.0, s.dtype), ())
         axes, lanes = ((), 0) if s.along_k else ((s.lane,), self.n)
-        count = s.sums if s.along_k else s.steps[0] * tile * s.steps[1]
+        count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
-        parted = gathered(kernel, s, target) if pair is None else frozenset()
+        parted = gathered(kernel, s, target) if t.pair is None else frozenset()
         self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
@@ -117,10 +115,10 @@ class StencilLowering:
 
     def run(self, task: Value) -> None:
         b, s = self.b, self.s
-        extents = [s.extents[a] // self._points(a) for a in s.outer]
+        extents = [s.extents[a] // self.reader.step(a) for a in s.outer]
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
             found = zip(s.outer, digits(b, points.var, extents), strict=True)
-            self.values = {a: b.mul(x, self._points(a)) for a, x in found}
+            self.values = {a: b.mul(x, self.reader.step(a)) for a, x in found}
             for a, x in self.values.items():
                 self.reader.bind(a, x)
             if s.along_k:
@@ -130,10 +128,6 @@ class StencilLowering:
                 self._over(self.rows, [], lambda h, _: self._row_of_tiles(h))
 
     # -- places
-
-    def _points(self, axis: int) -> int:
-        """How many points of an axis one vector has."""
-        return self.planes if axis == self.pair else 1
 
     def _over(self, segments: Sequence[Segment], init: Carried, body: Callable[[Place, Carried], Carried]) -> Carried:
         b, out = self.b, init
@@ -265,7 +259,7 @@ class StencilLowering:
         def level(i: int, carried: Carried) -> Carried:
             if i < len(s.loops):
                 axis = s.loops[i]
-                with b.loop(0, s.extents[axis], step=self._points(axis), init=carried, runs=True) as loop:
+                with b.loop(0, s.extents[axis], step=self.reader.step(axis), init=carried, runs=True) as loop:
                     self.values[axis] = loop.var
                     self.reader.bind(axis, loop.var)
                     loop.next = level(i + 1, list(loop.carried))

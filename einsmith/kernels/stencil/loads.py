@@ -151,14 +151,25 @@ def _kind(a: Access) -> tuple:
     return a.slot, a.outer, a.row, a.lane, a.pitch
 
 
-class Reader(VectorEmitter):
-    """Loads of one kernel function. tile: rows; pair: the axis of which two points share a vector; together: all taps
-    along a row share what is read of it (`waits`); hoisted: numbers for all lanes wait for all tiles."""
+class Tiling(NamedTuple):
+    """What a configuration makes of a stencil. tile: rows; tasks; groups: the sums of a filter's gradient that are made
+    in one turn; hoisted: numbers for all lanes are loaded once for all tiles; pair: the axis of which two points share
+    a vector; together: all taps along a row share what is read of it (`waits`)."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, tile: int, pair: int | None, together: bool, hoisted: bool,
-                 target: Target, b: Builder):
+    tile: int
+    tasks: int
+    groups: list[list[int]]
+    hoisted: bool
+    pair: int | None
+    together: bool
+
+
+class Reader(VectorEmitter):
+    """Loads of one kernel function."""
+
+    def __init__(self, kernel: Kernel, s: Stencil, t: Tiling, target: Target, b: Builder):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
-        self.s, self.tile, self.pair, self.together, self.hoisted = s, tile, pair, together, hoisted
+        self.s, self.tile, self.pair, self.together, self.hoisted = s, t.tile, t.pair, t.together, t.hoisted
         for axis, n in enumerate(s.extents):
             if n == 1:  # no loop goes along it
                 self.bind(axis, 0)
@@ -169,16 +180,20 @@ class Reader(VectorEmitter):
         for slot in {r.slot for m in self.become.values() for r in reads(m.body) if r is not m.element}:
             self.place(slot, found[slot])
         self.masks, self.predicates = target.vector_bytes >= 32, target.vector_bytes >= 64
-        self.planes = 1 if pair is None else 2
-        self.reaches, self.spreads = reaches(s), spreads(s, together)
+        self.planes = 1 if t.pair is None else 2
+        self.reaches, self.spreads = reaches(s), spreads(s, t.together)
         self.turned = set() if s.along_k else turned(s)
-        self.short = set() if pair is not None else short(s, self.lanes, target.vector_bytes)
+        self.short = set() if t.pair is not None else short(s, self.lanes, target.vector_bytes)
         size = sum(x.nbytes for x in kernel.buffers)
         far = size > target.l2 * target.cores
         self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
         self.width = kernel.shape[-1]
         self.loaded: dict[tuple, Value] = {}
         self.places: dict[tuple, Value] = {}
+
+    def step(self, axis: int) -> int:
+        """How many points of an axis one vector has."""
+        return self.planes if axis == self.pair else 1
 
     def _apart(self, a: Access) -> int:
         """From one point of those that share vectors to the next."""
@@ -391,25 +406,20 @@ class Reader(VectorEmitter):
         return self.splat(self.load(self.b.buffers[self.slots[a.slot]], at, self.elem))
 
     def _ask_ahead(self) -> None:
-        """Rows that come later are brought nearer, so many tiles before them that a miss has time."""
-        s, item = self.s, self.s.dtype.itemsize
-        counts = [rows_of(a, self.tile) for a in self.ahead]
-        moved = sum(x * a.pitch for x, a in zip(counts, self.ahead, strict=True))
-        stored = 0 if s.along_k else s.steps[0] * self.tile
-        moved += stored * self.width
-        tiles = -(-AHEAD // max(1, moved * item * self.planes))
-        for rows, a in zip(counts, self.ahead, strict=True):
-            at = self.op("add", self._at(a, lane=False), self._later(a, tiles, rows * a.pitch))
+        """Rows that come later are brought nearer, so many tiles before them that a miss has time. Each vector of a row
+        asks for its share, line after line."""
+        b, s, item = self.b, self.s, self.s.dtype.itemsize
+        line = LINE // item
+        counts = [rows_of(a, self.tile) * a.pitch for a in self.ahead]
+        stored = 0 if s.along_k else s.steps[0] * self.tile * self.width
+        tiles = -(-AHEAD // max(1, (sum(counts) + stored) * item * self.planes))
+        for count, a in zip(counts, self.ahead, strict=True):
+            row = self.op("add", self._at(a, lane=False), self._later(a, tiles, count))
+            share = -(-count // (line * -(-s.lanes // self.lanes)))
             for point in range(self.planes):
-                self._ask(self.slots[a.slot], at, self._apart(a) * point, rows * a.pitch)
-
-    def _ask(self, buffer: int, at: Value, first: int, count: int) -> None:
-        """Line after line of `count` elements from `first` beyond `at` on: each vector of a row asks for its share."""
-        b, line = self.b, LINE // self.s.dtype.itemsize
-        share = -(-count // (line * -(-self.s.lanes // self.lanes)))
-        at = b.add(at, b.mul(self.w.value, share * line // self.lanes))
-        for i in range(share):
-            b.prefetch(b.buffers[buffer], b.add(at, first + i * line), self.elem)
+                at = b.add(row, b.mul(self.w.value, share * line // self.lanes))
+                for i in range(share):
+                    b.prefetch(b.buffers[self.slots[a.slot]], b.add(at, self._apart(a) * point + i * line), self.elem)
 
     def _later(self, a: Access, tiles: int, step: int) -> Value:
         """From a read to what it reads so many tiles later, `step` elements each: below, or in a later turn of a
@@ -427,8 +437,7 @@ class Reader(VectorEmitter):
     def _turned(self, a: Access, turns: int, more: int) -> Value:
         """From a read to `more` elements beyond it so many turns later: after the last turn the next sums begin."""
         b, s, loop, move = self.b, self.s, self.s.loops[-1], dict(a.outer)
-        points = self.planes if loop == self.pair else 1
-        sums, rest = divmod(turns * points, s.extents[loop])
+        sums, rest = divmod(turns * self.step(loop), s.extents[loop])
         per_turn, per_sum = move.get(loop, 0), sum(move.get(x, 0) for x in s.outer[-1:])
         here = sums * per_sum + rest * per_turn + more
         if not rest:

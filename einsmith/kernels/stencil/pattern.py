@@ -16,7 +16,7 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
-from einsmith.kernels.stencil.loads import pair_axis, rows_of, short, streams, waits
+from einsmith.kernels.stencil.loads import Tiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel
@@ -103,11 +103,12 @@ class StencilPattern(Pattern):
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
         s = _which(kernel, config)
         b = Builder(f"stencil_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
-        groups = _groups(s, config.passes)
-        hoisted = _hoisted(s, config.tile, _registers(target))
+        registers = _registers(target)
         pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
-        together = pair is None and waits(s, config.tile, _registers(target))
-        StencilLowering(kernel, s, config.tile, config.tasks, groups, hoisted, pair, together, target, b).run(b.task)
+        together = pair is None and waits(s, config.tile, registers)
+        hoisted = _hoisted(s, config.tile, registers)
+        tiling = Tiling(config.tile, config.tasks, _groups(s, config.passes), hoisted, pair, together)
+        StencilLowering(kernel, s, tiling, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
 
 
