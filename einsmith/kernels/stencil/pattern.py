@@ -67,25 +67,15 @@ class StencilPattern(Pattern):
         """Other patterns multiply as often, and read again what a stencil of several rows keeps in registers."""
         return OTHERS if config.tile > 1 and _reads(kernel, _which(kernel, config)) >= 2 else ()
 
-    def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> StencilConfig | None:
-        ranks = [(self.cost(kernel, c, target).rank, n, c) for n, c in enumerate(self._candidates(kernel, target))]
-        rank, _, config = min(ranks)
-        return config if rank < limit else None
-
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
-        return sorted(self._candidates(kernel, target), key=lambda c: self.cost(kernel, c, target).rank)
-
-    def _candidates(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
         for s in stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
             passes = _passes(s, _registers(target))
             for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
-                points = _points(s, pairs)
-                tasks = 1 if target.cores == 1 else min(points, TASKS * target.cores)
-                for tile in _tiles(s, passes, target):
-                    out.append(StencilConfig(s.along_k, tile, passes, pairs, tasks))
-        return out
+                tasks = 1 if target.cores == 1 else min(_points(s, pairs), TASKS * target.cores)
+                out += [StencilConfig(s.along_k, tile, passes, pairs, tasks) for tile in _tiles(s, passes, target)]
+        return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
     def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
         s = _which(kernel, config)
