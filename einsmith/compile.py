@@ -18,7 +18,7 @@ from einsmith.backends import registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
-from einsmith.expr.nodes import ROLES, Graph, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
+from einsmith.expr.nodes import ROLES, Compute, Graph, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
@@ -35,7 +35,7 @@ from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, Place, layout, show_steps
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
-from einsmith.target.facts import Target
+from einsmith.target.facts import KEPT_BESIDE, Target
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
@@ -81,6 +81,9 @@ class Executable:
         self.note: Any = None  # of whoever had it compiled
         self.threads = threads
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
+        tensors = (t for t in postorder(graph.roots) if not isinstance(t, Compute) or len(t.template.dtypes) == 1)
+        if sum(map(nbytes, tensors)) > self.target.l3:
+            self.target = replace(self.target, kept=KEPT_BESIDE)
         self.backend = registry.backend_of(self.target)
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):

@@ -19,10 +19,8 @@ from einsmith.loops.nest import Builder, Value
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
-SMALL_SECONDS = 4e-6
-"""Work below this is not worth waking another thread for."""
-AWAKE_SECONDS = 4e-7
-"""The same inside a loop, where the threads have work all the time."""
+SMALL_SECONDS = 4e-7
+"""Work below this is not worth another thread, which is awake within a program."""
 MAX_TURNED = 20
 """Instructions of a body that may be repeated for every row of a tile."""
 TASK_SECONDS = 1e-7
@@ -30,13 +28,13 @@ TASK_SECONDS = 1e-7
 
 
 def dealt_out(
-    arithmetic: float, memory: float, special: float, tasks: int, target: Target, small: float = SMALL_SECONDS
+    arithmetic: float, memory: float, special: float, tasks: int, target: Target
 ) -> Cost:
     """The cost of so many tasks, of which one core would have these seconds of arithmetic and special functions: the
     fewer tasks a core has, the longer some cores wait for the last one."""
     cores = min(target.cores, tasks)
     uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-    launch = TASK_SECONDS * tasks + (target.launch_seconds + small if tasks > 1 else 0.0)
+    launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
     return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
 
 
@@ -181,8 +179,7 @@ class Pointwise(Pattern):
         moved, footprint = touched_bytes(kernel)
         tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
         memory = target.seconds_for_bytes(moved, footprint, tasks)
-        small = SMALL_SECONDS if kernel.fixed is None else AWAKE_SECONDS
-        return dealt_out(arithmetic, memory, special, tasks, target, small)
+        return dealt_out(arithmetic, memory, special, tasks, target)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
         b = bl.start(bx.function_name(self.name, kernel, config), kernel)

@@ -35,7 +35,7 @@ class Overheads:
     conflict: float = 1.2
     """A row and point of K, at most, where rows of M read in place push each other out of the first level."""
     translate_m: float = 7.0
-    """An address of M whose page the nearest table of addresses has lost."""
+    """An address of M whose page the tables of addresses have lost."""
     translate_n: float = 4.0
     """The same of N."""
     rotate: float = 1.3
@@ -64,7 +64,7 @@ class Overheads:
     """A vector of a part of K, to be added to the others."""
 
     # Cycles of packing.
-    copied: float = 1.5
+    copied: float = 2.0
     """A vector, beyond its loads."""
     far_copy: float = 1.5
     """The same, in addition, where the panel leaves the first level."""
@@ -96,6 +96,17 @@ class Overheads:
     """How often a packed buffer's bytes move in the last level: strips read, lines fetched to be written, written."""
     far_twice: float = 6.0
     """The same where they come from memory."""
+
+    # Streams.
+    streams: int = 10
+    """Rows beyond the second level that a core reads at once, a vector of each in turn, as fast as one."""
+    crowded: float = 0.03
+    """What each one more adds to the time that memory takes."""
+
+    def crowding(self, rows: int) -> float:
+        """How much longer than one stretch of memory so many rows take which are read in turn, as a part of its time:
+        it is waited for."""
+        return self.crowded * max(0, rows - self.streams)
 
     # What tables and levels hold.
     near_pages: int = 48

@@ -204,10 +204,12 @@ def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
     repeats = 1 if slow else round(RUN_SECONDS / (moved / target.bytes_per_second[("l1", "l2", "l3").index(level)]))
     one, every = _control(size * cores, repeats), _control(size, repeats)
     work = moved * max(1, repeats)
-    yield Probe(level, Program([_launch(f, target, [*arrays, one])], 1), work, slow, [*arrays, one])
+    # Several sweeps in one run: from the second on what other probes have pushed out of the shared level is back, and
+    # workers that have gone to sleep between two runs are awake.
+    sweeps = 8 if level == "l3" else 1
+    yield Probe(level, Program([_launch(f, target, [*arrays, one])] * sweeps, 1), work, slow, [*arrays, one])
     if cores > 1:
-        # Several sweeps in one run: workers that have gone to sleep between two runs are awake from the second on.
-        program = Program([_launch(f, target, [*arrays, every], cores)] * (2 if slow else 8), cores)
+        program = Program([_launch(f, target, [*arrays, every], cores)] * max(2, sweeps), cores)
         yield Probe(f"{level} all", program, work, slow, [*arrays, every])
 
 

@@ -45,7 +45,7 @@ class Col2im(Composite):
             return float("inf")
         peak = target.fma_per_second * 4 / products.dtype.itemsize * target.cores
         moved = target.seconds_for_bytes(size, size + room, target.cores)
-        return max(prod(piece.domain) / peak, moved) + moved + 2 * target.launch_seconds
+        return max(prod(piece.domain) / peak, moved) + moved
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         return super().best(kernel, target, limit) if self.bound(kernel, target) < WORTH * limit else None

@@ -104,7 +104,7 @@ class _Seconds:
     def __init__(self, target: Any, tasks: Array):
         cores = np.maximum(1.0, np.minimum(target.cores, tasks))
         own = target.bytes_per_second
-        self.limits = target.l1 * cores, target.l2 * cores, target.l3
+        self.limits = target.l1 * cores, target.l2 * cores, target.kept * target.l3
         self.rates = (
             own[0] * cores, own[1] * cores, np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth)),
             np.minimum(target.memory_bandwidth, target.core_bandwidth * cores),
@@ -113,8 +113,9 @@ class _Seconds:
     def __call__(self, moved: Array, footprint: Array) -> Array:
         near, middle, far = self.limits
         first, second, third, last = self.rates
-        beyond = np.where(footprint <= far, third, last)
-        return moved / np.where(footprint <= near, first, np.where(footprint <= middle, second, beyond))
+        missed = np.maximum(0.0, 1 - far / footprint)
+        beyond = (1 - missed) / third + missed / last
+        return moved * np.where(footprint <= near, 1 / first, np.where(footprint <= middle, 1 / second, beyond))
 
 
 class _Shared:
@@ -170,15 +171,20 @@ def _steps(s: _Shared) -> Array:
     """Cycles of all steps of K of all tiles."""
     t, x, w, kc = s.t, s.x, s.w, s.kc
     # What a vector of N read in place takes from arithmetic.
-    beside = np.where(s.b_inline, x.b_pieces + w.mask * x.b_masks, 0.0)
+    beside = np.where(s.b_inline, x.b_pieces + w.mask * x.b_masks + x.b_made, 0.0)
     # Elements of M that are those of the next point's rows too are loaded once for some points.
     meets = s.a_inline & (x.a_meets > 0) & (t.nv == 1)
     broadcast = np.where(meets, 0.5, w.broadcast)
-    # New pages that a point of K begins, of M and of N, where there are so many that the nearest table loses them.
+    # New pages that a point of K begins, of M and of N, where there are so many that all tables lose them. Where M
+    # comes from beyond the second level, or N is another at every point of the batch, those of the nearest one count.
     apart = np.array((x.a_step * (s.a_inline & (x.a_step >= facts.LINE)), x.b_step * s.b_inline))
-    pages = np.where(kc * apart > w.near_pages * traffic.PAGE, np.minimum(1.0, apart / traffic.PAGE), 0.0)
+    begins = np.minimum(1.0, apart / traffic.PAGE)
+    kept = np.where(np.array((s.a_own > s.target.l2, x.b_batch > 1)), w.near_pages, w.most_pages)
+    pages = np.where(kc * begins > kept, begins, 0.0)
     run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
-    conflicts = s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict if t.has("a_fit") else 0.0
+    beside_rows = s.a_inline * x.a_made
+    if t.has("a_fit"):
+        beside_rows = beside_rows + s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict
     sums = t.mr * t.nv
     spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~(s.b_inline & (x.b_pairs > 0)) & ~meets
     unrolls = spare & (run * sums <= most_unrolled(t.nv))
@@ -191,11 +197,16 @@ def _steps(s: _Shared) -> Array:
     # Vectors of N that every tile of M takes from the second level.
     beside = beside + w.walked * (t.major & (s.mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > s.target.l1))
 
+    # Vectors that every tile of M takes from the second level; or, where it is alone, every point of the batch.
+    tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
+    again = np.where(tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)), w.line, 0.0)
+
     def step(mr: Array, nv: Array) -> Array:
         """Multiply-adds, loads, or the latency of a short chain."""
         product = mr * nv
         most = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.ahead / 2)
-        most = most + nv * beside + mr * conflicts + each
+        most = np.maximum(most, nv * again)
+        most = most + nv * beside + mr * beside_rows + each
         return np.maximum(most, np.where(product >= 1, w.latency, 0.0))
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
@@ -231,13 +242,13 @@ def _packing(s: _Shared) -> tuple[Array, Array]:
     beyond = s.kc * (s.nr + t.mr) * t.item > s.target.l1
     copied = np.where(x.b_turned > 0, w.transposed, w.copied + w.far_copy * beyond)
     points = np.where(s.b_buffer, x.b_batch, x.batch)
-    vector = x.b_packed + w.packed_mask * x.b_masks + copied
+    vector = x.b_packed + x.b_made + w.packed_mask * x.b_masks + copied
     b = np.where(s.b_inline, 0.0, times * points * s.multiplied * s.nvs * vector)
     times = np.where(s.a_buffer, s.a_each, np.where(s.minor, s.nt, t.tn))
     vectors = np.where(x.a_turned > 0, t.mr / t.lanes, np.ceil(t.mr / t.lanes))
     copied = np.where(x.a_turned > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
     points = np.where(s.a_buffer, x.a_batch, x.batch)
-    a = np.where(s.a_inline, 0.0, times * points * x.k * vectors * s.mt * (x.a_packed + copied))
+    a = np.where(s.a_inline, 0.0, times * points * x.k * vectors * s.mt * (x.a_packed + x.a_made + copied))
     launched = np.where(s.a_buffer, a, 0.0) + np.where(s.b_buffer, b, 0.0)
     return a + b - launched, launched
 
@@ -248,7 +259,7 @@ def _halos(s: _Shared) -> Array | float:
     if not (s.heads.any() or x.elements.any()):
         return 0.0
     times = x.batch * t.tm * t.tn * np.where(s.heads, x.heads, t.split)
-    return times * x.elements / t.lanes * w.halo + w.partial_sum * x.m * s.rows * x.heads * x.batch
+    return times * (x.elements / t.lanes * w.halo + x.copies) + w.partial_sum * x.m * s.rows * x.heads * x.batch
 
 
 def _walked_again(s: _Shared) -> tuple[Array, Array]:

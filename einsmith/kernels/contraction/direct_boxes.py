@@ -17,6 +17,7 @@ from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.boxes import outer_reads
 from einsmith.loops.address import Memory, fused
 from einsmith.plan.kernel import Kernel
+from einsmith.target.facts import LINE
 
 MAX_AXES = 5
 """Axes that a box may extend along, the innermost."""
@@ -275,15 +276,36 @@ def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
     return best and (tuple(sorted(best[1])), (), 1)
 
 
-@lru_cache(maxsize=4096)
-def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
-    """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector."""
-    l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
+@lru_cache(maxsize=1024)
+def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[Problem, list[OperandAccess]]:
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
     memories = {**operand_memories(kernel), **{SLOT + i: Memory(None, w.buffer) for i, w in shape.windows}}
-    scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
+    return p, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
+
+
+def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
+    """Rows of memory, a line apart or more, of which a box with lanes along K reads a few vectors each."""
+    p, scalar = _shaped_accesses(kernel, original, d)
+    if d.vector < len(p.piece.extents):
+        return 0
+    near = LINE // p.dtype.itemsize
+    apart = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
+    box = [*d.tile, *d.unroll]
+    return sum(
+        _Loads(s, d.vector, LINE).count([(a, n) for a, n in box if any(abs(c.get(a, 0)) >= near for c in forms)])
+        for s, forms in zip(scalar, apart, strict=True)
+    )
+
+
+@lru_cache(maxsize=4096)
+def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
+    """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector."""
+    l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
+    p, scalar = _shaped_accesses(kernel, original, d)
+    shape = shaped(original, d)
+    assert shape is not None
     rank = len(p.piece.extents)
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)

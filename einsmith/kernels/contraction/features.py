@@ -15,6 +15,7 @@ from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
@@ -25,18 +26,19 @@ class Features(SimpleNamespace):
     """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
     with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
     none. a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a
-    vector takes which is packed; pieces, masks, pairs: those that a vector of N takes which is read in place, its
-    masks, and whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of
-    K, to the next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows
-    of M read in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a
-    byte that is read in place; meets: whether rows and points of K next to each other share elements; run: points of K
-    that lie evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once:
-    packed once for many runs; copied: whether it is read from a window; window: bytes of one that no block of K
-    changes; batch: points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no
-    matter; share: points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; even:
-    both sides are plain reads at one stride along K. finish: cycles a vector of what follows the sum, along N;
-    results: bytes of results, and of what is read with them, that strips wait for (traffic.far_results); parted: bytes
-    of results stored in parts of lines; elements: of all windows; heads: blocks that windows cut K into, 0 for none.
+    vector takes which is packed; made: those that computing it takes; pieces, masks, pairs: those that a vector of N
+    takes which is read in place, its masks, and whether it is every other element; side, step: bytes from one point of
+    the side's innermost axis, and of K, to the next (0 where there are windows); held: lines of a column along K that
+    the second level keeps; fit: rows of M read in place that the first level keeps a line of, 0 where that does not
+    matter; spread: bytes of lines for a byte that is read in place; meets: whether rows and points of K next to each
+    other share elements; run: points of K that lie evenly where the side, or both sides, are read in place; strips:
+    whether the side comes in strips; once: packed once for many runs; copied: whether it is read from a window; window:
+    bytes of one that no block of K changes; batch: points of the batch that the side depends on; parts: blocks that a
+    window cuts it into, 0 for no matter; share: points of K whose vectors of a window lie a few elements apart; far:
+    rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles a vector of what
+    follows the sum, along N; results: bytes of results, and of what is read with them, that strips wait for
+    (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all windows; copies: cycles
+    that computing them takes; heads: blocks that windows cut K into, 0 for none.
     """
 
     def changed(self, **values: Any) -> Features:
@@ -54,6 +56,7 @@ class OperandPlan(Setting):
         window = sum(w.buffer.size * self.item for i, w in self.halos if i == which and not self.heads)
         of_side = dict(
             turned=along, packed=self.access(side, p.k if along else side.axes, self.lanes).read_cycles(align),
+            made=0.0 if which in dict(self.windows) else self._made(which),
             side=steps.side, step=steps.k, held=traffic.held(target.l2, steps.k), run=self._run(side),
             once=name in launch.fixed_sides(self.kernel, self.original, self.swap), copied=cut is not None,
             window=window, batch=self.B if window or plan.depends_on_batch(p, side) else 1,
@@ -67,6 +70,11 @@ class OperandPlan(Setting):
         if self.windows and (which in dict(self.windows) or any(self._overlaps(i, w) for i, w in self.halos)):
             return traffic.Steps(0, 0)
         return traffic.address_steps(self, side)
+
+    def _made(self, which: int) -> float:
+        """Cycles that a vector of an operand takes which is computed as it is read."""
+        count, seconds = bx.operations((self.original.operands[which].expr,), self.target)
+        return 0.25 * count + self.lanes * seconds / self.target.cycle_seconds
 
     def _overlaps(self, which: int, w: HaloCopy) -> bool:
         """Whether a window has fewer elements than its operand points."""
@@ -127,6 +135,7 @@ class OperandPlan(Setting):
             results=traffic.far_results(self),
             parted=sum(buffers[n].nbytes for n in parts), windows=bool(windows),
             elements=sum(w.buffer.size for _, w in self.halos), heads=self.heads,
+            copies=sum(w.buffer.size * self._made(i) for i, w in self.halos) / self.lanes,
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:

@@ -244,7 +244,9 @@ def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cos
     uneven = ceil(points / tasks) * tasks / points
     size = sum(touched(kernel))
     arithmetic = box.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
-    return Cost(arithmetic, target.seconds_for_bytes(size, size, tasks))
+    memory = target.seconds_for_bytes(size, size, tasks)
+    waited = memory * target.overheads.crowding(box.rows(kernel, p, c)) if size > target.l2 * tasks else 0.0
+    return Cost(arithmetic, memory, waited)
 
 
 __all__ = ["PATTERN", "Config", "Configs", "Contraction", "Lowered"]

@@ -40,19 +40,37 @@ _TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
 """Rows and vectors of register tiles."""
 _TURNED = (1, 4, 8, 12)
 """Rows of register tiles of one vector, beside which reads are turned."""
+_BEHIND = 0.2
+"""The part of multiply-adds, or of loads, that shows although the other takes longer: 345 reductions of random shapes.
+What is no multiply-add waits for its loads."""
+_UNALIGNED = 1.5
+"""Loads that a vector along the reduction takes, whose rows begin anywhere: half of them lie over the ends of lines."""
 _LINES = 512
 """Lines that a first-level cache keeps, about."""
 
 
+def _waited(s: Schedule, far: bool, target: Target) -> float:
+    """The part of the time of memory that is waited for; far: beyond the second level."""
+    return max(_jumps(s), target.overheads.crowding(_rows(s)) if far else 0.0)
+
+
+def _rows(s: Schedule) -> int:
+    """Rows of memory that a register tile reads or writes a few vectors of at once; those that are written count twice:
+    a line is read before a part of it is written."""
+    if s.tile is None:
+        return 0
+    return min(s.config.rows, s.box.extents[s.tile]) * (2 + sum(s.tile in inside for inside in mentioned(s.box)))
+
+
 @lru_cache(maxsize=4096)
 def _jumps(s: Schedule) -> float:
-    """By how much slower memory is where each turn of the reduction reads a few vectors of another row: the fewer bytes
-    of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the cache. So
-    it is with lanes along such rows: each takes one element of a line, gone before the next result needs another. So it
-    is, a little, where the rows of an unrolled window are read in turn."""
+    """How much slower, as a part, memory is where each turn of the reduction reads a few vectors of another row: the
+    fewer bytes of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the
+    cache. So it is with lanes along such rows: each takes one element of a line, gone before the next result needs
+    another. So it is, a little, where the rows of an unrolled window are read in turn."""
     box, axis = s.box, s.axis
     if axis is None or not box.reduce or (s.along_row and box.reduced < _LINES):
-        return 1.0
+        return 0.0
     inner, wide = Axis(s.last), 1 if s.along_row else s.config.lanes * s.wide
     visit = 4 * wide
     lost = in_window = 0.0
@@ -66,7 +84,7 @@ def _jumps(s: Schedule) -> float:
         reach = step * visit
         if 1 <= step <= 4 and any(4 * abs(f.coefficient(Axis(a))) >= 2 * reach for a in unrolled):
             in_window = max(in_window, 100 / reach)
-    return 1 + max(lost / visit, in_window)
+    return max(lost / visit, in_window)
 
 
 def _states(box: Box) -> int:
@@ -196,8 +214,11 @@ def _work(s: Schedule, full: int, target: Target) -> _Work:
         turns //= c.lanes * chains
     kind = box.combiner or ""
     wait = _LATENCY.get(kind, 8.0) / chains * min(1.0, turns / 32)
-    point = max(count + _STEP.get(kind, 2 / target.multiplies) + s.access, wait)
-    point += 2.0 / max(1, extent // c.lanes)
+    loads = s.access * 2 / target.multiplies * (_UNALIGNED if s.along_row else 1.0)
+    step = count + _STEP.get(kind, 2 / target.multiplies)
+    behind = _BEHIND if kind == "sum" and count == 0 else 1.0
+    point = max(max(step, loads) + behind * min(step, loads), wait)
+    point += 2.0 / max(1, extent // c.lanes) / chains * min(1.0, turns / 32)
     arithmetic = vectors * point / rate
     special = vectors * c.lanes * seconds
     if s.along_row:
@@ -205,26 +226,34 @@ def _work(s: Schedule, full: int, target: Target) -> _Work:
         each = after + len(rest) + merges * _MERGE.get(kind, 1.0) * len(box.bodies)
         arithmetic += box.points * each / rate
         special += box.points * after_seconds * c.lanes
-        return _Work(arithmetic, special, box.points)
+        return _Work(arithmetic, special, box.points, _again(s, target))
     results = box.points / extent * s.vectors
     merges = 0.0 if s.pairs is None else (2.0 + _STEP.get(kind, 1.0)) * len(box.bodies)
     arithmetic += results * (after + bx.access_cost(rest, s.axis, c.lanes) + 4 + merges) / rate
     special += results * c.lanes * after_seconds
     parts = box.points // extent * -(-extent // (c.lanes * c.unroll))
-    return _Work(arithmetic, special, parts, 0.0 if s.tile is not None else _again(s, target))
+    return _Work(arithmetic, special, parts, _again(s, target))
 
 
 def _again(s: Schedule, target: Target) -> float:
-    """Bytes that are read once more for every point of the outer axes, where what the lanes' axis and the reduction
-    walk through does not stay in the second level; a register tile has its rows inside of that."""
-    box = s.box
-    extents = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.extents + box.reduce)]
+    """Bytes that are read once more, for every point of an output axis which an operand does not depend on, because
+    what is read of it meanwhile does not stay in the second level."""
+    box, item = s.box, 4
+    if item * box.points * box.reduced <= target.l2:
+        return 0.0
+    inner = [a for a in (s.axis, s.tile) if a is not None and a < box.rank]
+    at_once = {s.tile: s.config.rows, s.axis: s.config.lanes * s.config.unroll}
     out = 0.0
-    for inside in mentioned(box) if 4 * box.points * box.reduced > target.l2 else ():
-        turn = 4 * prod(extents[a] for a in inside if a == s.axis or a >= box.rank)
-        if turn > target.l2:
-            whole = 4 * prod(extents[a] for a in inside)
-            out += whole * (prod(n for a, n in enumerate(box.extents) if a != s.axis and a not in inside) - 1)
+    for inside in mentioned(box):
+        reduced = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.reduce, box.rank) if a in inside]
+        whole = span = moved = item * prod(reduced)
+        for a in (*inner, *(a for a in reversed(range(box.rank)) if a not in inner)):
+            n = box.extents[a]
+            if a in inside:
+                span, moved, whole = span * n, moved * n, whole * n
+            elif span > target.l2:
+                moved *= -(-n // at_once.get(a, 1))
+        out += moved - whole
     return out
 
 
@@ -236,17 +265,17 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
     schedules = [schedule(box, config if one else config._replace(tasks=1, splits=1)) for box in found]
     work = [_work(s, full, target) for s in schedules]
     tasks = max(1, sum([1 if w.parts is None or one else min(config.tasks, w.parts) for w in work]))
-    merging = 0.0
+    beside = 0.0
     if config.splits > 1 and len(found) == 1:
         parts = schedule(found[0], config).parts
         tasks *= parts
-        merging = 1e-6 + parts * found[0].points * 2e-10
+        beside = 1e-6 + parts * found[0].points * 2e-10
     memory = target.seconds_for_bytes(moved, footprint, tasks)
     if footprint > target.l1 and found:
-        memory *= max(map(_jumps, schedules))
+        beside += memory * max(_waited(s, footprint > target.l2 * tasks, target) for s in schedules)
     again = sum([w.again for w in work])
     if again:
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)
     arithmetic, special = sum([w.arithmetic for w in work]), sum([w.special for w in work])
     whole = dealt_out(arithmetic, memory, special, tasks, target)
-    return whole._replace(launch=whole.launch + merging)
+    return whole._replace(launch=whole.launch + beside)

@@ -29,9 +29,6 @@ MAX_SEGMENTS = 5
 MAX_ROWS = 16
 READ_ROWS = 20
 """Rows of memory that a tile reads anew: as many streams as are kept apart."""
-STREAMS, CROWDED = 22, 0.02
-"""Rows beyond the last cache that a tile may touch, and what each one more adds to the time that memory takes. Those
-that are written count twice: a line is read before a part of it is written."""
 TASKS = 8
 """For each core."""
 BESIDE = 0.7
@@ -86,9 +83,8 @@ class StencilPattern(Pattern):
         size = sum(touched(kernel))
         arithmetic = points * _cycles(s, config, lanes, _registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
-        if size > target.l3:
-            memory *= _crowded(s, config, lanes)
-        return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, 0.0, target.launch_seconds)
+        waited = memory * _crowded(s, config, lanes, target) if size > target.l2 * tasks else 0.0
+        return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, target.launch_seconds)
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
         s = _which(kernel, config)
@@ -134,12 +130,13 @@ def _points(s: Stencil, pairs: bool) -> int:
     return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
 
 
-def _crowded(s: Stencil, c: StencilConfig, lanes: int) -> float:
-    """How many times as long as one stretch of memory as large the rows of a tile take; short rows are one stretch."""
+def _crowded(s: Stencil, c: StencilConfig, lanes: int, target: Target) -> float:
+    """How much longer than one stretch of memory as large the rows of a tile take, as a part; short rows are one
+    stretch. Those that are written count twice: a line is read before a part of it is written."""
     if s.lanes <= lanes:
-        return 1.0
+        return 0.0
     rows = sum(rows_of(a, c.tile) for a in streams(s)) + (0 if s.along_k else 2 * c.tile * s.steps[0])
-    return 1 + CROWDED * max(0, rows - STREAMS)
+    return target.overheads.crowding(rows)
 
 
 def _weights(s: Stencil) -> tuple[int, int, int]:
