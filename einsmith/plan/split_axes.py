@@ -39,6 +39,8 @@ def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     none where no axis can be split, or nothing is reduced."""
     if kernel.root.is_scatter or not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
         return ()
+    if next(_candidates(kernel), None) is None:
+        return ()
     found = (_split_by(kernel, cuts) for cuts in ((_into_digits, _into_pieces), (_into_pieces, _into_digits)))
     return tuple(dict.fromkeys(k for k in found if k is not kernel))
 
