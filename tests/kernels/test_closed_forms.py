@@ -67,7 +67,7 @@ def test_rows_of_long_axes():
     assert config._row_offsets(((1 << 20, 1 << 21), (1 << 20, 1)), 8) == [*range(8)]
     assert config._row_offsets(((1 << 20, 1 << 21), (7, 3)), 14) == [3 * (i % 7) + (i // 7 << 21) for i in range(14)]
     assert config._row_offsets(((1 << 20, 1 << 21), (7, 3)), 8) is None
-    assert config._regular_rows(((1 << 20, 1 << 21), (7, 3)), 30) == 28
+    assert config.regular_rows(((1 << 20, 1 << 21), (7, 3)), 30) == 28
 
 
 def segments_one_by_one(count, step, whole):
@@ -181,8 +181,9 @@ def test_shares_of_k(rng):
     for _ in range(40):
         for kernel in kernels(rng):
             for p, found, axes in guarded_sides(kernel):
-                for points in (1, 2, 6, 16, 48, 5000):
-                    got, want = k_bounds.share(p, found, axes, points), share_by_rows(p, found, axes, points)
+                sizes = 1, 2, 6, 16, 48, 5000
+                for points, got in zip(sizes, k_bounds.shares(p, found, axes, sizes), strict=True):
+                    want = share_by_rows(p, found, axes, points)
                     assert got == pytest.approx(want, rel=1e-12), (kernel, points)
                     seen.add(want)
     assert len(seen) > 100
@@ -195,8 +196,9 @@ def test_shares_of_k_by_sampled_tiles(rng):
         for kernel in kernels(rng, long, wide):
             for p, found, axes in guarded_sides(kernel):
                 if ends_by_rows(p, found, axes)[0] > 2 * k_bounds.SAMPLED:
-                    for points in (1, 48, 80):
-                        got, want = k_bounds.share(p, found, axes, points), share_by_rows(p, found, axes, points)
+                    sizes = 1, 48, 80
+                    for points, got in zip(sizes, k_bounds.shares(p, found, axes, sizes), strict=True):
+                        want = share_by_rows(p, found, axes, points)
                         assert got == pytest.approx(want, rel=1e-3), (kernel, points)
                         found_by[wide] = found_by.get(wide, 0) + (want < 1)
     assert len(found_by) == 3 and min(found_by.values()) > 0

@@ -9,12 +9,14 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import Joint
-from einsmith.kernels.contraction.features import operand_plan
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.problem import Problem, with_companion
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Kernel
@@ -70,17 +72,16 @@ def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) ->
 @lru_cache(maxsize=1024)
 def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicted:
     """What both pieces of each pair cost, made together: the mate's sums, and the rest."""
-    tables: list[cost.Table] = []
-
-    def add(p: Problem, c: Tiled, cycles: float, **changes: float) -> None:
-        out = search.table_of(kernel, p, c, target)
-        out.rows[-1] = cycles
-        tables.append(cost.Table(out.settings, out.rows, [out.features[0].changed(parted=0, **changes)]))
-
+    settings: list[OperandPlan] = []
+    features, columns = [], []
     for mate, p, other, c in pairs:
-        add(mate, other, 0.0, results=0)
-        add(p, c, _finish(kernel, mate, p, c, target)[0])
-    return cost.predict(cost.joined(tables), target)
+        for q, d in ((mate, other), (p, c)):
+            s = operand_plan(kernel, q, d.windows, d.swap, d.rows, target)
+            features.append(s.features(0, 0) if q is mate else s.numbers.changed(parted=0))
+            after = 0.0 if q is mate else _finish(kernel, mate, p, c, target)[0]
+            columns.append(search.column_of(len(settings), d, s.kept([(d.mr, d.nv)])[0], after))
+            settings.append(s)
+    return cost.predict(cost.Table(settings, np.array(columns).T, together(features)), target)
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:

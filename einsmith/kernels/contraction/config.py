@@ -13,6 +13,7 @@ from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.locks import cached_property
 from einsmith.loops.address import Memory, arguments_of, memories_of
 from einsmith.loops.nest import Builder
 from einsmith.loops.walk import divisors
@@ -219,15 +220,9 @@ def _repeats(groups: Steps, mr: int) -> bool:
     return True
 
 
-def regular_rows(s: OperandAccess, axes: tuple[int, ...], limit: int) -> int:
-    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group.
-
-    `s`: the sampler of a plain operand, as for `row_offsets`."""
-    return _regular_rows(_steps(s, axes), limit)
-
-
 @lru_cache(maxsize=4096)
-def _regular_rows(groups: Steps, limit: int) -> int:
+def regular_rows(groups: Steps, limit: int) -> int:
+    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group."""
     best, width = 0, 1
     if len(groups) <= 1:
         return 0
@@ -366,19 +361,21 @@ def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
     return arguments_of(kernel, memories_of(kernel))
 
 
+@lru_cache(maxsize=1024)
+def _accesses(kernel: Kernel, p: Problem) -> dict[tuple, Any]:
+    """What is found out of an operand holds for every setting it is part of."""
+    return {}
+
+
 class Setting:
     """What configurations with the same halo copies and sides have in common.
 
     `p` is the problem that reads the halo copies; `original` is it without them. halos: (operand, copy); heads: blocks
     that they cut K into, 0 for none. B, M, N, K: points of the batch, the sides and K; `columns`: of N, whose rows,
-    where vectors keep to them (`rows`), N counts as filled up to `row` points. known: accesses that settings of the
-    same operands share.
+    where vectors keep to them (`rows`), N counts as filled up to `row` points.
     """
 
-    def __init__(
-        self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any,
-        known: dict[tuple, OperandAccess] | None = None,
-    ):  # fmt: skip
+    def __init__(self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any):
         changed = with_halos(problem, windows)
         assert changed is not None
         self.kernel, self.target, self.windows, self.swap, self.rows = kernel, target, windows, swap, rows
@@ -394,7 +391,7 @@ class Setting:
         if rows:
             self.row = padded_row(p, self.n_side, self.lanes)
             self.N = self.columns // p.extents[self.n_side.axes[-1]] * self.row
-        self._known = {} if known is None else known
+        self._known = _accesses(kernel, problem)
 
     def access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
         """An operand, analysed along these axes."""
@@ -411,10 +408,14 @@ class Setting:
         vector, and one more to turn it."""
         if not (side.axes and self.p.k):
             return False
-        along_k, along = (self.access(side, axes, self.lanes) for axes in (self.p.k, side.axes))
-        return along_k.load_cost(self.lanes) + 1.0 < along.load_cost(align)
+        along = self.access(side, side.axes, self.lanes).load_cost(align)
+        return along > 1.0 and self.access(side, self.p.k, self.lanes).load_cost(self.lanes) + 1.0 < along
+
+    @cached_property
+    def m_steps(self) -> Steps:
+        """Of the rows of M, if that is a plain operand."""
+        return _steps(self.access(self.m_side), self.m_side.axes)
 
     def reads_in_place(self, mr: int) -> bool:
         """Whether tiles of `mr` rows of M read that side without a copy."""
-        plain = self.m_side.operand.plain
-        return plain and row_offsets(self.access(self.m_side), self.m_side.axes, mr) is not None
+        return self.m_side.operand.plain and _row_offsets(self.m_steps, mr) is not None

@@ -5,7 +5,7 @@ Arithmetic counts clock cycles: steps of the tiles, what they begin and end with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
-from einsmith.kernels.contraction.features import Features, OperandPlan
+from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.footprint import touched
-from einsmith.locks import cached_property
 from einsmith.target import facts
 
 HOW = ("inline", "panel", "buffer")
@@ -28,60 +27,24 @@ WRITTEN_OUT = 2
 
 
 class Table:
-    """Configurations, a column of `rows` each: which of `settings` it has, whose numbers are `features` (None: their
-    own); then the fields of Tiled, a and b as places in HOW, order in ORDERS; kept: the part of K that guards leave a
-    tile; finish: cycles a vector of what follows the sum. item, lanes: bytes of an element, elements of a vector;
-    nbytes: of all buffers."""
+    """Configurations, a column of `rows` each: which of `settings` it has, whose numbers are `features`; then the
+    fields of Tiled, a and b as places in HOW, order in ORDERS; kept: the part of K that guards leave a tile; finish:
+    cycles a vector of what follows the sum. numbers: those of each configuration's setting; major: whether tiles of M
+    are outermost; item, lanes: bytes of an element, elements of a vector; nbytes: of all buffers."""
 
-    def __init__(self, settings: Sequence[OperandPlan], rows: Array, features: Sequence[Features] | None = None):
-        self.settings, self.rows = settings, rows
-        self.features = [s.numbers for s in settings] if features is None else features
+    def __init__(self, settings: Sequence[OperandPlan], rows: Array, features: FeatureArrays):
+        self.settings, self.rows, self.features = settings, rows, features
         self.setting = rows[0].astype(np.int64)
         self.mr, self.nv, self.a, self.b, self.order, self.kc, self.split, self.tm, self.tn, *others = rows[1:]
         self.depth, self.kept, self.finish = others
+        self.numbers, self.major = features.of(self.setting), self.order == BY_M
         first = settings[0]
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(touched(first.kernel))
 
     def config(self, i: int) -> Tiled:
-        number, mr, nv, a, b, order, kc, split, tm, tn, depth = (int(x) for x in self.rows[:11, i])
+        number, mr, nv, a, b, order, kc, split, tm, tn, depth = map(int, self.rows[:11, i])
         s = self.settings[number]
         return Tiled(s.swap, mr, nv, HOW[a], HOW[b], ORDERS[order], kc, split, tm, tn, s.windows, s.rows, depth)
-
-    def some(self, which: Any, tm: Array, tn: Array) -> Table:
-        """Some of the configurations, with other tasks."""
-        rows = self.rows[:, which].copy()
-        rows[8:10] = tm, tn
-        return Table(self.settings, rows, self.features)
-
-    @cached_property
-    def major(self) -> Array:
-        """Whether tiles of M are outermost."""
-        return self.order == BY_M
-
-    @cached_property
-    def numbers(self) -> Features:
-        """Those of each configuration's setting, as arrays."""
-        return arrays_of(self.features, self.setting)
-
-    def has(self, field: str) -> bool:
-        """Whether a number of some setting is more than 0."""
-        return any(getattr(x, field) > 0 for x in self.features)
-
-
-def arrays_of(features: Sequence[Features], which: Array) -> Features:
-    """Those of the settings with these numbers, each field an array."""
-    every = np.array([[*vars(x).values()] for x in features], np.float64).T[:, which]
-    return Features(**dict(zip(vars(features[0]), every, strict=True)))
-
-
-def joined(tables: Sequence[Table]) -> Table:
-    """The configurations of several tables, of one kernel and type, one after the other."""
-    rows, before = [], 0
-    for t in tables:
-        rows.append(t.rows + np.array([before, *[0] * (len(t.rows) - 1)])[:, None])
-        before += len(t.settings)
-    every = [s for t in tables for s in t.settings]
-    return Table(every, np.concatenate(rows, axis=1), [x for t in tables for x in t.features])
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,24 +61,8 @@ class Predicted:
         return most + 0.05 * least + self.launches * target.launch_seconds
 
 
-class _Seconds:
-    """`Target.seconds_for_bytes` for arrays; tasks: how many run at once."""
-
-    def __init__(self, target: Any, tasks: Array):
-        cores = np.maximum(1.0, np.minimum(target.cores, tasks))
-        own = target.bytes_per_second
-        self.limits = target.l1 * cores, target.l2 * cores, target.kept * target.l3
-        self.rates = (
-            own[0] * cores, own[1] * cores, np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth)),
-            np.minimum(target.memory_bandwidth, target.core_bandwidth * cores),
-        )  # fmt: skip
-
-    def __call__(self, moved: Array, footprint: Array) -> Array:
-        near, middle, far = self.limits
-        first, second, third, last = self.rates
-        missed = np.maximum(0.0, 1 - far / footprint)
-        beyond = (1 - missed) / third + missed / last
-        return moved * np.where(footprint <= near, 1 / first, np.where(footprint <= middle, 1 / second, beyond))
+_Bytes = tuple[Array, Array, bool]
+"""Bytes that move, of how many in all (which tells the level they come from), and whether they are waited for."""
 
 
 class _Shared:
@@ -138,32 +85,49 @@ class _Shared:
         self.part = np.ceil(x.k / t.split)
         kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
         self.kc = np.where(self.heads, x.k // np.maximum(x.heads, 1), kc)
-        asks = x.b_far * (self.minor & ~self.b_buffer & (t.kc == 0))
-        asks *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
-        self.ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm) if asks.any() else 0 * asks
-        self.seconds = _Seconds(target, self.tasks)
+        self.ahead = np.zeros_like(self.kc)
+        if x.has["b_far"]:
+            asks = x.b_far * (self.minor & ~self.b_buffer & (t.kc == 0))
+            asks *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
+            self.ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm)
+        self.level = target.l2 * self.tasks  # bytes of the second levels of all tasks
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
         self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)
         self.packed = self.a_own * self.a_each + self.b_own * self.b_each
         self.held = t.nbytes + self.packed
+        self.blocked = self.kc < self.part
+        self.span = inner_bytes(t, x, t.tm, t.tn)
+
+    def rate(self, footprint: Array) -> Array:
+        """Bytes a second of data of so many bytes in all, as in `Target.seconds_for_bytes`."""
+        target, own, cores = self.target, self.target.bytes_per_second, self.tasks
+        third = np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth))
+        last = np.minimum(target.memory_bandwidth, target.core_bandwidth * cores)
+        missed = np.maximum(0.0, 1 - target.kept * target.l3 / footprint)
+        beyond = 1 / ((1 - missed) / third + missed / last)
+        near = np.where(footprint <= target.l1 * cores, own[0] * cores, own[1] * cores)
+        return np.where(footprint <= self.level, near, beyond)
 
 
 def predict(t: Table, target: Any) -> Predicted:
     """What every configuration of the table costs."""
     s = _Shared(t, target)
     packed, launched = _packing(s)
-    cycles = _steps(s) + _tiles(s) + packed + _halos(s)
-    arithmetic = cycles * s.target.cycle_seconds / s.tasks * uneven(t, s.x, s.mt, s.nt, s.tasks)
-    memory = s.seconds(s.held + s.packed, s.held)
+    each = s.target.cycle_seconds / s.tasks
+    arithmetic = (_steps(s) + _tiles(s) + packed + _halos(s)) * each * uneven(t, s.x, s.mt, s.nt, s.tasks)
+    arithmetic += reread(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
+    memory = np.zeros_like(arithmetic)
+    moves = [(s.held + s.packed, s.held, False), *_walked_again(s), *_repeated(s), *_results(s), *_strips(s)]
+    near, *rates = s.rate(np.array([np.minimum(s.held, target.l3), *(footprint for _, footprint, _ in moves)]))
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
     # slowly where they come from memory.
-    lines = np.where(s.held <= target.l3, s.w.read_twice, s.w.far_twice) * s.packed
-    lines = s.seconds(lines, np.minimum(s.held, target.l3))
-    arithmetic += s.w.launched * np.maximum(launched * s.target.cycle_seconds / s.tasks, lines)
-    for waited, moved in (_walked_again(s), _repeated(s), _results(s), _strips(s)):
-        arithmetic += waited
-        memory += moved
-    arithmetic += reread(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
+    lines = np.where(s.held <= target.l3, s.w.read_twice, s.w.far_twice) * s.packed / near
+    arithmetic += s.w.launched * np.maximum(launched * each, lines)
+    for (moved, _, waited), rate in zip(moves, rates, strict=True):
+        if waited:
+            arithmetic += moved / rate
+        else:
+            memory += moved / rate
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_each | s.b_each))
 
 
@@ -173,7 +137,7 @@ def _steps(s: _Shared) -> Array:
     # What a vector of N read in place takes from arithmetic.
     beside = np.where(s.b_inline, x.b_pieces + w.mask * x.b_masks + x.b_made, 0.0)
     # Elements of M that are those of the next point's rows too are loaded once for some points.
-    meets = s.a_inline & (x.a_meets > 0) & (t.nv == 1)
+    meets = s.a_inline & (x.a_meets > 0) & (t.nv == 1) if x.has["a_meets"] else np.False_
     broadcast = np.where(meets, 0.5, w.broadcast)
     # New pages that a point of K begins, of M and of N, where there are so many that all tables lose them. Where M
     # comes from beyond the second level, or N is another at every point of the batch, those of the nearest one count.
@@ -183,19 +147,23 @@ def _steps(s: _Shared) -> Array:
     pages = np.where(kc * begins > kept, begins, 0.0)
     run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
     beside_rows = s.a_inline * x.a_made
-    if t.has("a_fit"):
+    if x.has["a_fit"]:
         beside_rows = beside_rows + s.a_inline * traffic.row_conflicts(t.mr, x.a_fit) * w.conflict
     sums = t.mr * t.nv
-    spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~(s.b_inline & (x.b_pairs > 0)) & ~meets
+    spare = room_to_unroll(t.mr, t.nv, s.target.tile_registers) & ~meets
+    if x.has["b_pairs"]:
+        spare &= ~(s.b_inline & (x.b_pairs > 0))
     unrolls = spare & (run * sums <= most_unrolled(t.nv))
     begun = np.minimum(w.most_begun, np.where(unrolls, w.unrolled_loop, w.loop) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
     each = w.translate_m * pages[0] + w.translate_n * pages[1] + np.where(run < kc, begun, 0.0)
     # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.
-    shared = s.b_inline & (x.b_share > 0)
-    loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
+    loads: Array | float = 0.5
+    if x.has["b_share"]:
+        shared = s.b_inline & (x.b_share > 0)
+        loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
     # Vectors of N that every tile of M takes from the second level.
-    beside = beside + w.walked * (t.major & (s.mt > t.tm) & (inner_bytes(t, x, t.tm, t.tn) > s.target.l1))
+    beside = beside + w.walked * (t.major & (s.mt > t.tm) & (s.span > s.target.l1))
 
     # Vectors that every tile of M takes from the second level; or, where it is alone, every point of the batch.
     tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
@@ -216,16 +184,19 @@ def _steps(s: _Shared) -> Array:
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.heads, t.kept, 1.0)
     # Sums loaded for a block and no register to spare for what loads take: the allocator rotates them by way of the
     # stack at every step, unless there are few addresses.
+    blocked = s.blocked & (t.kc > 0)
+    if not blocked.any():
+        return steps
     tight = sums + t.nv + 2 + 2 * (beside > 0) >= s.target.tile_registers
     simple = (x.even > 0) & ~((t.a == PANEL) & (x.a_turned > 0))
-    return steps * np.where(tight & (t.kc > 0) & (kc < s.part) & ~simple, w.rotate, 1.0)
+    return steps * np.where(tight & blocked & ~simple, w.rotate, 1.0)
 
 
 def _tiles(s: _Shared) -> Array:
     """Cycles that tiles take beside their steps, and what follows the sums."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel wait in scratch.
-    waits = (s.kc < s.part) & ~s.heads
+    waits = s.blocked & ~s.heads
     each = w.tile + t.mr * t.nv * np.where(waits, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
     if s.by_k.any():
         waiting = x.m * x.columns * t.item / (t.tm * t.tn)
@@ -256,22 +227,23 @@ def _packing(s: _Shared) -> tuple[Array, Array]:
 def _halos(s: _Shared) -> Array | float:
     """Cycles of halo copies, and of sums that wait while they change."""
     t, x, w = s.t, s.x, s.w
-    if not (s.heads.any() or x.elements.any()):
+    if not x.has["elements"]:
         return 0.0
     times = x.batch * t.tm * t.tn * np.where(s.heads, x.heads, t.split)
     return times * (x.elements / t.lanes * w.halo + x.copies) + w.partial_sum * x.m * s.rows * x.heads * x.batch
 
 
-def _walked_again(s: _Shared) -> tuple[Array, Array]:
-    """Seconds that are waited for, and seconds of memory, of the side of the inner loop, which is walked once for each
-    outer tile: it streams where a task's range of it exceeds the second level."""
+def _walked_again(s: _Shared) -> Iterator[_Bytes]:
+    """Bytes of the side of the inner loop, which is walked once for each outer tile: it streams where a task's range of
+    it exceeds the second level."""
     t, x, w = s.t, s.x, s.w
     spread = np.where(s.minor & s.a_inline, x.a_spread, 1.0)
     inner, how = np.where(s.minor, s.a_bytes * spread, s.b_bytes), np.where(s.minor, t.a, t.b)
-    span = inner_bytes(t, x, t.tm, t.tn) * spread
-    copy = np.where(how == INLINE, np.where(s.minor, x.a_window, x.b_window), 0.0)  # what is walked is the window
-    inner = np.where(copy > 0, copy * x.batch * np.where(s.minor, t.tm, t.tn), inner)
-    span = np.where(copy > 0, copy, span)
+    span = s.span * spread
+    if x.has["a_window"] or x.has["b_window"]:  # what is walked is the window
+        copy = np.where(how == INLINE, np.where(s.minor, x.a_window, x.b_window), 0.0)
+        inner = np.where(copy > 0, copy * x.batch * np.where(s.minor, t.tm, t.tn), inner)
+        span = np.where(copy > 0, copy, span)
     panel = s.kc * t.item * np.where(s.minor, s.nr, t.mr)  # of the outer side
     leaves = span > np.minimum(s.target.l2 * s.w.held, s.target.l2 - panel)
     streamed = np.where(leaves, inner * (np.where(s.minor, s.nt, s.mt) - 1), 0.0)
@@ -279,46 +251,39 @@ def _walked_again(s: _Shared) -> tuple[Array, Array]:
     # tiles of M are asked for.
     short = (how != INLINE) | (np.where(s.minor, x.a_step, x.b_step) >= traffic.PAGE)
     hidden = np.where(short, np.where(s.minor & s.a_buffer, w.streamed, 1.0), 0.0)
-    level = s.target.l2 * s.tasks
-    ranges = 2 * np.maximum(np.minimum(inner, span * s.tasks), level)
-    waited = s.seconds(streamed * hidden, ranges)
-    return waited, np.where(short, 0.0, s.seconds(streamed, np.maximum(s.held, 2 * level)))
+    ranges = 2 * np.maximum(np.minimum(inner, span * s.tasks), s.level)
+    yield streamed * hidden, ranges, True
+    yield np.where(short, 0.0, streamed), np.maximum(s.held, 2 * s.level), False
 
 
-def _repeated(s: _Shared) -> tuple[Array, Array]:
+def _repeated(s: _Shared) -> Iterator[_Bytes]:
     """The same of the outer side, which comes once for each task, and of what is the same at every point of the batch.
     """
     t = s.t
-    level = s.target.l2 * s.tasks
     outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)
-    anew = s.seconds(outer * (again - 1), np.maximum(2 * outer, 2 * level))
+    anew, footprint = outer * (again - 1), 2 * np.maximum(outer, s.level)
     waited = np.where(s.minor, t.b, t.a) != PANEL  # by the first tile of every task
-    moved = np.where(waited, 0.0, anew)
+    yield anew * waited, footprint, True
+    yield anew * ~waited, footprint, False
     for own, every in ((s.a_own, s.a_bytes), (s.b_own, s.b_bytes)):
         if (own < every).any():
-            more = np.where(own > s.target.l2 * s.w.held, every - own, 0.0)
-            moved += s.seconds(more, np.maximum(own, 2 * level))
-    return np.where(waited, anew, 0.0), moved
+            yield (every - own) * (own > s.target.l2 * s.w.held), np.maximum(own, 2 * s.level), False
 
 
-def _results(s: _Shared) -> tuple[Array, Array | float]:
+def _results(s: _Shared) -> Iterator[_Bytes]:
     """The same of results: in strips, or stored to in parts of lines."""
     t, x, w = s.t, s.x, s.w
-    out = np.zeros_like(s.kc)
-    by_strips = s.minor & (s.nt > 1) & (x.results > s.target.l2 * s.tasks)
-    if by_strips.any():
-        out += np.where(by_strips, w.strips * s.seconds(x.results, s.held), 0.0)
-    if x.parted.any():  # by tiles of blocks of K; in strips of all rows, where N is the inner loop
-        waits = (s.kc < s.part) | s.heads | t.major
-        out += np.where(waits, w.parted * s.seconds(x.parted, s.held), 0.0)
-    return out, 0.0
+    if x.has["results"]:
+        by_strips = s.minor & (s.nt > 1) & (x.results > s.level)
+        yield w.strips * x.results * by_strips, s.held, True
+    if x.has["parted"]:  # by tiles of blocks of K; in strips of all rows, where N is the inner loop
+        yield w.parted * x.parted * (s.blocked | s.heads | t.major), s.held, True
 
 
-def _strips(s: _Shared) -> tuple[Array, Array]:
+def _strips(s: _Shared) -> Iterator[_Bytes]:
     """The same of operands beyond the caches that are read or packed in narrow strips. Lines that are asked for come no
     sooner where none of the tables of addresses has their pages."""
     t, x, w = s.t, s.x, s.w
-    waited, moved = np.zeros_like(s.kc), np.zeros_like(s.kc)
     walk = np.where(s.by_k, s.kc, s.part)
     lost = walk * np.minimum(1.0, x.b_step / traffic.PAGE) > w.most_pages
     lost_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > w.most_pages
@@ -326,24 +291,20 @@ def _strips(s: _Shared) -> tuple[Array, Array]:
     of_m = along & (lost_m | (t.a == PANEL))
     if of_m.any():
         waits = np.where(t.a == PANEL, np.where(lost_m, w.walks, w.waited), 1.0)
-        strips = traffic.strips(t.mr, x.m, t.item, w.strip)
-        waited += np.where(of_m, s.seconds(s.a_bytes, s.held) * (1 + waits * strips), 0.0)
+        yield s.a_bytes * (1 + waits * traffic.strips(t.mr, x.m, t.item, w.strip)) * of_m, s.held, True
     strips = traffic.strips(s.nr, x.n, t.item, w.strip)
-    slow = (x.b_strips > 0) & ((s.ahead == 0) | lost) & (~s.b_buffer | s.b_each) & ~(s.by_k & ~lost)
-    if slow.any():
-        more = s.seconds(s.b_bytes, s.held) * strips
-        moved += np.where(slow & ~lost, more, 0.0)
+    if x.has["b_strips"]:
+        slow = (x.b_strips > 0) & ((s.ahead == 0) | lost) & (~s.b_buffer | s.b_each) & ~(s.by_k & ~lost)
+        yield s.b_bytes * strips * (slow & ~lost), s.held, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
-        waited += np.where(slow & lost, s.seconds(s.b_bytes, s.held) + waits * more, 0.0)
+        yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
     first = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
     if first.any():  # nothing is multiplied while a panel is packed of what comes from beyond the second level
         strips = w.waited * strips + traffic.strips(x.n / t.tn, x.n, t.item, w.strip)
-        strips = 1 + np.where(x.b_strips > 0, strips, 0.0)
-        waited += np.where(first, s.seconds(s.b_bytes * t.tm, s.held) * strips, 0.0)
-    return waited, moved
+        yield s.b_bytes * t.tm * (1 + strips * (x.b_strips > 0)) * first, s.held, True
 
 
-def uneven(t: Table, x: Features, mt: Array, nt: Array, tasks: Array) -> Array:
+def uneven(t: Table, x: FeatureArrays, mt: Array, nt: Array, tasks: Array) -> Array:
     """How much more than its even share the busiest thread has: tasks are whole tiles, in as many ranges that follow
     each other as there are threads."""
     others = x.batch * t.split
@@ -359,13 +320,13 @@ def uneven(t: Table, x: Features, mt: Array, nt: Array, tasks: Array) -> Array:
     return np.where(np.array((by_n, by_m)) & (tasks > 1), np.maximum(out, whole), out).max(axis=0)
 
 
-def inner_bytes(t: Table, x: Features, tm: Array | float, tn: Array | float) -> Array:
+def inner_bytes(t: Table, x: FeatureArrays, tm: Array | float, tn: Array | float) -> Array:
     """Bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
     points, parts = np.where(t.major, x.columns, x.m), np.where(t.major, tn, tm)
     return points * np.where(t.order == BY_K, t.kc, x.k) * t.item / (parts * t.split)
 
 
-def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
+def reread(t: Table, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
     """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
     item, l2, out, w = t.item, target.l2, np.zeros_like(kc), target.overheads
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
@@ -374,7 +335,7 @@ def reread(t: Table, x: Features, kc: Array, mt: Array, nt: Array, target: Any) 
         out = np.where(by_columns, x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
     panel = kc * t.nv * t.lanes / t.depth * item
     again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
-    if x.windows.any():
+    if x.has["windows"]:
         # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is
         # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
         both = panel + x.elements * item

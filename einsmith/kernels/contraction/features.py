@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from einsmith.kernels.contraction import config as plan
 from einsmith.kernels.contraction import epilogue as finish
@@ -15,28 +18,28 @@ from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit.access import PAIR_CYCLES, OperandAccess
+from einsmith.kernels.emit.access import PAIR_CYCLES
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 
 
 class Features(SimpleNamespace):
-    """A setting in numbers, flags 0 or 1; or many settings, each field an array. m, n, k, batch: points, those of N
-    with its rows filled up to whole vectors; columns: points of N as they are; row: points of a filled row, 0 for
-    none. a, b are the M and N sides: turned: whether a side is packed along K; packed: cycles beyond a load that a
-    vector takes which is packed; made: those that computing it takes; pieces, masks, pairs: those that a vector of N
-    takes which is read in place, its masks, and whether it is every other element; side, step: bytes from one point of
-    the side's innermost axis, and of K, to the next (0 where there are windows); held: lines of a column along K that
-    the second level keeps; fit: rows of M read in place that the first level keeps a line of, 0 where that does not
-    matter; spread: bytes of lines for a byte that is read in place; meets: whether rows and points of K next to each
-    other share elements; run: points of K that lie evenly where the side, or both sides, are read in place; strips:
-    whether the side comes in strips; once: packed once for many runs; copied: whether it is read from a window; window:
-    bytes of one that no block of K changes; batch: points of the batch that the side depends on; parts: blocks that a
-    window cuts it into, 0 for no matter; share: points of K whose vectors of a window lie a few elements apart; far:
-    rows of N are far apart; even: both sides are plain reads at one stride along K. finish: cycles a vector of what
-    follows the sum, along N; results: bytes of results, and of what is read with them, that strips wait for
+    """A setting in numbers, flags 0 or 1. m, n, k, batch: points, those of N with its rows filled up to whole vectors;
+    columns: points of N as they are; row: points of a filled row, 0 for none. a, b are the M and N sides: turned:
+    whether a side is packed along K; packed: cycles beyond a load that a vector takes which is packed; made: those that
+    computing it takes; pieces, masks, pairs: those that a vector of N takes which is read in place, its masks, and
+    whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of K, to the
+    next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows of M read
+    in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a byte that
+    is read in place; meets: whether rows and points of K next to each other share elements; run: points of K that lie
+    evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
+    for many runs; copied: whether it is read from a window; window: bytes of one that no block of K changes; batch:
+    points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no matter; share:
+    points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; even: both sides are
+    plain reads at one stride along K. results: bytes of results, and of what is read with them, that strips wait for
     (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all windows; copies: cycles
     that computing them takes; heads: blocks that windows cut K into, 0 for none.
     """
@@ -46,30 +49,61 @@ class Features(SimpleNamespace):
         return type(self)(**vars(self) | values)
 
 
+class FeatureArrays:
+    """Features of many settings, or configurations, each field an array: the rows of `values`. names: their places;
+    has: whether a field is anything but 0 in any setting."""
+
+    def __init__(self, names: Mapping[str, int], values: Array, has: Mapping[str, bool]):
+        self.names, self.values, self.has = names, values, has
+
+    def __getattr__(self, name: str) -> Array:
+        out = self.__dict__[name] = self.values[self.names[name]]
+        return out
+
+    def of(self, which: Array) -> FeatureArrays:
+        """Those of the settings with these numbers."""
+        return FeatureArrays(self.names, self.values[:, which], self.has)
+
+
+def together(every: Sequence[Features]) -> FeatureArrays:
+    """The features of several settings."""
+    names, values = vars(every[0]), np.array([[*vars(x).values()] for x in every], np.float64).T
+    has = dict(zip(names, np.atleast_1d(values.any(axis=1)), strict=True))
+    return FeatureArrays({name: i for i, name in enumerate(names)}, values, has)
+
+
 class OperandPlan(Setting):
     """A setting, and what configurations that have it are priced by."""
 
-    def _of_side(self, name: str, side: plan.Side, align: int, steps: traffic.Steps) -> dict[str, Any]:
-        """What there is of either side, "a" or "b"; align: points of which its tiles are multiples."""
-        p, which, target = self.p, int(self.swap != (name == "b")), self.target
-        along, cut = self.lies_along_k(side, align), dict(self.windows).get(which)
-        window = sum(w.buffer.size * self.item for i, w in self.halos if i == which and not self.heads)
+    def _operand(self, side: plan.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+        """What holds of an operand as a side, whose tiles have multiples of `align` points, in every setting."""
+        key = side.operand, side.axes, self.lanes, align
+        if key not in self._known:
+            along = self.lies_along_k(side, align)
+            packed = self.access(side, self.p.k if along else side.axes, self.lanes).read_cycles(align)
+            same = dict(turned=along, packed=packed, run=self._run(side))
+            self._known[key] = traffic.address_steps(self, side), same
+        return self._known[key]
+
+    def _of_side(self, name: str, side: plan.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+        """What there is of either side, "a" or "b". Its steps are none where it is read from a window, or beside
+        windows that several points read each element of, where little comes from memory."""
+        p, which, (steps, same) = self.p, int(self.swap != (name == "b")), self._operand(side, align)
+        cut, window = dict(self.windows).get(which), 0
+        spread = steps.spread(self.item)
+        if self.windows and (cut is not None or any(self._overlaps(i, w) for i, w in self.halos)):
+            steps = traffic.Steps(0, 0)
+        if not self.heads:
+            window = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
         of_side = dict(
-            turned=along, packed=self.access(side, p.k if along else side.axes, self.lanes).read_cycles(align),
-            made=0.0 if which in dict(self.windows) else self._made(which),
-            side=steps.side, step=steps.k, held=traffic.held(target.l2, steps.k), run=self._run(side),
-            once=name in launch.fixed_sides(self.kernel, self.original, self.swap), copied=cut is not None,
-            window=window, batch=self.B if window or plan.depends_on_batch(p, side) else 1,
+            **same, side=steps.side, step=steps.k, held=traffic.held(self.target.l2, steps.k),
+            made=0.0 if cut is not None else self._made(which),
+            spread=1.0 if window else spread, copied=cut is not None, window=window,
+            once=name in launch.fixed_sides(self.kernel, self.original, self.swap),
+            batch=self.B if window or plan.depends_on_batch(p, side) else 1,
             parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.HaloBlock) and not cut.of_k else 0,
         )  # fmt: skip
-        return {f"{name}_{key}": value for key, value in of_side.items()}
-
-    def _steps(self, side: plan.Side, which: int) -> traffic.Steps:
-        """Of a side that is read in place; none of windows, or beside windows that several points read each element of,
-        where little comes from memory."""
-        if self.windows and (which in dict(self.windows) or any(self._overlaps(i, w) for i, w in self.halos)):
-            return traffic.Steps(0, 0)
-        return traffic.address_steps(self, side)
+        return steps, {f"{name}_{key}": value for key, value in of_side.items()}
 
     def _made(self, which: int) -> float:
         """Cycles that a vector of an operand takes which is computed as it is read."""
@@ -80,9 +114,9 @@ class OperandPlan(Setting):
         """Whether a window has fewer elements than its operand points."""
         return prod(w.extents) < self.original.count(self.original.operands[which].axes)
 
-    def _run(self, *sides: plan.Side) -> int:
-        """Points of K that lie evenly in these sides, innermost."""
-        p, forms = self.p, [f.coef for x in sides for f in self.access(x).forms]
+    def _run(self, side: plan.Side) -> int:
+        """Points of K that lie evenly in a side, innermost."""
+        p, forms = self.p, [f.coef for f in self.access(side).forms]
         points, inner = 1, None
         for a in reversed([a for a in p.k if p.extents[a] > 1]):
             if inner is not None and any(c.get(a, 0) != c.get(inner, 0) * points for c in forms):
@@ -107,63 +141,58 @@ class OperandPlan(Setting):
 
     @cached_property
     def numbers(self) -> Features:
-        target, item, windows = self.target, self.item, self.windows
-        m_side, n_side, k = self.m_side, self.n_side, self.K
+        return self.features(self._parted(), traffic.far_results(self))
+
+    def _parted(self) -> int:
+        """Bytes of results stored in parts of lines."""
+        if finish.unit(self.kernel, self.original, self.n_side.axes, self.lanes) is not None:
+            return 0
+        inner = [x.axes[-1] for x in (self.m_side, self.n_side) if x.axes]
+        parts = {n for axis in inner for n in finish.parted(self.kernel, self.original, axis)}
+        return sum(self.kernel.buffers[n].nbytes for n in parts)
+
+    def features(self, parted: int, results: int) -> Features:
+        """The numbers, of which these two are known."""
+        target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
-        pieces, masks = PAIR_CYCLES * pairs, 0
-        if not self.rows:
-            pieces, masks = s.read_cycles(self.lanes), s.masks
-        a_steps, b_steps = self._steps(m_side, int(self.swap)), self._steps(n_side, 1 - int(self.swap))
-        buffers = self.kernel.buffers
-        inner = [x.axes[-1] for x in (m_side, n_side) if x.axes]
-        parts = {n for axis in inner for n in finish.parted(self.kernel, self.original, axis)}
-        if finish.unit(self.kernel, self.original, n_side.axes, self.lanes) is not None:
-            parts = set()
-        near = a_steps.k == item and a_steps.side >= LINE
-        a_side, b_side = self._of_side("a", m_side, 4, a_steps), self._of_side("b", n_side, self.lanes, b_steps)
+        pieces, masks = (PAIR_CYCLES * pairs, 0) if self.rows else (s.read_cycles(self.lanes), s.masks)
+        (a_steps, a_side), (b_steps, b_side) = self._of_side("a", m_side, 4), self._of_side("b", n_side, self.lanes)
         return Features(
             m=self.M, n=self.N, columns=self.columns, row=self.row, k=k, batch=self.B, **a_side, **b_side,
-            a_fit=traffic.rows_that_fit(a_steps, target.l1) if near else 0,
-            a_spread=1.0 if a_side["a_window"] else traffic.address_steps(self, m_side).spread(item),
+            a_fit=traffic.rows_that_fit(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
             a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
             b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
             b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
-            run=self._run(m_side, n_side), even=a_steps.even and b_steps.even,
-            finish=finish.cycles(self.kernel, self.original, n_side.axes, self.lanes, target.l2),
-            results=traffic.far_results(self),
-            parted=sum(buffers[n].nbytes for n in parts), windows=bool(windows),
+            run=min(a_side["a_run"], b_side["b_run"]), even=a_steps.even and b_steps.even,
+            results=results, parted=parted, windows=bool(self.windows),
             elements=sum(w.buffer.size for _, w in self.halos), heads=self.heads,
             copies=sum(w.buffer.size * self._made(i) for i, w in self.halos) / self.lanes,
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:
-        """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors."""
+        """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors, or of `split` parts of K."""
         m, n = self.m_side.axes, self.n_side.axes
         if split > 1 or self.rows:
             return finish.cycles(self.kernel, self.original, n, self.lanes, self.target.l2)
         return finish.least(self.kernel, self.original, m, n, mr, nv, self.lanes, self.target.l2)[0]
 
-    def kept(self, mr: int, nv: int) -> float:
-        """The part of K that guards leave for a tile of mr rows of M and nv vectors of N."""
-        out = 1.0
-        n_axes, rows = (self.n_side.axes[:-1], max(1, nv * self.lanes // self.row)) if self.rows else ((), 0)
-        for which, axes, points in ((int(self.swap), self.m_side.axes, mr), (1 - int(self.swap), n_axes, rows)):
-            if axes and points:
-                found = trim.within(self.original, which, (*self.p.batch, *axes))
-                if found:
-                    out *= trim.share(self.original, found, axes, points)
+    def kept(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
+        """The parts of K that guards leave for tiles of mr rows of M and nv vectors of N."""
+        out = [1.0] * len(tiles)
+        of_side = [(int(self.swap), self.m_side.axes, tuple(mr for mr, _ in tiles))]
+        if self.rows:
+            rows = tuple(max(1, nv * self.lanes // self.row) for _, nv in tiles)
+            of_side.append((1 - int(self.swap), self.n_side.axes[:-1], rows))
+        for which, axes, sizes in of_side:
+            found = trim.within(self.original, which, (*self.p.batch, *axes))
+            if axes and found and tiles:
+                out = [x * y for x, y in zip(out, trim.shares(self.original, found, axes, sizes), strict=True)]
         return out
-
-
-@lru_cache(maxsize=1024)
-def _accesses(kernel: Kernel, p: Problem) -> dict[tuple, OperandAccess]:
-    """What is found out of an operand holds for every setting it is part of."""
-    return {}
 
 
 @lru_cache(maxsize=1 << 14)
 def operand_plan(kernel: Kernel, p: Problem, windows: plan.Halos, swap: bool, rows: bool, target: Any) -> OperandPlan:
     """A setting of a piece, whose halo copies there are."""
-    return OperandPlan(kernel, p, windows, swap, rows, target, known=_accesses(kernel, p))
+    return OperandPlan(kernel, p, windows, swap, rows, target)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +76,7 @@ def emit_bounds(
 
 
 SAMPLED = 1 << 16
-"""Rows of a side that `share` looks at, about: those of a 256 x 256 image. More of them change the mean by less than a
+"""Rows of a side that `shares` looks at, about: those of a 256 x 256 image. More of them change the mean by less than a
 thousandth."""
 
 
@@ -88,44 +90,65 @@ def _sampled_axes(p: Problem, axes: tuple[int, ...]) -> list[int]:
     return seen
 
 
-def _ends(
-    p: Problem, found: tuple[KBound, ...], digits: dict[int, np.ndarray]
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """By axis of K, the first point that guards leave rows at the coordinates `digits`, and the end."""
-    low: dict[int, np.ndarray] = {}
-    high: dict[int, np.ndarray] = {}
-    for t in found:
-        if any(a not in digits for a in t.axes):
-            continue
-        g, form = t.guard, compared(t.guard)
-        assert form is not None
-        v = np.array(form.const) + sum(c * digits[a] for a, c in form.coef.items() if a in digits)
-        if t.sign > 0:
-            high[t.axis] = np.minimum(high.get(t.axis, p.extents[t.axis]), int(g.fn == "le") - v)
-        else:
-            low[t.axis] = np.maximum(low.get(t.axis, 0), v + int(g.fn == "lt"))
-    none = np.array([[0]])
-    return {k: (low.get(k, none), high.get(k, none + p.extents[k])) for k in {*low, *high}}
+def shares(p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
+    """The parts of K that are left, on average over tiles of each of these sizes, in flattened points of `axes`; of
+    more than SAMPLED points, over tiles at even distances."""
+    seen = _sampled_axes(p, axes)
+    return _shares(tuple(p.extents[a] for a in seen), _edges(p, found, tuple(seen)), sizes)
 
 
 @lru_cache(maxsize=4096)
-def share(p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...], points: int) -> float:
-    """The part of K that is left, on average over tiles of `points` flattened points of `axes`; of more than SAMPLED
-    points, over tiles at even distances."""
-    seen = _sampled_axes(p, axes)
-    total = p.count(seen)
-    tiles = -(-total // points)
-    count = min(tiles, max(1, SAMPLED // points))
-    first = (2 * np.arange(count) + 1) * tiles // (2 * count) * points
-    # The last tile may have fewer rows: its last one stands for those that it lacks.
-    rest = np.minimum(first[:, None] + np.arange(min(points, total)), total - 1)
-    digits = {}
-    for a in reversed(seen):
-        rest, digits[a] = np.divmod(rest, p.extents[a])
-    left, ends = np.ones(count), _ends(p, found, digits)
-    for low, high in ends.values():
-        left = left * np.maximum(high.max(1) - low.min(1), 0)
-    return float(left.sum()) / (count * p.count(ends))
+def _edges(p: Problem, found: tuple[KBound, ...], seen: tuple[int, ...]) -> tuple[tuple, ...]:
+    """Of each bound that mentions no other axes than those `seen`: the axis of K, its points, the sign of its
+    coefficient, and what its edge is at the origin and adds along the axes seen."""
+    out = []
+    for t in found:
+        form = compared(t.guard)
+        assert form is not None
+        if t.axes <= {*seen}:
+            less = int((t.guard.fn == "le") == (t.sign > 0))
+            coef = tuple(-t.sign * form.coef.get(a, 0) for a in seen)
+            out.append((t.axis, p.extents[t.axis], t.sign, less - t.sign * form.const, coef))
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _shares(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
+    """The same of axes of this shape, whatever the problem is."""
+    total, starts = prod(shape), []
+    rows: list[np.ndarray] = []
+    for n, points in enumerate(sizes):
+        tiles = -(-total // points)
+        if total > SAMPLED:  # the last tile may have fewer rows: its last one stands for those that it lacks
+            count = min(tiles, max(1, SAMPLED // points))
+            first = (2 * np.arange(count) + 1) * tiles // (2 * count) * points
+            starts.append(np.arange(count) * points + sum(len(x) for x in rows))
+            rows.append(np.minimum(first[:, None] + np.arange(points), total - 1).ravel())
+        else:
+            starts.append(np.arange(n * total, (n + 1) * total, points))
+    digits: list[np.ndarray] = []
+    every, places = np.concatenate(rows) if rows else np.arange(total), np.concatenate(starts)
+    for n in reversed(shape):
+        outer = every // n
+        digits.insert(0, every - outer * n)
+        every = outer
+    bounds: dict[tuple[int, int], np.ndarray] = {}
+    for axis, _, sign, const, coef in edges:
+        edge = sum((c * x for c, x in zip(coef, digits, strict=True) if c), np.full_like(every, const))
+        if (axis, sign) in bounds:
+            edge = (np.minimum if sign > 0 else np.maximum)(bounds[axis, sign], edge)
+        bounds[axis, sign] = edge
+    left, extents = np.ones(len(places)), {axis: extent for axis, extent, *_ in edges}
+    for axis, extent in extents.items():
+        ends: list[Any] = [0, extent]
+        for end, sign in enumerate((-1, 1)):
+            if (axis, sign) in bounds:
+                each = bounds[axis, sign] if rows else np.concatenate([bounds[axis, sign]] * len(sizes))
+                ends[end] = (np.minimum, np.maximum)[end].reduceat(each, places)
+        left *= np.maximum(np.minimum(ends[1], extent) - np.maximum(ends[0], 0), 0)
+    counts = [len(x) for x in starts]
+    sums = np.add.reduceat(left, np.cumsum([0, *counts[:-1]]))
+    return tuple(float(x) / n / prod(extents.values()) for x, n in zip(sums, counts, strict=True))
 
 
 @lru_cache(maxsize=1024)
@@ -134,5 +157,5 @@ def least(p: Problem) -> float:
     out = 1.0
     for which, axes in enumerate((p.left, p.right)):
         found = within(p, which, (*p.batch, *axes))
-        out *= share(p, found, axes, 1) if axes and found else 1.0
+        out *= shares(p, found, axes, (1,))[0] if axes and found else 1.0
     return out

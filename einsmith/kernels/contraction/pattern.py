@@ -46,12 +46,6 @@ class Configs:
     pieces: tuple[Config, ...]
     joint: Joint = ()
 
-    def tiles(self, first: int, second: int) -> tuple[plan.Tiled, plan.Tiled]:
-        """Those of two pieces that are made together."""
-        one, other = self.pieces[first], self.pieces[second]
-        assert isinstance(one, plan.Tiled) and isinstance(other, plan.Tiled)
-        return one, other
-
     def __str__(self) -> str:
         every = "; ".join(str(c) for c in dict.fromkeys(self.pieces))
         return every + "".join(f", {first} with {second}" for first, second in self.joint)
@@ -145,18 +139,14 @@ class Contraction(Pattern):
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
         """Predicted seconds on all cores of the target."""
-        found = _pieces(kernel)
-        every, parted = [], 0.0
-        for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
-            if all(n not in two for two in config.joint):
-                every.append(_cost(kernel, p, c, target))
-        two = tuple((found[i], found[j], *config.tiles(i, j)) for i, j in config.joint)
-        if two:
+        found, own = _pieces(kernel), config.pieces
+        joint = {n for two in config.joint for n in two}
+        every = [_cost(kernel, p, own[n], target) for n, p in enumerate(found) if n not in joint]
+        if joint:
+            two = tuple((found[i], found[j], own[i], own[j]) for i, j in config.joint)
             both = pairs.costs(kernel, two, target)
             every += [_predicted(both, n) for n in range(2 * len(two))]
-        for i, j in pairs.pairs(found):
-            if (i, j) not in config.joint:
-                parted += pairs.apart(kernel, found[j], target)
+        parted = sum(pairs.apart(kernel, found[j], target) for i, j in pairs.pairs(found) if j not in joint)
         costs, launches = [c for c, _ in every], max(n for _, n in every)
         return Cost(
             parted + sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
@@ -205,14 +195,10 @@ def _ranked(
                 best.setdefault(config, float(ranks[i]))
                 _priced(kernel, p, target).setdefault(config, _predicted(every, int(i)))
         for c in others:
-            best.setdefault(c, _rank(kernel, p, c, target))
+            seconds, launches = _cost(kernel, p, c, target)
+            best.setdefault(c, seconds.rank + launches * target.launch_seconds)
         out.append(sorted(((rank, c) for c, rank in best.items()), key=lambda x: x[0])[:most])
     return out
-
-
-def _rank(kernel: Kernel, p: Problem, c: Config, target: Any) -> float:
-    found, launches = _cost(kernel, p, c, target)
-    return found.rank + launches * target.launch_seconds
 
 
 @lru_cache(maxsize=1024)

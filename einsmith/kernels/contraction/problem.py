@@ -203,7 +203,11 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
 
 def _anywhere(index: Linear, extent: int, extents: Sequence[int]) -> bool:
     """Whether an index is in bounds all over the box, whatever the guards say."""
-    return obvious.at_least(index, 0, extents, {}) and obvious.at_least(index * -1, 1 - extent, extents, {})
+    form = affine_of(index)
+    if form is None:
+        return False
+    ends = [c * (extents[a] - 1) for a, c in form.coef.items()]
+    return form.const + sum([x for x in ends if x < 0]) >= 0 and form.const + sum([x for x in ends if x > 0]) < extent
 
 
 def finished(p: Problem, x: Expr) -> Expr:

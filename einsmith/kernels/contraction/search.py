@@ -26,11 +26,10 @@ from einsmith.kernels.contraction.cost import (
     ORDERS,
     PANEL,
     Table,
-    arrays_of,
     inner_bytes,
 )
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
-from einsmith.kernels.contraction.features import Features, OperandPlan, operand_plan
+from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
@@ -249,7 +248,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     sizes = _tiles(s, vectors)
     if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:
-            regular = plan.regular_rows(s.access(s.m_side), m_axes, _rows_limit(nv, target.tile_registers))
+            regular = plan.regular_rows(s.m_steps, _rows_limit(nv, target.tile_registers))
             if regular >= 4 and (regular, nv) not in sizes:
                 sizes.append((regular, nv))
         if x.a_fit:  # rows that share cache sets
@@ -259,10 +258,11 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     rows = finish.stacked(s.kernel, s.original, m_axes, n_axes, lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
+    if x.a_parts or x.b_parts:
+        chosen = [(mr, nv) for mr, nv in chosen
+                  if not (x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes))]
     out = []
-    for mr, nv in chosen:
-        if x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes):
-            continue
+    for (mr, nv), part in zip(chosen, [1.0] * len(chosen) if s.heads else s.kept(chosen), strict=True):
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
         if s.heads:
             split = min(s.heads, max(1, ceil(4 * target.cores / batch)))
@@ -270,7 +270,6 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
             split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
             # Panels over a task's part of K stay in the caches.
             split = max(split, ceil(k * (mr + nv * lanes) * s.item / MAX_K_PANEL))
-        part = s.kept(mr, nv) if split == 1 and not s.heads else 1.0
         size = blocks if split == 1 else 0
         out.append(_Tile(number, mr, nv, size, split, s.reads_in_place(mr), part, s.finished(mr, nv, split)))
     parts = ceil(4 * target.cores / batch)
@@ -317,50 +316,53 @@ def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -
 
 WAYS = [*product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))]
 """How M and N reach a tile, which is outermost, whether K is cut into blocks."""
+_WAYS = np.array(WAYS).T
 
 
 def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> Table | None:
     """Every sensible way to reach the operands, with each of the tiles."""
     if not settings:
         return None
-    columns = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields))
-    facts = arrays_of([s.numbers for s in settings], columns[:, 0].astype(np.int64))
-    tile, way = np.nonzero(sensible(columns, facts, settings[0].lanes))
+    columns, target = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields)), settings[0].target
+    features = together([s.numbers for s in settings])
+    tile, way = np.nonzero(sensible(columns, features.of(columns[:, 0].astype(np.int64)), settings[0].lanes))
     number, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
-    a, b, order, blocked = np.array(WAYS).T[:, way]
+    a, b, order, blocked = _WAYS[:, way]
     one = np.ones_like(mr)
-    x = Table(settings, np.array((number, mr, nv, a, b, order, blocks * blocked, split, one, one, depth, part, after)))
-    target, cuts = settings[0].target, x.numbers
-    tm, tn = _shares(x, target)
-    cut = (cuts.a_parts > 0) | (cuts.b_parts > 0)
-    tm, tn = np.where(cut, np.maximum(cuts.a_parts, 1), tm), np.where(cut, np.maximum(cuts.b_parts, 1), tn)
-    x = x.some(slice(None), tm, tn)
+    rows = np.array((number, mr, nv, a, b, order, blocks * blocked, split, one, one, depth, part, after))
+    x = Table(settings, rows, features)
+    x.rows[8:10] = _shares(x, target)  # what its tm and tn are views of
+    if features.has["a_parts"] or features.has["b_parts"]:
+        cuts = np.array((x.numbers.a_parts, x.numbers.b_parts))
+        x.rows[8:10] = np.where(cuts.any(axis=0), np.maximum(cuts, 1), x.rows[8:10])
     inner = np.where(order == BY_M, b, a)
-    again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (cuts.windows == 0))[0]
+    again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (x.numbers.windows == 0))[0]
     whole = np.nonzero(order == BY_K)[0]
-    every = [x, x.some(again, *in_cache(x, again, target)), x.some(whole, *by_core(x, whole, target))]
-    place = np.argsort(np.concatenate([np.arange(len(mr)), again, whole]), kind="stable")
-    rows = np.concatenate([t.rows for t in every], axis=1)[:, place]
-    more = [_row(n, c, 1.0, settings[n].numbers.finish) for n, c in sweeps]
-    return Table(settings, np.concatenate([rows, *more], axis=1))
+    place = np.concatenate([np.arange(len(mr)), again, whole])
+    rows = x.rows[:, place]
+    rows[8:10, len(mr) :] = np.concatenate([in_cache(x, again, target), by_core(x, whole, target)], axis=1)
+    rows = rows[:, np.argsort(place, kind="stable")]
+    more = [column_of(n, c, 1.0, settings[n].finished(c.mr, c.nv, 2)) for n, c in sweeps]
+    return Table(settings, np.concatenate([rows, np.array(more).T], axis=1) if more else rows, features)
 
 
-def _row(setting: int, c: Tiled, kept: float, finish: float) -> Array:
+def column_of(setting: int, c: Tiled, kept: float, finish: float) -> list[float]:
     """A table's column of one configuration."""
     how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
-    return np.array([setting, c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, finish], np.float64)[:, None]
+    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, finish]
 
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     """The table of one configuration."""
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
-    return Table([s], _row(0, c, s.kept(c.mr, c.nv), s.finished(c.mr, c.nv, c.split)))
+    column = column_of(0, c, s.kept([(c.mr, c.nv)])[0], s.finished(c.mr, c.nv, c.split))
+    return Table([s], np.array([column]).T, together([s.numbers]))
 
 
-def sensible(tiles: Array, x: Features, lanes: int) -> Array:
+def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     """Which of WAYS is worth a prediction, for every tile; x: of their settings."""
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
-    a, b, order, some = np.array(WAYS).T[:, :, None]
+    a, b, order, some = _WAYS[:, :, None]
     major, by_k = order == BY_M, order == BY_K
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
     whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)  # K has no blocks
