@@ -18,7 +18,7 @@ from einsmith.backends import registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
-from einsmith.expr.nodes import ROLES, Compute, Graph, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
+from einsmith.expr.nodes import ROLES, Compute, Graph, Item, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
@@ -55,6 +55,12 @@ NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
 
 
+def _tensor_bytes(graph: Graph) -> int:
+    """Of all tensors of a graph, those of several results by their items."""
+    one = (t for t in postorder(graph.roots) if not isinstance(t, Compute) or len(t.template.dtypes) == 1)
+    return sum(nbytes(t) for t in one if isinstance(t, (Leaf, Compute, Item)))
+
+
 class Executable:
     """A graph compiled for this machine, with the memory it runs in.
 
@@ -81,8 +87,7 @@ class Executable:
         self.note: Any = None  # of whoever had it compiled
         self.threads = threads
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
-        tensors = (t for t in postorder(graph.roots) if not isinstance(t, Compute) or len(t.template.dtypes) == 1)
-        if sum(map(nbytes, tensors)) > self.target.l3:
+        if _tensor_bytes(graph) > self.target.l3:
             self.target = replace(self.target, kept=KEPT_BESIDE)
         self.backend = registry.backend_of(self.target)
         known = {*graph.inputs, *bind}
