@@ -18,7 +18,20 @@ from einsmith.backends import registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
-from einsmith.expr.nodes import ROLES, Compute, Graph, Item, Leaf, Reduce, Template, Tensor, nbytes, postorder, size
+from einsmith.expr.nodes import (
+    ROLES,
+    Compute,
+    Graph,
+    Item,
+    Leaf,
+    Recurrence,
+    Reduce,
+    Template,
+    Tensor,
+    nbytes,
+    postorder,
+    size,
+)
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
@@ -55,9 +68,13 @@ NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
 
 
-def _tensor_bytes(graph: Graph) -> int:
-    """Of all tensors of a graph, those of several results by their items."""
-    one = (t for t in postorder(graph.roots) if not isinstance(t, Compute) or len(t.template.dtypes) == 1)
+def _passing_bytes(graph: Graph) -> int:
+    """Of all tensors of a graph, those of several results by their items; 0 where there are recurrences, whose turns
+    touch the same few tensors however many turns there are."""
+    nodes = postorder(graph.roots)
+    if any(isinstance(t, Recurrence) for t in nodes):
+        return 0
+    one = (t for t in nodes if not isinstance(t, Compute) or len(t.template.dtypes) == 1)
     return sum(nbytes(t) for t in one if isinstance(t, (Leaf, Compute, Item)))
 
 
@@ -87,7 +104,7 @@ class Executable:
         self.note: Any = None  # of whoever had it compiled
         self.threads = threads
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
-        if _tensor_bytes(graph) > self.target.l3:
+        if _passing_bytes(graph) > self.target.l3:
             self.target = replace(self.target, kept=KEPT_BESIDE)
         self.backend = registry.backend_of(self.target)
         known = {*graph.inputs, *bind}

@@ -158,10 +158,10 @@ def test_large_results_of_many_rows_are_finished_row_by_row():
     assert best is not None and best.pieces[0].order == "m"
     c = Tiled(False, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
     strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
-    assert strips.seconds > 1.3 * rows.seconds
-    for kernel in (product(256, 32768, 16, "TN"), product(4096, 2000, 16, "TN")):  # few rows; rows in all cache sets
-        strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
-        assert strips.seconds < 1.3 * rows.seconds
+    assert strips.seconds > 1.1 * rows.seconds
+    kernel = product(256, 32768, 16, "TN")  # few rows
+    strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+    assert strips.seconds < rows.seconds
 
 
 def test_rows_of_results_that_leave_the_second_level():
@@ -190,14 +190,15 @@ def arithmetic(kernel, c: Tiled, target: Target = SERVER) -> float:
 
 
 def test_rows_on_pages_of_their_own_wait_for_addresses():
-    """Read in place, a row of M or of N for every point of K: 784 bytes each, or a page."""
+    """Read in place from beyond the second level, a row of M for every point of K: 1,568 bytes each, or a page; and
+    rows of N, where they are more than all tables of addresses hold."""
     c = Tiled(False, 14, 2, "inline", "buffer", "n", 0, 1, 1, 8)
-    for m, dear in ((196, 1.01), (1024, 1.2)):
+    for m, dear in ((392, 1.01), (1024, 1.2)):
         kernel = product(m, 512, 1024, "TN")
         assert arithmetic(kernel, c) > dear * arithmetic(kernel, replace(c, a="buffer"))
     c = Tiled(False, 14, 2, "panel", "inline", "n", 0, 1, 1, 8)
-    few, many = (arithmetic(product(196, 1600, k, "NN"), c) / k for k in (24, 1024))
-    assert many > few and arithmetic(product(196, 1600, 1024, "NN"), replace(c, b="panel")) / 1024 < many
+    few, many = (arithmetic(product(196, 1600, k, "NN"), c) / k for k in (24, 1400))
+    assert many > few and arithmetic(product(196, 1600, 1400, "NN"), replace(c, b="panel")) / 1400 < many
 
 
 def test_vectors_across_rows_take_from_arithmetic():

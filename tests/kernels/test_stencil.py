@@ -291,7 +291,7 @@ def test_a_gradient_of_filters_asks_for_the_images_that_come_next(size, stride):
 def test_tiles_beyond_the_caches_touch_fewer_rows():
     """Where memory binds; a tile's rows are taller where arithmetic does."""
     kernel = s.depthwise(4, 8, 56, 56, 3, 1, 2)
-    near, far = (replace(WIDE, vector_registers=32, l2=1 << 14, l3=x) for x in (1 << 26, 1 << 16))
+    near, far = (replace(WIDE, vector_registers=32, l2=x, l3=4 * x) for x in (1 << 26, 1 << 14))
     tall, low = (STENCIL.configs(kernel, t)[0].tile for t in (near, far))
     assert tall > low > 1
 

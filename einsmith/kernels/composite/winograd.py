@@ -118,6 +118,8 @@ class Winograd(Composite):
         return CompositeConfig(0, (image, weights, *products, result))
 
     def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
+        if not self.allowed(target):
+            return []
         p = _parts(kernel, target)
         return [self._config(p, target, c) for c in CONTRACTION.configs(p.multiply, target)[:2]]
 
