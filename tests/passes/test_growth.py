@@ -145,7 +145,7 @@ def test_recurrence_over_two_axes_to_second_order(compiled):
 
 @pytest.mark.parametrize("family", families.NESTED)
 def test_nested_choices_are_the_evaluator_s(family: Callable[..., Program]):
-    f, arrays = family(5)
+    f, arrays = family(4)
     both = es.value_and_grad(f, 0)
     value, grad = both(*arrays)
     want, exact = es.interpret(both)(*arrays)
