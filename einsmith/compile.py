@@ -22,7 +22,6 @@ from einsmith.expr.nodes import (
     ROLES,
     Compute,
     Graph,
-    Item,
     Leaf,
     Recurrence,
     Reduce,
@@ -74,8 +73,8 @@ def _passing_bytes(graph: Graph) -> int:
     nodes = postorder(graph.roots)
     if any(isinstance(t, Recurrence) for t in nodes):
         return 0
-    one = (t for t in nodes if not isinstance(t, Compute) or len(t.template.dtypes) == 1)
-    return sum(nbytes(t) for t in one if isinstance(t, (Leaf, Compute, Item)))
+    several = {t for t in nodes if isinstance(t, Compute) and len(t.template.dtypes) > 1}
+    return sum(nbytes(t) for t in nodes if isinstance(t, Tensor) and t not in several)
 
 
 class Executable:

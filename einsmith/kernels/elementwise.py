@@ -27,15 +27,17 @@ TASK_SECONDS = 1e-7
 """What one more task costs."""
 
 
-def dealt_out(
-    arithmetic: float, memory: float, special: float, tasks: int, target: Target
-) -> Cost:
+def launched(tasks: int, target: Target) -> float:
+    """Seconds that so many tasks take beside their work."""
+    return TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+
+
+def dealt_out(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:
     """The cost of so many tasks, of which one core would have these seconds of arithmetic and special functions: the
     fewer tasks a core has, the longer some cores wait for the last one."""
     cores = min(target.cores, tasks)
     uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-    launch = TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launch)
+    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launched(tasks, target))
 
 
 class PointwiseConfig(NamedTuple):

@@ -277,17 +277,18 @@ def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
 
 
 @lru_cache(maxsize=1024)
-def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[Problem, list[OperandAccess]]:
+def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[HaloProblem, list[OperandAccess]]:
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
     memories = {**operand_memories(kernel), **{SLOT + i: Memory(None, w.buffer) for i, w in shape.windows}}
-    return p, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
+    return shape, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
 
 
 def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
     """Rows of memory, a line apart or more, of which a box with lanes along K reads a few vectors each."""
-    p, scalar = _shaped_accesses(kernel, original, d)
+    shape, scalar = _shaped_accesses(kernel, original, d)
+    p = shape.problem
     if d.vector < len(p.piece.extents):
         return 0
     near = LINE // p.dtype.itemsize
@@ -303,9 +304,8 @@ def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
 def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
     """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector."""
     l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
-    p, scalar = _shaped_accesses(kernel, original, d)
-    shape = shaped(original, d)
-    assert shape is not None
+    shape, scalar = _shaped_accesses(kernel, original, d)
+    p = shape.problem
     rank = len(p.piece.extents)
     box = [*d.tile, *d.unroll]
     sums = d.vectors * prod(n for _, n in d.tile)

@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
-from einsmith.kernels.elementwise import SMALL_SECONDS, TASK_SECONDS, Pointwise, PointwiseConfig
+from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, launched
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, in_turn
@@ -122,8 +122,7 @@ class ScatterAdd(Pattern):
         )
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
-        launch = tasks * TASK_SECONDS + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
-        total = Cost(work / rate / cores, memory, met * seconds / cores, launch)
+        total = Cost(work / rate / cores, memory, met * seconds / cores, launched(tasks, target))
         start = _start(kernel, target)
         return total if start is None else in_turn([total, start[2]])
 
