@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.expr.nodes import apply
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import search, traffic
 from einsmith.kernels.contraction.config import Tiled
@@ -26,6 +27,7 @@ from tests.kernels.samples import (
     depthwise,
     lin,
     load,
+    num,
     product,
     strided_conv_dx,
     sum_of,
@@ -76,12 +78,36 @@ def test_tiles_ask_for_the_next_panel_of_n():
     check(grouped, [Configs((swapped,)), Configs((replace(swapped, b="panel", tn=2),))], target=SMALL)
 
 
+def test_tiles_ask_for_every_tensor_that_an_operand_is_computed_of():
+    """A scale for each point of K is few numbers; of two tensors as large as the operand both are asked for, unless
+    they lie differently. Panels of N across K and along it."""
+    panels = Tiled(mr=5, nv=2, a="inline", b="inline", order="n")
+    blocks = Tiled(mr=8, nv=2, a="panel", b="panel", order="n", kc=64)
+    for across, config in ((True, panels), (True, replace(panels, b="panel")), (False, blocks)):
+        k, n = (40, 300) if across else (704, 40)
+        x, y = ((load(slot, 2, 1) if across else load(slot, 1, 2)) for slot in (1, 2))
+        shape = (k, n) if across else (n, k)
+        turned = load(2, 1, 2) if across else load(2, 2, 1)
+
+        def made(n_operand, other, m=23, k=k, n=n, shape=shape):
+            body = times(load(0, 0, 2), apply("max", apply("mul", n_operand, load(3, 2)), num(0.5)))
+            return sum_of((m, n), ((dt.f32, (m, k)), (dt.f32, shape), (dt.f32, other), (dt.f32, (k,))), (k,), body)
+
+        one, two = made(x, shape), made(apply("sub", x, y), shape)
+        apart = made(apply("sub", x, turned), shape[::-1])
+        alone = count(one, config, "prefetch")
+        assert alone > 0 and count(two, config, "prefetch") == 2 * alone and not count(apart, config, "prefetch")
+        for kernel in (one, two, apart):
+            check(kernel, [Configs((config,)), Configs((replace(config, tm=2, tn=2),))], target=SMALL)
+
+
 def test_only_rows_far_apart_are_asked_for():
     far = traffic.Steps(4, 4096, True)
     assert traffic.far_rows(far, 1 << 20, 4, 1 << 20)
     assert not traffic.far_rows(far, 1 << 18, 4, 1 << 20)
     assert not traffic.far_rows(replace(far, k=256), 1 << 20, 4, 1 << 20)
     assert not traffic.far_rows(replace(far, even=False), 1 << 20, 4, 1 << 20)
+    assert traffic.far_rows(replace(far, streams=2), 1 << 20, 4, 1 << 20) == 1
     assert [traffic.far_rows(replace(far, side=s), 1 << 20, 4, 1 << 20) for s in (4, 8, 12)] == [1, 2, 0]
     cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1),
              (2, 64, 1024, 1), (2, 12, 1024, 1)]

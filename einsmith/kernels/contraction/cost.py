@@ -89,7 +89,7 @@ class _Shared:
         if x.has["b_far"]:
             asks = x.b_far * (self.minor & ~self.b_buffer & (t.kc == 0))
             asks *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
-            self.ahead = traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm)
+            self.ahead = x.b_streams * traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm)
         self.level = target.l2 * self.tasks  # bytes of the second levels of all tasks
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
         self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)

@@ -38,10 +38,11 @@ class Features(SimpleNamespace):
     evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
     for many runs; copied: whether it is read from a window; window: bytes of one that no block of K changes; batch:
     points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no matter; share:
-    points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; even: both sides are
-    plain reads at one stride along K. results: bytes of results, and of what is read with them, that strips wait for
-    (traffic.far_results); parted: bytes of results stored in parts of lines; elements: of all windows; copies: cycles
-    that computing them takes; heads: blocks that windows cut K into, 0 for none.
+    points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; streams: tensors that
+    rows of N are read from; even: both sides are plain reads at one stride along K. results: bytes of results, and of
+    what is read with them, that strips wait for (traffic.far_results); parted: bytes of results stored in parts of
+    lines; elements: of all windows; copies: cycles that computing them takes; heads: blocks that windows cut K into, 0
+    for none.
     """
 
     def changed(self, **values: Any) -> Features:
@@ -165,7 +166,8 @@ class OperandPlan(Setting):
             b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
             b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
-            run=min(a_side["a_run"], b_side["b_run"]), even=a_steps.even and b_steps.even,
+            run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
+            even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,
             results=results, parted=parted, windows=bool(self.windows),
             elements=sum(w.buffer.size for _, w in self.halos), heads=self.heads,
             copies=sum(w.buffer.size * self._made(i) for i, w in self.halos) / self.lanes,

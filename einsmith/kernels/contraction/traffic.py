@@ -39,14 +39,16 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Steps:
-    """Bytes from one point to the next, along a side's innermost axes and along K; 0 where there is none. Axes of K
-    whose points all lie within a line, `near` of them, do not count: the next ones tell how far apart the lines are.
-    even: the step along K is the same everywhere, and nothing but one read is computed."""
+    """Bytes from one point to the next of what a side is read from, along its innermost axes and along K; 0 where there
+    is none. Axes of K whose points all lie within a line, `near` of them, do not count: the next ones tell how far
+    apart the lines are. even: the step along K is the same everywhere; streams: how many tensors are read in these
+    steps, 0 where they differ."""
 
     side: int
     k: int
     even: bool = False
     near: int = 1
+    streams: int = 1
 
     def spread(self, item: int) -> float:
         """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
@@ -63,7 +65,7 @@ def address_steps(g: Setting, side: Side) -> Steps:
     s = g.access(side)
     if not s.reads:
         return Steps(0, 0)
-    coef = s.forms[next(iter(s.reads.values()))].coef
+    coef, *others = [s.forms[form].coef for _, form in s.widest]
 
     def step(axes: Sequence[int], least: int = 0) -> tuple[int, int]:
         out, near = 0, 1
@@ -75,7 +77,8 @@ def address_steps(g: Setting, side: Side) -> Steps:
         return out, near
 
     apart, near = step(g.p.k, LINE)
-    return Steps(step(side.axes)[0], apart, side.operand.plain and len(s.groups(g.p.k)) == 1, near)
+    streams = 1 + len(others) if all(x == coef for x in others) else 0
+    return Steps(step(side.axes)[0], apart, streams > 0 and len(s.groups(g.p.k)) == 1, near, streams)
 
 
 def rows_that_fit(a: Steps, l1: int) -> int:
@@ -102,14 +105,14 @@ def strips(width: Array, points: Array, item: int, double: float) -> Array:
 
 
 def far_rows(s: Steps, elements: int, item: int, l2: int) -> int:
-    """Lines of a vector of rows along N that lie beyond the second level and so far apart that they are streams which
-    no hardware follows, of which every element or every other one is read; 0 for others."""
+    """Lines of each tensor that a vector of rows along N is read from, if they lie beyond the second level and so far
+    apart that they are streams which no hardware follows, of which every element or every other one is read; else 0."""
     far = s.even and s.side in (item, 2 * item) and s.k >= APART and elements * item > l2
     return s.side // item if far else 0
 
 
 def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
-    """Lines of the next panel of N that each tile of M asks for at every point of K; 0: the panel is not asked for.
+    """Lines of each tensor of the next panel of N that every tile of M asks for at every point of K; 0: it does not.
     far: as `far_rows`. A tile that is alone asks too where all of a line is read: on a Zen 4, products of few rows with
     operands beyond the caches took 0.72 to 0.77 of the time, one whose operands the third level holds 1.19; where every
     other element is read, 1.24."""

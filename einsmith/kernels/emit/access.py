@@ -16,6 +16,7 @@ from typing import Any
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
+from einsmith.locks import cached_property
 from einsmith.loops.address import Affine, FusedAxes, Memory, address, affine_of, compared, fused, leaves
 from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import digits
@@ -111,6 +112,13 @@ class OperandAccess:
         return out
 
     # -- analysis
+
+    @cached_property
+    def widest(self) -> list[tuple[Read, int]]:
+        """The reads of the most points, and their forms: what comes from memory, where the others are few numbers."""
+        points = {r: prod([self.extents[a] for a in self.forms[form].coef]) for r, form in self.reads.items()}
+        most = max(points.values(), default=0)
+        return [(r, form) for r, form in self.reads.items() if points[r] == most]
 
     def _guard(self, g: Expr) -> None:
         form = compared(g, self.extents)

@@ -11,7 +11,7 @@ from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
-from einsmith.kernels.emit.access import OperandAccess
+from einsmith.loops.address import Memory
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import ceil_div
 from einsmith.target.facts import LINE
@@ -38,10 +38,9 @@ def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
 
 def _streams(g: Geometry, side: Side, points: int) -> bool:
     """Whether the rows of a side are streams along K, far apart and beyond the second level."""
-    if g.c.windows or not side.operand.plain:
-        return False
     found = address_steps(g, side)
-    return found.k == g.item and found.side >= APART and points * g.K * g.item > g.target.l2
+    along = not g.c.windows and found.streams > 0 and found.k == g.item
+    return along and found.side >= APART and points * g.K * g.item > g.target.l2
 
 
 def _gathers_rows(g: Geometry) -> bool:
@@ -66,24 +65,24 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
     lines = int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm))
     if not lines:
         return []
-    ((read, form),) = s.reads.items()
     # The last tiles ask, so that nothing waits in the second level for long.
     turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
     points = g.lanes // in_a_row  # of a line
     first = b.mul(turn, lines * points)
     (k,) = s.groups(g.p.k)
     needed = b.op("lt", turn, -(-(in_a_row * c.nv + 1) // lines))
-    apart = b.select(needed, s.forms[form].coef.get(k.inner, 0), 0)  # of lines along K
+    apart = b.select(needed, s.forms[s.widest[0][1]].coef.get(k.inner, 0), 0)  # of lines along K
     n0 = b.mul(b.add(x.panel.number, 1), g.nr)
     places = []
     for i in range(lines):
         at = b.op("min", b.add(first, i * points), g.nr - 1)
-        places.append(s.place(form, t.b, s.part_of(g.n_side.axes, b.add(n0, at))))
+        part = s.part_of(g.n_side.axes, b.add(n0, at))
+        places += [(s.memories[read.slot], s.place(form, t.b, part)) for read, form in s.widest]
 
     def ask(_: Value, __: Value, point: Value, ___: Value) -> None:
         row = b.mul(point, apart)
-        for place in places:
-            b.prefetch(s.memories[read.slot].pointer, b.add(place, row), f.elem)
+        for source, place in places:
+            b.prefetch(source.pointer, b.add(place, row), source.elem)
 
     return [ask]
 
@@ -98,16 +97,21 @@ def _next_source(f: Frame, t: Task, x: Tile) -> list[Ask]:
     if len(s.groups(g.n_side.axes)) > 1 or s.groups(g.p.k)[-1].extent < 2 * g.kc:
         return []
     count = ceil_div(min(g.nr, g.N), max(1, g.mt // c.tm))
-    (form,) = s.reads.values()
     (rows,) = s.groups(g.n_side.axes)
     jn, last = x.panel.number, b.op("le", t.k_hi, x.hi)
     n0 = b.mul(b.select(last, b.add(jn, 1), jn), g.nr)
     n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), count))
     n0 = b.op("min", n0, g.N - count)
     start = b.select(last, t.k_lo, x.hi)
-    at = s.place(form, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
-    apart = s.forms[form].coef.get(rows.inner, 0)
-    return [lambda _, __, ___, k: _ask_one_of(f, s, b.add(at, k), count, apart, k)]
+    parts = t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)
+    places = [(s.memories[read.slot], s.place(form, *parts)) for read, form in s.widest]
+    apart = s.forms[s.widest[0][1]].coef.get(rows.inner, 0)
+
+    def ask(_: Value, __: Value, ___: Value, k: Value) -> None:
+        for source, at in places:
+            _ask_one_of(f, source, b.add(at, k), count, apart, k)
+
+    return [ask]
 
 
 def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:
@@ -118,7 +122,8 @@ def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:
     follows = b.op("lt", b.add(x.rows.number, 1), hi)
     tile = b.select(follows, b.add(x.rows.number, 1), lo)
     further = b.add(_apart(f, x, tile), b.select(follows, 0, g.kc))
-    return lambda place, _, point, __: _ask_one_of(f, f.a, b.add(place, further), g.mr, step, point)
+    (read,) = f.a.reads
+    return lambda place, _, point, __: _ask_one_of(f, f.a.memories[read.slot], b.add(place, further), g.mr, step, point)
 
 
 def _apart(f: Frame, x: Tile, tile: Value) -> Value:
@@ -128,15 +133,14 @@ def _apart(f: Frame, x: Tile, tile: Value) -> Value:
     return b.sub(there, here)
 
 
-def _ask_one_of(f: Frame, s: OperandAccess, at: Value, rows: int, step: int, k: Value) -> None:
+def _ask_one_of(f: Frame, source: Memory, at: Value, rows: int, step: int, k: Value) -> None:
     """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
     b, depth = f.b, f.g.c.depth
-    (read,) = s.reads
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
     row = b.op("mod", b.op("floordiv", k, depth) if depth > 1 else k, turns)
     at = b.add(at, b.mul(row, step))
     for first in range(0, rows, turns):
-        b.prefetch(s.memories[read.slot].pointer, b.add(at, first * step), f.elem)
+        b.prefetch(source.pointer, b.add(at, first * step), source.elem)
 
 
 def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
