@@ -32,6 +32,9 @@ class Overheads:
     """A line that comes from the second level."""
     walked: float = 1.0
     """A vector of N from the second level, as all of N is for every tile of M, from arithmetic."""
+    rewalked: float = 2.0
+    """A vector of N that every tile of M reads in place where it lies beyond the second level, from arithmetic: what
+    is asked for of the next panel pushes it out of the first one."""
     conflict: float = 1.2
     """A row and point of K, at most, where rows of M read in place push each other out of the first level."""
     translate_m: float = 7.0

@@ -164,6 +164,10 @@ def _steps(s: _Shared) -> Array:
         loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
     # Vectors of N that every tile of M takes from the second level.
     beside = beside + w.walked * (t.major & (s.mt > t.tm) & (s.span > s.target.l1))
+    if x.has["b_far"]:
+        line = np.maximum(s.nr * t.item, x.b_low)
+        leaves = (x.b_far > 0) & s.minor & s.b_inline & (2 * s.kc * line > s.target.l1)
+        beside = beside + w.rewalked * leaves * (1 - t.tm / s.mt)
 
     # Vectors that every tile of M takes from the second level; or, where it is alone, every point of the batch.
     tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)

@@ -21,11 +21,6 @@ BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
 NEAR_PAGES = 256
 """Pages of a strip of results from which on it is waited for."""
-STREAMS, AWAY = 32, 8
-"""Rows beyond which strips of results are no streams that hardware follows; and the part of the last level that results
-have at least which no cache holds when they are stored: a program has other tensors, and its caller the results of the
-run before. Of 240 random shapes 3 have another configuration for it, and take 0.69 of the time where the caller holds
-the last results, 0.88 where not."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
 APART = 512
@@ -124,8 +119,7 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
 def far_results(g: Setting) -> int:
     """Bytes that a strip of rows of results waits for: of what is read with the results, where its pages are more than
     addresses are kept for; and of the results themselves, where the rows are more than the second level holds, so that
-    lines which two strips have parts of come and go twice, and there are very many of them, or more than streams that
-    hardware follows and they come from beyond the caches; 0 elsewhere."""
+    lines which two strips have parts of come and go twice, and there are very many of them; 0 elsewhere."""
     kernel, target, n_axes, rows = g.kernel, g.target, g.n_side.axes, g.M
     shape = kernel.root.shape
     if not n_axes or n_axes[-1] != len(shape) - 1:
@@ -141,9 +135,7 @@ def far_results(g: Setting) -> int:
         row = run * g.item
         if n not in stored:
             return rows * min(row, PAGE) > NEAR_PAGES * PAGE
-        return row >= PAGE and rows * row > target.l2 and (
-            rows > NEAR_PAGES or (rows > STREAMS and x.nbytes >= target.l3 // AWAY)
-        )
+        return row >= PAGE and rows * row > target.l2 and rows > NEAR_PAGES
 
     found = [(n, x) for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
     return sum(x.nbytes for n, x in found if waits(n, x))
