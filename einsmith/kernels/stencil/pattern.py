@@ -29,6 +29,8 @@ MAX_SEGMENTS = 5
 MAX_ROWS = 16
 READ_ROWS = 20
 """Rows of memory that a tile reads anew: as many streams as are kept apart."""
+FEW_ROWS = 3
+"""Rows of a tile of what comes from memory: more are read and written in turn."""
 TASKS = 8
 """For each core."""
 BESIDE = 0.7
@@ -83,7 +85,7 @@ class StencilPattern(Pattern):
         size = sum(touched(kernel))
         arithmetic = points * _cycles(s, config, lanes, _registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
-        waited = memory * _crowded(s, config, lanes, target) if size > target.l2 * tasks else 0.0
+        waited = memory * _crowded(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
         return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, target.launch_seconds)
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
@@ -130,13 +132,18 @@ def _points(s: Stencil, pairs: bool) -> int:
     return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
 
 
-def _crowded(s: Stencil, c: StencilConfig, lanes: int, target: Target) -> float:
+def _crowded(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int, target: Target) -> float:
     """How much longer than one stretch of memory as large the rows of a tile take, as a part; short rows are one
     stretch. Those that are written count twice: a line is read before a part of it is written."""
     if s.lanes <= lanes:
         return 0.0
-    rows = sum(rows_of(a, c.tile) for a in streams(s)) + (0 if s.along_k else 2 * c.tile * s.steps[0])
-    return target.overheads.crowding(rows)
+    rows = sum(rows_of(a, c.tile) for a in streams(s))
+    if not s.along_k:
+        buffers = {ref[1] for stage in kernel.stages[1:] for ref in stage.args if ref[0] == "buffer"}
+        more = sum(kernel.buffers[n].shape == kernel.shape for n in buffers)
+        rows += (2 + more) * c.tile * s.steps[0]
+    w = target.overheads
+    return w.crowding(rows, w.stencil_streams) * min(1.0, s.lanes * s.dtype.itemsize / w.long_row)
 
 
 def _weights(s: Stencil) -> tuple[int, int, int]:
@@ -193,6 +200,7 @@ def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
     limit = max(1, min(limit, int(most / max(1.0, terms))))
     fewest = ceil(s.rows / limit)
     found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest, 3 * fewest))
+    found |= dict.fromkeys(range(1, min(FEW_ROWS, limit) + 1))
     return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
 
 
