@@ -103,19 +103,19 @@ class Overheads:
     # Streams.
     streams: int = 10
     """Rows beyond the second level that a core reads at once, a vector of each in turn, as fast as one."""
-    stencil_streams: int = 4
-    """The same of the rows of a stencil, which are read, written and read with the results."""
+    stencil_streams: int = 3
+    """The same of the rows of a stencil, which are written too."""
     crowded: float = 0.03
     """What each one more adds to the time that memory takes."""
     long_row: int = 1024
-    """Bytes of a stencil's row from which on it is a stream of its own: shorter ones, which follow each other, are so
+    """Bytes of a row of results from which on it is a stream of its own: shorter ones, which follow each other, are so
     in part. Tiles of 1 to 8 rows of 36 depthwise convolutions from memory, in all directions, rows of 28 to 210
-    elements: those chosen take 1.06 of the least time, 1.1 to 1.7 where all rows count alike."""
+    elements: those chosen take 1.04 of the least time, 1.1 to 1.7 where all rows count alike."""
 
-    def crowding(self, rows: int, streams: int | None = None) -> float:
+    def crowding(self, rows: float, streams: int | None = None) -> float:
         """How much longer than one stretch of memory so many rows take which are read in turn, as a part of its time:
         it is waited for."""
-        return self.crowded * max(0, rows - (self.streams if streams is None else streams))
+        return self.crowded * max(0.0, rows - (self.streams if streams is None else streams))
 
     # What tables and levels hold.
     near_pages: int = 48

@@ -68,12 +68,13 @@ class StencilPattern(Pattern):
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
         out: list[StencilConfig] = []
+        far = sum(touched(kernel)) > target.l2 * target.cores
         for s in stencils(kernel):
             lanes = target.lanes(s.dtype.itemsize)
             passes = _passes(s, _registers(target))
             for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
                 tasks = 1 if target.cores == 1 else min(_points(s, pairs), TASKS * target.cores)
-                out += [StencilConfig(s.along_k, tile, passes, pairs, tasks) for tile in _tiles(s, passes, target)]
+                out += [StencilConfig(s.along_k, tile, passes, pairs, tasks) for tile in _tiles(s, passes, far, target)]
         return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
     def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
@@ -137,13 +138,12 @@ def _crowded(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int, target: T
     stretch. Those that are written count twice: a line is read before a part of it is written."""
     if s.lanes <= lanes:
         return 0.0
-    rows = sum(rows_of(a, c.tile) for a in streams(s))
+    w, rows = target.overheads, float(sum(rows_of(a, c.tile) for a in streams(s)))
     if not s.along_k:
-        buffers = {ref[1] for stage in kernel.stages[1:] for ref in stage.args if ref[0] == "buffer"}
-        more = sum(kernel.buffers[n].shape == kernel.shape for n in buffers)
-        rows += (2 + more) * c.tile * s.steps[0]
-    w = target.overheads
-    return w.crowding(rows, w.stencil_streams) * min(1.0, s.lanes * s.dtype.itemsize / w.long_row)
+        read = {ref[1] for stage in kernel.stages[1:] for ref in stage.args if ref[0] == "buffer"}
+        each = 2 + sum(kernel.buffers[n].shape == kernel.shape for n in read)
+        rows += each * c.tile * s.steps[0] * min(1.0, s.lanes * s.dtype.itemsize / w.long_row)
+    return w.crowding(rows, w.stencil_streams)
 
 
 def _weights(s: Stencil) -> tuple[int, int, int]:
@@ -189,8 +189,8 @@ def _groups(s: Stencil, passes: int) -> list[list[int]]:
     return [[i for i in range(s.sums) if at <= i % last < at + step] for at in range(0, last, step)]
 
 
-def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
-    """Rows of a tile worth a prediction."""
+def _tiles(s: Stencil, passes: int, far: bool, target: Target) -> list[int]:
+    """Rows of a tile worth a prediction; far: of what comes from beyond the second levels."""
     terms = sum(len(p.terms) for p in s.phases) / passes
     step = max((abs(f.read.row) // f.read.pitch for f in s.vectors), default=1)
     limit = min(MAX_ROWS, READ_ROWS // max(1, step))
@@ -200,7 +200,8 @@ def _tiles(s: Stencil, passes: int, target: Target) -> list[int]:
     limit = max(1, min(limit, int(most / max(1.0, terms))))
     fewest = ceil(s.rows / limit)
     found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest, 3 * fewest))
-    found |= dict.fromkeys(range(1, min(FEW_ROWS, limit) + 1))
+    if far:
+        found |= dict.fromkeys(range(1, min(FEW_ROWS, limit) + 1))
     return [x for x in found if len(row_segments(s, x)) <= MAX_SEGMENTS] or [s.rows]
 
 
