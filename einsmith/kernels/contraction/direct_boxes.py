@@ -326,7 +326,8 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
         if sizes[which] > l1 * 0.75:
             weight *= 1.25 if which in copied else 2.0
         if d.vector >= rank and sizes[which] > target.l2 and x.moves:
-            weight = max(weight, target.seconds_for_bytes(vector, sizes[which], 1) / target.cycle_seconds)
+            every = sum(sizes) * target.cores  # operands that cores go through side by side
+            weight = max(weight, target.seconds_for_bytes(vector, every, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * (weight * max(1, len(s.reads)) + masks)
     body = max(sums * points / target.multiplies, load, w.latency * points) + 2
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
