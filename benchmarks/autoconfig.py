@@ -21,8 +21,8 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks import kernel_cases
+from benchmarks.convolutions import Conv, distinct
 from benchmarks.kernel_cases import Case
-from benchmarks.networks import Conv, distinct
 from benchmarks.report import asked, begin, store
 
 CONVOLUTIONS = ("efficientnet_lite0", "resnet50", "mobilenet_v2")

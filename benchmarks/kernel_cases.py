@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.convolutions import Conv, distinct
 from benchmarks.models import TRAINING
-from benchmarks.networks import Conv, distinct
 from benchmarks.problems import Problem
 
 BATCH = 16

@@ -1,123 +1,61 @@
-"""The convolutions of well-known networks, generated from the networks' definitions, for images of 224 x 224."""
+"""Training steps of all networks beside every peer, and how they stand to what each is asked for:
+python -m benchmarks.networks [network ...] [--batch 16] [--threads 1] [--json FILE]
+
+The steps of benchmarks.training, with the goal of each network: to be so many times as fast as the best peer, or
+as near to the step's floor as ROOFLINE, whichever is less.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import sys
+from collections.abc import Mapping
+
+from benchmarks import training
+from benchmarks.harness import PEERS
+from benchmarks.models import TRAINING
+from benchmarks.recurrent_problems import Recurrent
+from benchmarks.report import geometric_mean, run
+
+GOALS = {
+    "resnet18": 1.4, "resnet50": 1.4, "mobilenet_v1": 2.0, "mobilenet_v2": 2.0, "efficientnet_lite0": 2.0,
+    "shufflenet_v1": 3.0, "squeezenet": 1.5, "bert_base": 1.4, "capsulenet": 3.0, "lenet5": 4.0, "mlp3": 1.6,
+}  # fmt: skip
+"""Times as fast as the best peer; RECURRENT for cells and language models, AHEAD for the others."""
+RECURRENT, AHEAD = 2.0, 1.0
+ROOFLINE = 88.0
+"""Percent of the step's floor that do instead."""
+NOVEL = ("capsulenet", "shufflenet_v1")
+TIMES_TORCH = 3.16
+"""Geometric mean over the novel networks, which are these and the recurrent cells, beside PyTorch."""
 
 
-class Conv(NamedTuple):
-    """A square convolution: channels, kernel, stride, groups, and height and width of its input; `pad` points of zeros
-    on every side, where none is said as many as keep ceil(size / stride); points of the kernel lie `dilation` apart."""
-
-    c_in: int
-    c_out: int
-    kernel: int
-    stride: int
-    groups: int
-    size: int
-    pad: int | None = None
-    dilation: int = 1
-
-    @property
-    def padding(self) -> int:
-        return self.dilation * (self.kernel // 2) if self.pad is None else self.pad
-
-    @property
-    def out(self) -> int:
-        """Height and width of the output."""
-        return (self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
-
-    @property
-    def depthwise(self) -> bool:
-        return self.groups == self.c_in == self.c_out > 1
-
-    def macs(self, batch: int) -> int:
-        """Multiply-adds, counted as is usual: with those on the zero border."""
-        return batch * self.c_out * self.out**2 * (self.c_in // self.groups) * self.kernel**2
-
-    def __str__(self) -> str:
-        kind = "dw" if self.depthwise else f"g{self.groups}" if self.groups > 1 else ""
-        apart = f"d{self.dilation}" if self.dilation > 1 else ""
-        pad = "" if self.pad is None else f"p{self.pad}"
-        return f"{self.kernel}x{self.kernel}{kind}s{self.stride}{apart}{pad}-{self.c_in}-{self.c_out}-{self.size}"
+def goal(name: str) -> float:
+    """How many times as fast as the best peer a problem is asked to be."""
+    problem = TRAINING[name]
+    return RECURRENT if isinstance(problem, Recurrent) else GOALS.get(problem.network, AHEAD)
 
 
-def resnet(bottleneck: bool, depths: tuple[int, ...]) -> Iterator[Conv]:
-    """He et al., arXiv 1512.03385; the stride of a bottleneck in its 3x3, as in torchvision."""
-    yield Conv(3, 64, 7, 2, 1, 224)
-    c_in, size = 64, 56
-    for stage, depth in enumerate(depths):
-        width = 64 << stage
-        for n in range(depth):
-            stride = 2 if stage and not n else 1
-            c_out = 4 * width if bottleneck else width
-            if bottleneck:
-                yield Conv(c_in, width, 1, 1, 1, size)
-                yield Conv(width, width, 3, stride, 1, size)
-                yield Conv(width, c_out, 1, 1, 1, size // stride)
-            else:
-                yield Conv(c_in, width, 3, stride, 1, size)
-                yield Conv(width, width, 3, 1, 1, size // stride)
-            if stride > 1 or c_in != c_out:
-                yield Conv(c_in, c_out, 1, stride, 1, size)
-            c_in, size = c_out, size // stride
+def verdicts(cells: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
+    """What each network is asked for, then all of them, as far as the cells tell (see report.asked)."""
+    out: list[tuple[str, str, str, bool | None]] = []
+    torch: list[float] = []
+    for name, cell in cells.items():
+        ours, ratio, wanted = cell["peers"].get("einsmith", {}), cell.get("speedup"), goal(name)
+        if not ratio:
+            continue
+        floor = ours.get("floor_percent", 0.0)
+        found = f"{ratio:.2f} times {cell['best_peer']}, {floor:.0f} % of the floor"
+        out.append((name, found, f"{wanted:g} times or {ROOFLINE:.0f} %", ratio >= wanted or floor >= ROOFLINE))
+        theirs = cell["peers"].get("torch", {}).get("median")
+        if theirs and (TRAINING[name].network in NOVEL or isinstance(TRAINING[name], Recurrent)):
+            torch.append(theirs / ours["median"])
+    mean = geometric_mean(torch)
+    if mean is not None:
+        found = f"{mean:.2f} over {len(torch)}"
+        out.append(("novel networks, times PyTorch, geometric mean", found, f"{TIMES_TORCH}", mean >= TIMES_TORCH))
+    return [*out, *training.verdicts(cells)]
 
 
-def _inverted_residuals(blocks: tuple[tuple[int, int, int, int, int], ...]) -> Iterator[Conv]:
-    """A stem of 32 channels, blocks (expansion, kernel, channels, repeats, stride), and a head of 1280 channels."""
-    yield Conv(3, 32, 3, 2, 1, 224)
-    c_in, size = 32, 112
-    for expansion, kernel, c_out, repeats, first in blocks:
-        for n in range(repeats):
-            stride, hidden = (1 if n else first), expansion * c_in
-            if expansion > 1:
-                yield Conv(c_in, hidden, 1, 1, 1, size)
-            yield Conv(hidden, hidden, kernel, stride, hidden, size)
-            yield Conv(hidden, c_out, 1, 1, 1, size // stride)
-            c_in, size = c_out, size // stride
-    yield Conv(c_in, 1280, 1, 1, 1, size)
-
-
-def mobilenet_v2() -> Iterator[Conv]:
-    """Sandler et al., arXiv 1801.04381, table 2."""
-    yield from _inverted_residuals(
-        ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 3, 32, 3, 2), (6, 3, 64, 4, 2), (6, 3, 96, 3, 1), (6, 3, 160, 3, 2),
-         (6, 3, 320, 1, 1))
-    )  # fmt: skip
-
-
-def efficientnet_lite0() -> Iterator[Conv]:
-    """Tan and Le, arXiv 1905.11946, table 1, without squeeze and excitation."""
-    yield from _inverted_residuals(
-        ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2),
-         (6, 3, 320, 1, 1))
-    )  # fmt: skip
-
-
-def shufflenet() -> Iterator[Conv]:
-    """Zhang et al., arXiv 1707.01083, table 1, three groups; the first pointwise layer of stage 2 is not grouped."""
-    yield Conv(3, 24, 3, 2, 1, 224)
-    c_in, size = 24, 56
-    for c_out, repeats in ((240, 4), (480, 8), (960, 4)):
-        for n in range(repeats):
-            stride, hidden = (1 if n else 2), c_out // 4
-            yield Conv(c_in, hidden, 1, 1, 1 if c_in == 24 else 3, size)
-            yield Conv(hidden, hidden, 3, stride, hidden, size)
-            # A unit of stride 2 is joined with its pooled input.
-            yield Conv(hidden, c_out if n else c_out - c_in, 1, 1, 3, size // stride)
-            c_in, size = c_out, size // stride
-
-
-NETWORKS: dict[str, Callable[[], Iterator[Conv]]] = {
-    "resnet18": lambda: resnet(False, (2, 2, 2, 2)),
-    "resnet50": lambda: resnet(True, (3, 4, 6, 3)),
-    "mobilenet_v2": mobilenet_v2,
-    "efficientnet_lite0": efficientnet_lite0,
-    "shufflenet": shufflenet,
-}
-
-
-def distinct(*networks: str) -> list[Conv]:
-    """Every convolution that occurs in any of the networks, once."""
-    return list(dict.fromkeys(conv for name in networks for conv in NETWORKS[name]()))
+if __name__ == "__main__":
+    title = "Training steps of all networks, and what each is asked for."
+    sys.exit(run(title, TRAINING, known=PEERS, fit=training.fit, verdicts=verdicts))

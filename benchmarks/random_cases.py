@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks import kernel_cases
+from benchmarks.convolutions import Conv
 from benchmarks.kernel_cases import Case
-from benchmarks.networks import Conv
 
 MACS = 3e5, 3e9
 """Multiply-adds of a case: below, a call takes longer than its kernels; above, a run longer than anybody waits."""

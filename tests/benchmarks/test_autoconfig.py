@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import autoconfig, kernel_cases
-from benchmarks.networks import Conv
+from benchmarks.convolutions import Conv
 from einsmith.kernels import choose as driver
 
 TINY = Conv(3, 4, 3, 1, 1, 6)

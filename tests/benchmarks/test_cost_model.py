@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cost_model, kernel_cases, random_cases
-from benchmarks.networks import Conv
+from benchmarks.convolutions import Conv
 from einsmith.tune import calibrate
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks import kernel_cases, kernels
+from benchmarks.convolutions import NETWORKS, Conv, distinct
 from benchmarks.harness import _summarize
 from benchmarks.kernel_cases import CASES, GROUPS, Case, Group, Line
-from benchmarks.networks import NETWORKS, Conv, distinct
 from benchmarks.peers import LAST, Form
 from benchmarks.verify import error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import autoconfig, kernel_cases, random_kernels
-from benchmarks.networks import Conv
+from benchmarks.convolutions import Conv
 from benchmarks.random_cases import ELEMENTS, MACS, draw, named
 from benchmarks.verify import error
 from tests.benchmarks.test_kernels import results

@@ -1,0 +1,40 @@
+"""What the networks are asked for."""
+
+from __future__ import annotations
+
+from benchmarks import networks
+from benchmarks.models import TRAINING
+
+
+def cell(ours: float, best: float, floor: float = 50.0, torch: float | None = None) -> dict:
+    peers = {"einsmith": {"median": ours, "floor_percent": floor}, "jax": {"median": best}}
+    if torch is not None:
+        peers["torch"] = {"median": torch}
+    return {"peers": peers, "best_peer": "jax", "speedup": best / ours}
+
+
+def test_a_network_reaches_its_goal_or_its_floor():
+    found = networks.verdicts(
+        {"resnet18-b16": cell(1.0, 1.39), "resnet50-b16": cell(1.0, 1.41), "mobilenet_v2-b1": cell(1.0, 1.1, 88.0)}
+    )
+    assert [(what, holds) for what, _, _, holds in found[:3]] == [
+        ("resnet18-b16", False), ("resnet50-b16", True), ("mobilenet_v2-b1", True)
+    ]  # fmt: skip
+    assert "1.39 times jax, 50 % of the floor" in found[0]
+
+
+def test_novel_networks_are_counted_beside_pytorch():
+    cells = {"capsulenet-b16": cell(1.0, 3.5, torch=4.0), "resnet18-b1": cell(1.0, 2.0, torch=99.0)}
+    (mean,) = (x for x in networks.verdicts(cells) if x[0].startswith("novel"))
+    assert mean[1:] == ("4.00 over 1", "3.16", True)
+
+
+def test_every_step_has_a_goal():
+    assert all(networks.goal(name) >= 1 for name in TRAINING)
+    assert {TRAINING[name].network for name in TRAINING} >= {*networks.GOALS, *networks.NOVEL}
+    assert networks.goal("lstm_lm-b16-t35") == networks.RECURRENT
+
+
+def test_what_did_not_end_is_left_out():
+    unfinished = {"peers": {"einsmith": {"status": "timeout"}}, "best_peer": None, "speedup": None}
+    assert not networks.verdicts({"unet-b16": unfinished})
