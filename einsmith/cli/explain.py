@@ -24,7 +24,8 @@ from einsmith.kernels import override
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
 from einsmith.passes.schedule.printer import namer, show_calls
-from einsmith.plan.kernel import Kernel
+from einsmith.plan.apart import apart
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.threads import get_threads
 from einsmith.training import TrainStep
 from einsmith.tree import flatten
@@ -198,10 +199,11 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     """Everything that is printed, ready for JSON; times are in seconds.
 
     measure: also the median time of each kernel inside whole runs, in all turns of its loop together (`turns`, of each
-    of which a prediction tells), and of each candidate shown, alone with warm caches. `call`: the number of a kernel's
-    call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn reads and writes,
-    each once. `share`: of the time of all kernels, measured or else predicted. `again`: it makes once more what an
-    earlier kernel has made.
+    of which a prediction tells), and of each candidate shown, alone with warm caches. `fusion`: of a kernel of several
+    stages, predicted seconds of a kernel for each, and the `reward`, those less its own, in a turn. `call`: the number
+    of a kernel's call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn
+    reads and writes, each once. `share`: of the time of all kernels, measured or else predicted. `again`: it makes once
+    more what an earlier kernel has made.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
@@ -230,6 +232,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "config": compiled.config,
                 "tasks": [tasks for _, tasks, _ in compiled.launches],
                 "predicted": terms(choice.cost),
+                "fusion": _fusion(run, call.kernel, choice.cost.seconds),
                 "turns": turns,
                 "measured": seconds,
                 "considered": len(choice.alternatives),
@@ -252,12 +255,26 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "arena_bytes": run.arena_bytes,
         "compile_seconds": run.compile_seconds,
         "distinct_kernels": len({k["kernel"] for k in kernels}),
+        "fusion": {
+            "apart": sum(k["turns"] * (k["fusion"] or {"kernels": 1})["kernels"] for k in kernels),
+            "launched": sum(k["turns"] for k in kernels),
+            "reward": sum(k["turns"] * k["fusion"]["reward"] for k in kernels if k["fusion"]),
+        },
         "parts": [_part(r, [k for k in kernels if k["role"] == r]) for r in roles] + [total],
         "again": _part("again", [k for k in kernels if k["again"]]),
         "kernels": kernels,
         "memory": _memory(run, kernels),
         "plan": show_calls(run.plan),
     }
+
+
+def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str, Any] | None:
+    """What the kernels would take that a kernel, which takes so many seconds, stands for; None where it is one."""
+    kernels = list(apart(kernel))
+    if len(kernels) < 2:
+        return None
+    alone = sum(override.choice_of(k, run.target).cost.seconds for k in kernels)
+    return {"kernels": len(kernels), "apart": alone, "reward": alone - seconds}
 
 
 def seconds_of(kernel: Mapping[str, Any], measured: bool) -> float:
@@ -366,11 +383,24 @@ def text_of(report: dict[str, Any]) -> str:
         lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]
         lines.append(f"     predicted {us(k['predicted']['seconds'])}{times}{measured}")
         if len(k["fused"]) > 1:
-            lines.append(f"     fused: {' -> '.join(k['fused'])}")
+            lines.append(f"     {fused(k)}")
         lines += [f"     {line}" for line in candidate_lines(k)]
     lines.append("")
     parts = report["parts"] if several else report["parts"][-1:]
-    return "\n".join([*lines, *map(_times, parts)])
+    return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
+
+
+def fused(kernel: Mapping[str, Any]) -> str:
+    """The stages of a kernel, and what it gains that they are one."""
+    f = kernel["fusion"]
+    gain = f"{f['kernels']} kernels apart {us(f['apart'])}, reward {us(f['reward'])}"
+    return f"fused: {' -> '.join(kernel['fused'])} ({gain})"
+
+
+def fused_in_all(report: Mapping[str, Any]) -> str:
+    """What fusion gains in the whole program."""
+    f = report["fusion"]
+    return f"{f['launched']} kernels in the place of {f['apart']}, reward {us(f['reward'])}"
 
 
 def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:

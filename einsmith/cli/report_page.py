@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from einsmith import html
-from einsmith.cli.explain import candidate_lines, seconds_of, us
+from einsmith.cli.explain import candidate_lines, fused, fused_in_all, seconds_of, us
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
 from einsmith.sizes import show_size
 
@@ -107,6 +107,7 @@ def _head(report: Report) -> str:
         ("caches", ", ".join(f"{level.upper()} {machine[level] / 1024:g} KiB" for level in ("l1", "l2", "l3"))),
         ("threads", f"{report['threads']} on {machine['cores']} core{'s' * (machine['cores'] > 1)}"),
         ("kernels", f"{len(report['kernels'])}, {report['distinct_kernels']} of them distinct"),
+        ("fusion", fused_in_all(report)),
         ("compiled in", f"{report['compile_seconds']:.2f} s"),
     ]
     if again["kernels"]:
@@ -204,7 +205,7 @@ def _what(k: Mapping[str, Any]) -> str:
         f'<small>over {shape}{times}, <a href="#c{k["call"]}">call {k["call"]}</a>, kernel {k["kernel"]}</small>',
     ]
     if len(k["fused"]) > 1:
-        lines.append(f"<small>fused: {escape(' -> '.join(k['fused']))}</small>")
+        lines.append(f"<small>{escape(fused(k))}</small>")
     lines.append(f"<small><code>{escape(k['config'])}</code></small>")
     found = candidate_lines(k)
     more = html.text(f"{k['considered']} candidates", "\n".join(found), folded=True) if found else ""

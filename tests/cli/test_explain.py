@@ -24,6 +24,15 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"contraction", "reduction", "pointwise", "rows"} >= {k["pattern"] for k in kernels}
     assert len(kernels) >= 10
     assert any(len(k["fused"]) > 1 for k in kernels)
+    fusions = [k["fusion"] for k in kernels]
+    assert [f is not None for f in fusions] == [len(k["fused"]) > 1 for k in kernels]
+    for k, f in zip(kernels, fusions, strict=True):
+        if f is not None:
+            assert f["kernels"] == len(k["fused"])
+            assert f["reward"] == pytest.approx(f["apart"] - k["predicted"]["seconds"], rel=1e-6)
+    every = report["fusion"]
+    assert every["launched"] == len(kernels) < every["apart"] == sum(len(k["fused"]) for k in kernels)
+    assert every["reward"] == pytest.approx(sum(f["reward"] for f in fusions if f))
     for k in kernels:
         first, *others = k["candidates"]
         assert (first["pattern"], first["config"]) == (k["pattern"], k["config"])
@@ -41,7 +50,8 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["explain", "mlp3", "--batch", "3"]) == 0
     out = capsys.readouterr().out
-    assert "fused: sum" in out and "arithmetic" in out and "in all: predicted" in out and "measured" not in out
+    assert "fused: sum" in out and "kernels apart" in out and " kernels in the place of " in out
+    assert "arithmetic" in out and "in all: predicted" in out and "measured" not in out
     parts = [line for line in out.splitlines() if line.startswith(("forward: ", "backward: ", "update: ", "in all: "))]
     times = [float(line.split()[-2]) for line in parts]
     assert [line.partition(":")[0] for line in parts] == ["forward", "backward", "in all"]  # which stores the updates
