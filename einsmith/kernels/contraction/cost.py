@@ -302,6 +302,9 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         yield s.b_bytes * strips * (slow & ~lost), s.held, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
+    if x.has["b_far"]:  # nothing asks for what every tile of M goes through in place
+        alone = (x.b_far > 0) & s.b_inline & t.major & ~lost
+        yield s.b_bytes * (1 + strips) * alone, s.held, True
     first = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
     if first.any():  # nothing is multiplied while a panel is packed of what comes from beyond the second level
         strips = w.waited * strips + traffic.strips(x.n / t.tn, x.n, t.item, w.strip)
