@@ -115,12 +115,14 @@ def undone(f: Callable[[], object]) -> Iterator[None]:
 
 
 class cached_property(functools.cached_property):  # noqa: N801  # stands for the library's
-    """functools.cached_property, whose lock (Python 3.11 has one) is free in a forked child."""
+    """functools.cached_property without the lock that Python 3.11 has: of two threads that are the first to ask both
+    compute, and no fork leaves it held."""
 
-    def __init__(self, func: Callable[[Any], Any]):
-        super().__init__(func)
-        if hasattr(self, "lock"):
-            self.lock = lock()
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        value = instance.__dict__[self.attrname] = self.func(instance)
+        return value
 
 
 def _others(me: int) -> list[Awaited]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from einsmith import knobs
+from einsmith.backends import override
 from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels import override
 from einsmith.kernels.pattern import Pattern
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
@@ -30,13 +31,23 @@ _NATIVE: Cache[tuple[Kernel | Rows, Target, str], CompiledKernel] = Cache(
 """What no program uses any more is found again here, without a look at the disk."""
 
 
+_NOWHERE = os.urandom(16)
+
+
+def identity() -> bytes:
+    """What tells one set of patterns from another in a key of compiled code: the names, and the source of patterns that
+    are not Einsmith's own; for one without a source file, a number that no other process has."""
+    sources = [(p.name.encode(), autoconfig.source(type(p))) for p in autoconfig.PATTERNS]
+    return b" ".join(name + (_NOWHERE if source is None else source) for name, source in sources)
+
+
 def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
     """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target and what is
-    decided about it (`kernels.override`) or, where nothing is, the patterns that choose."""
+    decided about it (`backends.override`) or, where nothing is, the patterns that choose."""
     texts = {k: override.text_of(k) for k in dict.fromkeys(kernels)}
     found = {k: _NATIVE.get((k, target, text)) for k, text in texts.items()}
     missing = [k for k, kernel in found.items() if kernel is None]
-    patterns = autoconfig.identity()
+    patterns = identity()
     entries = native.compile_many(
         [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target
     )

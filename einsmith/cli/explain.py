@@ -14,13 +14,13 @@ import click
 import numpy as np
 
 from einsmith import models, modes, optim
+from einsmith.backends import override
 from einsmith.cli.info import cpu_name
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
 from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
 from einsmith.expr.nodes import ROLES, size
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels import override
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
 from einsmith.passes.schedule.printer import namer, show_calls
@@ -46,7 +46,7 @@ def explain(
     html: Path | None,
 ) -> None:
     """Compiles a model's training step, a Python file's `step` or a formula, and prints its kernels. overrides: each a
-    kernel's digest, a pattern and genes (`kernels.override`). html: where they are shown as a page instead."""
+    kernel's digest, a pattern and genes (`backends.override`). html: where they are shown as a page instead."""
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")

@@ -26,6 +26,9 @@ from einsmith.expr.interned import Node
 # ---------------------------------------------------------------------------------------------------- expressions
 
 
+_NUMBERS: dict[str, type] = {"f": float, "i": int, "b": bool}
+
+
 class Const(Node):
     """A literal: a Python float, int or bool according to `dtype`."""
 
@@ -35,7 +38,7 @@ class Const(Node):
     dtype: DType
 
     def __new__(cls, value, dtype: DType):
-        number = {"f": float, "i": int, "b": bool}[dtype.kind](value)
+        number = _NUMBERS[dtype.kind](value)
         if dtype.in_memory_only and dtype.is_float:
             number = float(dtype.rounded(np.asarray(number)))
         return super().__new__(cls, number, dtype)
@@ -167,20 +170,20 @@ class Reduce(Node):
 
 
 class Piece(Node):
-    """`out[offset + step*i] = body(i)` for i in the box `extents`."""
+    """`out[offset + step*i] = body(i)` for i in the box `extents`. domain: extents of all axes, the output's, then the
+    reduction's."""
 
-    __slots__ = ("offset", "step", "extents", "body")
+    __slots__ = ("offset", "step", "extents", "body", "domain")
     fields = ("offset", "step", "extents", "body")
     exact = True
     offset: tuple[int, ...]
     step: tuple[int, ...]
     extents: tuple[int, ...]
     body: Expr | Reduce
+    domain: tuple[int, ...]
 
-    @property
-    def domain(self) -> tuple[int, ...]:
-        """Extents of all axes: the output's, then the reduction's."""
-        return self.extents + (self.body.extents if isinstance(self.body, Reduce) else ())
+    def _derive(self) -> None:
+        self._set("domain", self.extents + (self.body.extents if isinstance(self.body, Reduce) else ()))
 
     @property
     def bodies(self) -> tuple[Expr, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -103,16 +102,6 @@ def register(pattern: Pattern) -> None:
     _CHOSEN.clear()
 
 
-def identity() -> bytes:
-    """What tells one set of patterns from another in a key of compiled code: the names, and the source of patterns that
-    are not Einsmith's own; for one without a source file, a number that no other process has."""
-    sources = [source(type(p)) for p in PATTERNS]
-    return b" ".join(p.name.encode() + (_NOWHERE if s is None else s) for p, s in zip(PATTERNS, sources, strict=True))
-
-
-_NOWHERE = os.urandom(16)
-
-
 @lru_cache(maxsize=64)
 def source(pattern: type) -> bytes | None:
     """What tells a pattern's code from other code of that name: a hash of its file; empty for Einsmith's own, None
@@ -197,11 +186,6 @@ def unfit(chosen: Choice, what: str) -> CompileError:
     """The error of a pattern whose answer cannot be run."""
     where = f"{chosen.config} on {describe(chosen.kernel)}"
     return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
-
-
-def lower(kernel: Kernel | Rows, target: Target) -> Lowered:
-    """The launches of a kernel in its chosen configuration."""
-    return lowered(choose(kernel, target))
 
 
 def explain(kernel: Kernel | Rows, target: Target, count: int = 5) -> str:

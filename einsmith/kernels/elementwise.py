@@ -113,9 +113,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     return bl.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
 
 
-def _turned(
-    em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: Value | int, rows: int
-) -> None:
+def _turned(em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: Value | int, rows: int) -> None:
     """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
     n, ((lanes, active),) = em.lanes, ramps
     em.give({})
@@ -184,7 +182,7 @@ class Pointwise(Pattern):
         return dealt_out(arithmetic, memory, special, tasks, target)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
-        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
+        b = Builder(bx.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)

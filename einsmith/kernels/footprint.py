@@ -7,7 +7,6 @@ from functools import lru_cache
 from math import prod
 
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder, size
-from einsmith.loops.address import stored
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 
@@ -75,8 +74,7 @@ def _stored(kernel: Kernel, buffer: int, taken: int) -> float:
     to, out = kernel.buffers[buffer], 0.0
     for p in kernel.root.parts:
         if isinstance(p, Piece):
-            coef = stored(p, to).coef
-            step = min([c for a, c in coef.items() if p.extents[a] > 1], default=1)
+            step = min([s * t for s, t, n in zip(p.step, to.strides, p.extents, strict=True) if n > 1], default=1)
             each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, LINE)  # fetched and written
             out += size(p.extents) * each
     return max(float(taken), out)

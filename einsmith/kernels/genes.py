@@ -7,8 +7,8 @@ classes, the gene `form` says which.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 FORM = "form"
@@ -18,7 +18,7 @@ Space = dict[str, tuple[Any, ...]]
 """The values of each gene, by its name."""
 
 
-def _members(config: Any) -> dict[str, Any] | None:
+def members(config: Any) -> dict[str, Any] | None:
     """The named parts of a configuration; None for a value."""
     if hasattr(config, "_fields"):
         return dict(zip(config._fields, config, strict=True))
@@ -32,35 +32,14 @@ def _members(config: Any) -> dict[str, Any] | None:
 def genes(config: Any) -> dict[str, Any]:
     """The value of each gene."""
     out: dict[str, Any] = {}
-    for name, value in (_members(config) or {}).items():
-        if _members(value) is None:
+    for name, value in (members(config) or {}).items():
+        if members(value) is None:
             out[name] = value
             continue
         if not isinstance(value, tuple) or hasattr(value, "_fields"):
             out[f"{name}.{FORM}"] = type(value).__name__
         out |= {f"{name}.{gene}": v for gene, v in genes(value).items()}
     return out
-
-
-def changed(config: Any, values: Mapping[str, Any]) -> Any:
-    """The configuration with other values of some of its genes. Raises KeyError for one that it does not have."""
-    inner: dict[str, dict[str, Any]] = {}
-    own: dict[str, Any] = {}
-    parts = _members(config) or {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        if first not in parts or bool(rest) is (_members(parts[first]) is None) or rest == FORM:
-            raise KeyError(name)
-        if rest:
-            inner.setdefault(first, {})[rest] = value
-        else:
-            own[name] = value
-    own |= {name: changed(parts[name], more) for name, more in inner.items()}
-    if hasattr(config, "_fields"):
-        return config._replace(**own)
-    if is_dataclass(config) and not isinstance(config, type):
-        return replace(config, **own)
-    return tuple(own.get(str(n), x) for n, x in enumerate(config))
 
 
 def space_of(configs: Iterable[Any]) -> Space:
@@ -70,15 +49,3 @@ def space_of(configs: Iterable[Any]) -> Space:
         for name, value in genes(config).items():
             out.setdefault(name, {})[value] = None
     return {name: tuple(values) for name, values in out.items()}
-
-
-def show_space(space: Space) -> str:
-    """The genes in a line: each with its values, a run of whole numbers as from..to."""
-    return "; ".join(f"{name}={_show(values)}" for name, values in space.items())
-
-
-def _show(values: tuple[Any, ...]) -> str:
-    numbers = all(type(v) is int for v in values)
-    if numbers and len(values) > 2 and values == tuple(range(values[0], values[-1] + 1)):
-        return f"{values[0]}..{values[-1]}"
-    return "|".join(map(str, values))

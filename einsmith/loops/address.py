@@ -65,8 +65,13 @@ class Affine(NamedTuple):
 
 def address(index: Sequence[Expr | Linear], strides: Sequence[int]) -> Linear:
     """The address of the element at an index, of a buffer of these strides."""
-    forms = [e if isinstance(e, Linear) else linear(e) for e in index]
-    return sum((f * s for f, s in zip(reversed(forms), reversed(strides), strict=True)), Linear())
+    const, terms = 0, dict[Expr, int]()
+    for e, stride in zip(reversed(index), reversed(strides), strict=True):
+        form = e if isinstance(e, Linear) else linear(e)
+        const += form.const * stride
+        for atom, c in form.terms.items():
+            terms[atom] = terms.get(atom, 0) + c * stride
+    return Linear(const, {atom: c for atom, c in terms.items() if c} if 0 in terms.values() else terms)
 
 
 def stored(piece: Piece, buffer: Buffer) -> Affine:
@@ -97,8 +102,8 @@ def compared(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] =
 
 def leaves(flat: Linear, extents: Sequence[int], size: int) -> bool | None:
     """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
-    low, high = obvious.least(flat, extents), obvious.least(flat * -1, extents)
-    return None if low is None or high is None else low < 0 or -high >= size
+    ends = obvious.ends(flat, extents)
+    return None if ends is None else ends[0] < 0 or ends[1] >= size
 
 
 class FusedAxes(NamedTuple):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+from einsmith.target.microarchitectures import Core, core
 from einsmith.target.overheads import Overheads
 
 LINE = 64
@@ -101,10 +102,15 @@ class Target:
         return max(2, self.vector_bytes // itemsize)
 
     @property
+    def loads_operands(self) -> bool:
+        """Whether multiply-adds take no operand from memory, as on AArch64 (32 registers of 16 bytes)."""
+        return (self.vector_bytes, self.vector_registers) == (16, 32)
+
+    @property
     def tile_registers(self) -> int:
         """Registers for accumulators and the vectors that they share. One is left for what is broadcast from memory;
-        three on AArch64 (32 registers of 16 bytes), whose multiply-adds wait for loads into registers."""
-        return self.vector_registers - (3 if (self.vector_bytes, self.vector_registers) == (16, 32) else 1)
+        three where multiply-adds wait for loads into registers."""
+        return self.vector_registers - (3 if self.loads_operands else 1)
 
     def special(self, fn: str) -> float:
         """Seconds per element and core of the scalar function `fn`; 0 for those that are one instruction."""
@@ -203,36 +209,45 @@ def cpu_flags() -> frozenset[str]:
 
 
 @cache
-def host() -> Target:
-    """The machine that this process runs on, with static coefficients. Read once."""
+def host(cpu: str = "host") -> Target:
+    """The machine that this process runs on, which LLVM calls `cpu`, with static coefficients. Read once."""
     flags, machine = cpu_flags(), platform.machine().lower()
     if "avx512f" in flags and "avx512vl" in flags:
-        vector, registers, fma = 64, 32, 1.2e11
+        vector, registers = 64, 32
     elif "avx2" in flags and "fma" in flags:
-        vector, registers, fma = 32, 16, 5e10
+        vector, registers = 32, 16
     elif machine in ("aarch64", "arm64"):
-        vector, registers, fma = 16, 32, 2.4e10
+        vector, registers = 16, 32
     else:
-        vector, registers, fma = 16, 16, 1.2e10
+        vector, registers = 16, 16
     allowed = _allowed()
     caches = _caches(allowed[0] if allowed else 0)
-    special = tuple((name, seconds * 64 / vector) for name, seconds in _SPECIAL)
-    cores = physical_cores()
-    load = vector / 4 / fma  # as many loads a cycle as multiply-adds
-    return Target(
+    target = Target(
         vector_bytes=vector,
         vector_registers=registers,
         l1=caches.get(1) or 32 << 10,
         l2=caches.get(2) or 512 << 10,
         l3=caches.get(3) or 8 << 20,
-        cores=cores,
-        fma_per_second=fma,
-        # A shared level gives a core between an eighth of a vector and a whole one a nanosecond: what is measured is
-        # believed within calibrate.SLOWER and calibrate.FASTER of this.
-        bytes_per_second=(8e9 * vector, 3e9 * vector, 0.5e9 * vector),
-        l3_bandwidth=0.5e9 * vector * cores,
+        cores=physical_cores(),
+    )
+    return with_core(target, core(cpu, vector, registers))
+
+
+def with_core(target: Target, c: Core) -> Target:
+    """A machine whose cores are of this microarchitecture: what follows for its coefficients."""
+    vector, cycle = target.vector_bytes, 1 / c.clock
+    load = vector / c.loaded * cycle
+    return replace(
+        target,
+        fma_per_second=c.multiplied / 4 * c.clock,
+        multiplies=c.multiplied / vector,
+        bytes_per_second=(c.l1 * c.clock, c.l2 * c.clock, c.l3 * c.clock),
+        l3_bandwidth=c.l3 * c.clock * target.cores,
+        memory_bandwidth=max(target.memory_bandwidth, 1.5 * c.memory),
+        core_bandwidth=c.memory,
         load_seconds=load,
-        store_seconds=2 * load,
+        store_seconds=vector / c.stored * cycle,
         broadcast_seconds=load,
-        special_seconds=special,
+        gather_seconds=c.gathered * cycle,
+        special_seconds=tuple((name, seconds * 64 / vector * 4e9 / c.clock) for name, seconds in _SPECIAL),
     )

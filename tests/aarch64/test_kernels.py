@@ -192,6 +192,6 @@ def test_the_code_uses_vector_registers():
     """Products become NEON multiply-adds of four lanes."""
     text = ""
     for kind in ("NN", "NT"):
-        for x in autoconfig.lower(product(17, 31, 40, kind), TARGET).launches:
+        for x in autoconfig.lowered(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
             text += llvm_jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
     assert text.count("fmla") > 50 and ".4s" in text

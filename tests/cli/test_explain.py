@@ -136,7 +136,7 @@ def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureF
     assert facts["coefficients"]["fma_per_second"] == record["coefficients"]["fma_per_second"]
     assert cli.run(["calibrate"]) == 0
     out = capsys.readouterr().out
-    assert "static" in out and "store: not used, its 4 runs disagree" in out and "load: not used, 7" in out
+    assert "static" in out and "store: not used, its 4 runs disagree" in out and "load: not used, " in out
     assert cli.run(["info"]) == 0
     assert "its 4 runs disagree" in capsys.readouterr().out
     monkeypatch.setenv("EINSMITH_CALIBRATE", "0")

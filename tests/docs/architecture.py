@@ -134,7 +134,7 @@ def stages() -> Iterator[tuple[str, str]]:
     yield "plan", text_of(show_plan(plan).splitlines())
     kernels = [call.kernel for _, call, _ in plan.kernel_calls()]
     yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in choose.explain(k, TARGET, 3).splitlines()])
-    lowered = {k: choose.lower(k, TARGET) for k in kernels}
+    lowered = {k: choose.lowered(choose.choose(k, TARGET)) for k in kernels}
     function = lowered[kernels[0]].launches[0].function
     yield "nest", text_of(nest_excerpt(nest.show(function), 24))
     yield "llvm", text_of(llvm_excerpt(emit_module([function], TARGET), 3, 18))

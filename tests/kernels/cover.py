@@ -32,9 +32,9 @@ from einsmith.kernels.contraction.config import (
     Direct,
     HaloBlock,
     Halos,
+    Setting,
     Tiled,
     halo_blocks,
-    with_halos,
 )
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
@@ -345,9 +345,8 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
     mates = {first for first, _ in config.joint}
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
         if n not in mates and isinstance(c, Tiled) and c.depth == 1:
-            changed = with_halos(p, c.windows)
-            assert changed is not None
-            yield "form", finish.of(kernel, changed.problem, c, target.lanes(p.dtype.itemsize), target.l2)[1]
+            s = Setting(kernel, p, c.windows, c.swap, c.rows, target)
+            yield "form", finish.of(s, p, c.mr, c.nv, c.split)[1]
 
 
 def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:

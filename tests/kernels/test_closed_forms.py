@@ -54,7 +54,7 @@ def test_rows_at_fixed_distances(rng):
             (_, stride), (extent, inner) = groups[:2]
             groups = ((groups[0][0], extent * inner), *groups[1:])
         mr = int(rng.integers(1, 40))
-        want, got = same_in_all_tiles(groups, mr), config._row_offsets(groups, mr)
+        want, got = same_in_all_tiles(groups, mr), config.row_offsets(groups, mr)
         assert (want is None) == (got is None), (groups, mr)
         if want is not None:
             assert len(got) == mr and got[: len(want)] == want
@@ -64,9 +64,9 @@ def test_rows_at_fixed_distances(rng):
 
 def test_rows_of_long_axes():
     """Of 2^40 rows no more is looked at than of few."""
-    assert config._row_offsets(((1 << 20, 1 << 21), (1 << 20, 1)), 8) == [*range(8)]
-    assert config._row_offsets(((1 << 20, 1 << 21), (7, 3)), 14) == [3 * (i % 7) + (i // 7 << 21) for i in range(14)]
-    assert config._row_offsets(((1 << 20, 1 << 21), (7, 3)), 8) is None
+    assert config.row_offsets(((1 << 20, 1 << 21), (1 << 20, 1)), 8) == [*range(8)]
+    assert config.row_offsets(((1 << 20, 1 << 21), (7, 3)), 14) == [3 * (i % 7) + (i // 7 << 21) for i in range(14)]
+    assert config.row_offsets(((1 << 20, 1 << 21), (7, 3)), 8) is None
     assert config.regular_rows(((1 << 20, 1 << 21), (7, 3)), 30) == 28
 
 

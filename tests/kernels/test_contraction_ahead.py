@@ -12,6 +12,7 @@ from einsmith.expr.nodes import apply
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import search, traffic
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
@@ -105,10 +106,10 @@ def test_only_rows_far_apart_are_asked_for():
     far = traffic.Steps(4, 4096, True)
     assert traffic.far_rows(far, 1 << 20, 4, 1 << 20)
     assert not traffic.far_rows(far, 1 << 18, 4, 1 << 20)
-    assert not traffic.far_rows(replace(far, k=256), 1 << 20, 4, 1 << 20)
-    assert not traffic.far_rows(replace(far, even=False), 1 << 20, 4, 1 << 20)
-    assert traffic.far_rows(replace(far, streams=2), 1 << 20, 4, 1 << 20) == 1
-    assert [traffic.far_rows(replace(far, side=s), 1 << 20, 4, 1 << 20) for s in (4, 8, 12)] == [1, 2, 0]
+    assert not traffic.far_rows(far._replace(k=256), 1 << 20, 4, 1 << 20)
+    assert not traffic.far_rows(far._replace(even=False), 1 << 20, 4, 1 << 20)
+    assert traffic.far_rows(far._replace(streams=2), 1 << 20, 4, 1 << 20) == 1
+    assert [traffic.far_rows(far._replace(side=s), 1 << 20, 4, 1 << 20) for s in (4, 8, 12)] == [1, 2, 0]
     cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1),
              (2, 64, 1024, 1), (2, 12, 1024, 1)]
     asks, m, n, tm = np.array(cases).T
@@ -163,7 +164,8 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
     if host().lanes() > 4:
         assert count(kernel, c, "shuffle") > count(kernel, replace(c, mr=6), "shuffle")
         (p,) = problems(kernel.root) or ()
-        cycles = [finish.of(kernel, p, replace(c, mr=mr), lanes, host().l2)[0] for mr in (8, 12, 6)]
+        s = operand_plan(kernel, p, c.windows, c.swap, c.rows, host())
+        cycles = [finish.of(s, p, mr, c.nv, c.split)[0] for mr in (8, 12, 6)]
         assert cycles[0] == cycles[1] < cycles[2]
         assert finish.stacked(kernel, p, p.left, p.right, lanes) == lanes // 4
         assert finish.stacked(kernel, p, p.right, p.left, lanes) == 1
@@ -237,7 +239,8 @@ def test_vectors_along_k_cross_rows():
 def test_long_k_is_cut_into_parts_where_one_side_is_turned():
     """In blocks as long as the second level holds the panels, where these are beyond the first."""
     points, lanes = 16 * 56 * 56, host().lanes()
-    c = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())[0].pieces[0]
+    found = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())
+    c = next(x.pieces[0] for x in found if isinstance(x.pieces[0], Tiled))
     assert (c.b, c.order) == ("panel", "n") and c.split > 1
     panel = (c.mr + c.nv * lanes) * 4
     assert c.kc % lanes == 0 and 512 <= c.kc <= points / c.split and c.kc * panel <= search.MAX_K_PANEL

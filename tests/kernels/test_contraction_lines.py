@@ -48,10 +48,10 @@ BASES = [
 @pytest.fixture
 def always(monkeypatch):
     """Results are stored in lines, whatever it costs."""
-    finish.least.cache_clear()
+    finish._least.cache_clear()
     monkeypatch.setattr(finish, "cycles", lambda *_: 1e6)
     yield
-    finish.least.cache_clear()
+    finish._least.cache_clear()
 
 
 @pytest.mark.parametrize("case", [

@@ -12,7 +12,7 @@ from einsmith.compile import predicted
 from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Setting, Tiled, sides
-from einsmith.kernels.contraction.features import together
+from einsmith.kernels.contraction.features import Features, together
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
@@ -223,7 +223,8 @@ def test_short_runs_of_k_begin_often():
         which = int(p.operands[0].plain)
         t = table_of(kernel, p, Tiled(bool(which), 9, 3, "inline", "buffer", windows=((which, "side"),)), SERVER)
         assert t.numbers.a_run[0] == size
-        whole = cost.Table(t.settings, t.rows, together([x.numbers.changed(a_run=x.K) for x in t.settings]))
+        numbers = [Features(**vars(x.numbers) | {"a_run": x.K}) for x in t.settings]
+        whole = cost.Table(t.settings, t.rows, together(numbers))
         least, most = (cost.predict(x, SERVER).arithmetic[0] for x in (whole, t))
         assert most > dear * least
 

@@ -340,7 +340,8 @@ def test_a_long_row_is_not_joined():
 def _streams(run: Executable) -> int:
     """Instructions that store past the caches."""
     count = 0
-    todo: list = [x.function.body for c in run.plan.calls for x in autoconfig.lower(c.kernel, run.target).launches]
+    choices = [autoconfig.choose(c.kernel, run.target) for c in run.plan.calls]
+    todo: list = [x.function.body for c in choices for x in autoconfig.lowered(c).launches]
     while todo:
         for x in todo.pop():
             if isinstance(x, Op):

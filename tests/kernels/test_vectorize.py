@@ -63,7 +63,7 @@ def test_integer_expressions_along_the_lanes(base):
                 em.place(0, memory(b, 0, out))
                 em.bind(0, ramp(base, LANES) if known else ramp(b.mul(b.add(b.task, b.const(1)), b.const(base)),
                                                                 LANES, 8))
-                b.store(em.vector(e), b.buffers[0], b.const(0))
+                b.store(em.splat(em.emit(e)), b.buffers[0], b.const(0))
 
             execute(build, [out])
             assert out.tolist() == want
@@ -80,7 +80,7 @@ def test_patterns_of_several_axes():
         em.place(0, memory(b, 0, a))
         em.bind(0, Lanes(2, tuple(x // 4 for x in range(LANES))))
         em.bind(1, Lanes(b.add(b.task, b.const(5)), tuple(x % 4 for x in range(LANES))))
-        b.store(em.vector(read(0, i, j)), b.buffers[1], b.const(0))
+        b.store(em.splat(em.emit(read(0, i, j))), b.buffers[1], b.const(0))
 
     execute(build, [a, out])
     assert out.tolist() == [*a[2, 5:9], *a[3, 5:9]]
@@ -97,7 +97,7 @@ def test_lanes_known_only_at_run_time():
         em.place(0, memory(b, 0, a))
         em.bind(0, b.load(b.buffers[1], b.const(0), "i32", LANES))
         em.bind(1, 4)
-        b.store(em.vector(read(0, i, add(j, 2))), b.buffers[2], b.const(0))
+        b.store(em.splat(em.emit(read(0, i, add(j, 2)))), b.buffers[2], b.const(0))
 
     execute(build, [a, where, out])
     assert out.tolist() == a[where, 6].tolist()
@@ -152,7 +152,7 @@ def test_uniform_read_under_a_guard_that_differs_between_lanes():
             em.place(0, memory(b, 0, a))
             em.bind(0, b.add(b.task, b.const(at)))
             em.bind(1, ramp(0, LANES))
-            b.store(em.vector(body), b.buffers[1], b.const(0))
+            b.store(em.splat(em.emit(body)), b.buffers[1], b.const(0))
 
         execute(build, [a, out])
         assert out.tolist() == want

@@ -13,7 +13,7 @@ import numpy as np
 import einsmith
 from einsmith.compile import predicted
 from einsmith.expr.nodes import Graph
-from einsmith.kernels.choose import lower
+from einsmith.kernels.choose import choose, lowered
 from einsmith.loops.nest import Op
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import fuse
@@ -62,5 +62,5 @@ def run_counted(graph: Graph, arrays: Sequence[np.ndarray], target: Target) -> t
             held = memory.setdefault(storage(t), np.zeros(t.shape, t.dtype.numpy).reshape(-1))
             first = call.offsets[n] // held.itemsize if call.offsets else 0
             given.append(held[first : first + prod(buffer.shape)].reshape(buffer.shape))
-        nest_interp.run(lower(call.kernel, target), call.kernel, given, observe=observe)
+        nest_interp.run(lowered(choose(call.kernel, target)), call.kernel, given, observe=observe)
     return [memory[storage(t)].reshape(t.shape) for t in plan.graph.outputs], count

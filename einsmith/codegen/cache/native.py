@@ -47,7 +47,7 @@ _lock = locks.lock()
 def host_target() -> Target:
     """This machine: its hardware facts, and the names by which LLVM knows it."""
     cpu, features, triple = llvm_jit.host()
-    return dataclasses.replace(facts.host(), cpu=cpu, features=features, triple=triple)
+    return dataclasses.replace(facts.host(cpu), cpu=cpu, features=features, triple=triple)
 
 
 def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, Address]:

@@ -14,16 +14,18 @@ Given = Mapping[frozenset[tuple[Expr, int]], int]
 """Forms without their constants that are known to be at least a number."""
 
 
-def least(form: Linear, extents: Sequence[int]) -> int | None:
-    """The least value of a form of axes over a box that is not empty; None where other atoms stand in it, or axes that
-    the box does not have."""
-    out = form.const
+def ends(form: Linear, extents: Sequence[int]) -> tuple[int, int] | None:
+    """The least and the largest value of a form of axes over a box that is not empty; None where other atoms stand in
+    it, or axes that the box does not have."""
+    low = high = form.const
     for atom, c in form.terms.items():
         if not isinstance(atom, Axis) or atom.position >= len(extents):
             return None
         if c < 0:
-            out += c * (extents[atom.position] - 1)
-    return out
+            low += c * (extents[atom.position] - 1)
+        else:
+            high += c * (extents[atom.position] - 1)
+    return low, high
 
 
 def given(guards: Iterable[Expr]) -> Given:
@@ -39,8 +41,8 @@ def given(guards: Iterable[Expr]) -> Given:
 
 def at_least(form: Linear, bound: int, extents: Sequence[int], known: Given) -> bool:
     """Whether a form is at least `bound` over a box of axes that is not empty. False: unknown, or it is not."""
-    low = least(form, extents)
-    if low is not None and low >= bound:
+    found = ends(form, extents)
+    if found is not None and found[0] >= bound:
         return True
     low = known.get(frozenset(form.terms.items()))
     return low is not None and form.const + low >= bound

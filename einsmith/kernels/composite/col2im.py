@@ -155,7 +155,7 @@ def _summed(p: Problem, products: Expr, gone: set[int]) -> Piece:
     """The piece's sum over what is left of K, `products` being the terms."""
     left = [a for a in p.k if a not in gone]
     rank = len(p.piece.extents)
-    body = finished(p, guarded(p.exact, products))
+    body = finished(p.finish, guarded(p.exact, products))
     body = substitute(body, {a: Axis(rank + n) for n, a in enumerate(left)})
     reduced = Reduce("sum", tuple(p.extents[a] for a in left), (body,))
     return Piece(p.piece.offset, p.piece.step, p.piece.extents, reduced)

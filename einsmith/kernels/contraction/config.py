@@ -128,8 +128,7 @@ Config = Tiled | Direct
 """How a contraction is computed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Side:
+class Side(NamedTuple):
     """An operand as M or N side."""
 
     operand: Operand
@@ -167,21 +166,10 @@ Steps = tuple[tuple[int, int], ...]
 next."""
 
 
-def _steps(s: OperandAccess, axes: tuple[int, ...]) -> Steps:
-    """Those of the flattened `axes`, for a sampler of one plain read."""
-    form = s.forms[next(iter(s.reads.values()))]
-    return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(axes))
-
-
-def row_offsets(s: OperandAccess, axes: tuple[int, ...], mr: int) -> list[int] | None:
-    """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None.
-
-    `s` has one plain read; tiles begin at multiples of mr of the flattened axes."""
-    return _row_offsets(_steps(s, axes), mr)
-
-
 @lru_cache(maxsize=4096)
-def _row_offsets(groups: Steps, mr: int) -> list[int] | None:
+def row_offsets(groups: Steps, mr: int) -> list[int] | None:
+    """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None. Tiles
+    begin at multiples of mr."""
     if not _repeats(_merged(groups), mr):
         return None
     out = [0] * mr
@@ -229,12 +217,12 @@ def regular_rows(groups: Steps, limit: int) -> int:
     for extent, _ in reversed(groups):
         for t in range(1, min(extent, limit // width) + 1):
             # Whole rows may be taken together even where the last tile has fewer.
-            if extent % t == 0 or (width > 1 and _row_offsets(groups, width * t) is not None):
+            if extent % t == 0 or (width > 1 and row_offsets(groups, width * t) is not None):
                 best = max(best, width * t)
         width *= extent
         if width > limit:
             break
-    return best if best and _row_offsets(groups, best) is not None else 0
+    return best if best and row_offsets(groups, best) is not None else 0
 
 
 def masked_tail(p: Problem) -> int:
@@ -263,8 +251,7 @@ def room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
     return mr * nv + 2 * nv + 2 < registers
 
 
-@dataclass(frozen=True, eq=False)
-class HaloProblem:
+class HaloProblem(NamedTuple):
     """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
     `heads`: a halo copy fixes the first axis of K, or cuts it or the second, so that K is cut into so many blocks; 0:
     none does."""
@@ -414,8 +401,10 @@ class Setting:
     @cached_property
     def m_steps(self) -> Steps:
         """Of the rows of M, if that is a plain operand."""
-        return _steps(self.access(self.m_side), self.m_side.axes)
+        s = self.access(self.m_side)
+        form = s.forms[next(iter(s.reads.values()))]
+        return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(self.m_side.axes))
 
     def reads_in_place(self, mr: int) -> bool:
         """Whether tiles of `mr` rows of M read that side without a copy."""
-        return self.m_side.operand.plain and _row_offsets(self.m_steps, mr) is not None
+        return self.m_side.operand.plain and row_offsets(self.m_steps, mr) is not None

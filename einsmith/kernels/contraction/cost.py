@@ -6,8 +6,7 @@ Arithmetic counts clock cycles: steps of the tiles, what they begin and end with
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +46,7 @@ class Table:
         return Tiled(s.swap, mr, nv, HOW[a], HOW[b], ORDERS[order], kc, split, tm, tn, s.windows, s.rows, depth)
 
 
-@dataclass(frozen=True, eq=False)
-class Predicted:
+class Predicted(NamedTuple):
     """Seconds on all cores of a target, and launches."""
 
     arithmetic: Array
@@ -71,9 +69,8 @@ class _Shared:
     def __init__(self, t: Table, target: Any):
         x = t.numbers
         self.t, self.x, self.target, self.w = t, x, target, target.overheads
-        self.a_inline, self.b_inline, self.a_buffer, self.b_buffer = (
-            t.a == INLINE, t.b == INLINE, t.a == BUFFER, t.b == BUFFER
-        )  # fmt: skip
+        self.a_inline, self.b_inline = t.a == INLINE, t.b == INLINE
+        self.a_buffer, self.b_buffer = t.a == BUFFER, t.b == BUFFER
         self.a_each, self.b_each = self.a_buffer & (x.a_once == 0), self.b_buffer & (x.b_once == 0)
         self.minor, self.heads, self.by_k = ~t.major, x.heads > 0, t.order == BY_K
         self.nr = t.nv * t.lanes / t.depth
@@ -135,7 +132,7 @@ def _steps(s: _Shared) -> Array:
     """Cycles of all steps of K of all tiles."""
     t, x, w, kc = s.t, s.x, s.w, s.kc
     # What a vector of N read in place takes from arithmetic.
-    beside = np.where(s.b_inline, x.b_pieces + w.mask * x.b_masks + x.b_made, 0.0)
+    beside = s.b_inline * (x.b_pieces + w.mask * x.b_masks + x.b_made)
     # Elements of M that are those of the next point's rows too are loaded once for some points.
     meets = s.a_inline & (x.a_meets > 0) & (t.nv == 1) if x.has["a_meets"] else np.False_
     broadcast = np.where(meets, 0.5, w.broadcast)
@@ -144,7 +141,7 @@ def _steps(s: _Shared) -> Array:
     apart = np.array((x.a_step * (s.a_inline & (x.a_step >= facts.LINE)), x.b_step * s.b_inline))
     begins = np.minimum(1.0, apart / traffic.PAGE)
     kept = np.where(np.array((s.a_own > s.target.l2, x.b_batch > 1)), w.near_pages, w.most_pages)
-    pages = np.where(kc * begins > kept, begins, 0.0)
+    pages = begins * (kc * begins > kept)
     run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
     beside_rows = s.a_inline * x.a_made
     if x.has["a_fit"]:
@@ -156,7 +153,7 @@ def _steps(s: _Shared) -> Array:
     unrolls = spare & (run * sums <= most_unrolled(t.nv))
     begun = np.minimum(w.most_begun, np.where(unrolls, w.unrolled_loop, w.loop) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
-    each = w.translate_m * pages[0] + w.translate_n * pages[1] + np.where(run < kc, begun, 0.0)
+    each = w.translate_m * pages[0] + w.translate_n * pages[1] + begun * (run < kc)
     # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.
     loads: Array | float = 0.5
     if x.has["b_share"]:
@@ -171,7 +168,7 @@ def _steps(s: _Shared) -> Array:
 
     # Vectors that every tile of M takes from the second level; or, where it is alone, every point of the batch.
     tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
-    again = np.where(tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)), w.line, 0.0)
+    again = w.line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
 
     def step(mr: Array, nv: Array) -> Array:
         """Multiply-adds, loads, or the latency of a short chain."""
@@ -179,7 +176,7 @@ def _steps(s: _Shared) -> Array:
         most = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.ahead / 2)
         most = np.maximum(most, nv * again)
         most = most + nv * beside + mr * beside_rows + each
-        return np.maximum(most, np.where(product >= 1, w.latency, 0.0))
+        return np.maximum(most, w.latency * (product >= 1))
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones
@@ -204,9 +201,9 @@ def _tiles(s: _Shared) -> Array:
     each = w.tile + t.mr * t.nv * np.where(waits, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
     if s.by_k.any():
         waiting = x.m * x.columns * t.item / (t.tm * t.tn)
-        each = each + np.where(s.by_k & (waiting > s.target.l1), w.far_sum * t.mr * t.nv, 0.0)
+        each = each + w.far_sum * t.mr * t.nv * (s.by_k & (waiting > s.target.l1))
     out = np.ceil(s.part / s.kc) * s.mt * s.nt * x.batch * t.split * each
-    out += np.where(t.split > 1, w.partial_sum * t.split * x.m * s.rows * x.batch, 0.0)
+    out += w.partial_sum * t.split * x.m * s.rows * x.batch * (t.split > 1)
     return out + x.batch * x.m * s.rows * t.finish
 
 
@@ -218,13 +215,13 @@ def _packing(s: _Shared) -> tuple[Array, Array]:
     copied = np.where(x.b_turned > 0, w.transposed, w.copied + w.far_copy * beyond)
     points = np.where(s.b_buffer, x.b_batch, x.batch)
     vector = x.b_packed + x.b_made + w.packed_mask * x.b_masks + copied
-    b = np.where(s.b_inline, 0.0, times * points * s.multiplied * s.nvs * vector)
+    b = times * points * s.multiplied * s.nvs * vector * ~s.b_inline
     times = np.where(s.a_buffer, s.a_each, np.where(s.minor, s.nt, t.tn))
     vectors = np.where(x.a_turned > 0, t.mr / t.lanes, np.ceil(t.mr / t.lanes))
     copied = np.where(x.a_turned > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
     points = np.where(s.a_buffer, x.a_batch, x.batch)
-    a = np.where(s.a_inline, 0.0, times * points * x.k * vectors * s.mt * (x.a_packed + x.a_made + copied))
-    launched = np.where(s.a_buffer, a, 0.0) + np.where(s.b_buffer, b, 0.0)
+    a = times * points * x.k * vectors * s.mt * (x.a_packed + x.a_made + copied) * ~s.a_inline
+    launched = a * s.a_buffer + b * s.b_buffer
     return a + b - launched, launched
 
 
@@ -245,19 +242,19 @@ def _walked_again(s: _Shared) -> Iterator[_Bytes]:
     inner, how = np.where(s.minor, s.a_bytes * spread, s.b_bytes), np.where(s.minor, t.a, t.b)
     span = s.span * spread
     if x.has["a_window"] or x.has["b_window"]:  # what is walked is the window
-        copy = np.where(how == INLINE, np.where(s.minor, x.a_window, x.b_window), 0.0)
+        copy = np.where(s.minor, x.a_window, x.b_window) * (how == INLINE)
         inner = np.where(copy > 0, copy * x.batch * np.where(s.minor, t.tm, t.tn), inner)
         span = np.where(copy > 0, copy, span)
     panel = s.kc * t.item * np.where(s.minor, s.nr, t.mr)  # of the outer side
     leaves = span > np.minimum(s.target.l2 * s.w.held, s.target.l2 - panel)
-    streamed = np.where(leaves, inner * (np.where(s.minor, s.nt, s.mt) - 1), 0.0)
+    streamed = inner * (np.where(s.minor, s.nt, s.mt) - 1) * leaves
     # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
     # tiles of M are asked for.
     short = (how != INLINE) | (np.where(s.minor, x.a_step, x.b_step) >= traffic.PAGE)
-    hidden = np.where(short, np.where(s.minor & s.a_buffer, w.streamed, 1.0), 0.0)
+    hidden = np.where(s.minor & s.a_buffer, w.streamed, 1.0) * short
     ranges = 2 * np.maximum(np.minimum(inner, span * s.tasks), s.level)
     yield streamed * hidden, ranges, True
-    yield np.where(short, 0.0, streamed), np.maximum(s.held, 2 * s.level), False
+    yield streamed * ~short, np.maximum(s.held, 2 * s.level), False
 
 
 def _repeated(s: _Shared) -> Iterator[_Bytes]:
@@ -339,7 +336,7 @@ def reread(t: Table, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: 
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
     if by_columns.any():
         lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
-        out = np.where(by_columns, x.batch * mt * nt * x.k * lines * facts.LINE, 0.0)
+        out = x.batch * mt * nt * x.k * lines * facts.LINE * by_columns
     panel = kc * t.nv * t.lanes / t.depth * item
     again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
     if x.has["windows"]:
@@ -347,5 +344,5 @@ def reread(t: Table, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: 
         # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
         both = panel + x.elements * item
         part = np.maximum(w.circle, 1 - l2 * w.held / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
-        again = np.where(x.windows > 0, np.where((t.b != INLINE) & (both > l2 * w.held), part, 0.0), again)
-    return out + np.where(mt > 1, again * x.batch * (mt - 1) * x.n * x.k * item, 0.0)
+        again = np.where(x.windows > 0, part * ((t.b != INLINE) & (both > l2 * w.held)), again)
+    return out + again * x.batch * (mt - 1) * x.n * x.k * item * (mt > 1)

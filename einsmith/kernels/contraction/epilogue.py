@@ -7,12 +7,12 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
-from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, postorder
+from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, below
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.kernels.contraction.config import Tiled, sides
+from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
-from einsmith.kernels.contraction.problem import Problem, finished
+from einsmith.kernels.contraction.problem import Finish, Problem, finished
 from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import placed
@@ -51,7 +51,7 @@ first, so that vectors run along M; or in whole units of results (write_combinin
 
 @lru_cache(maxsize=4096)
 def operations(exprs: tuple[Expr, ...]) -> int:
-    return sum(1 for e in postorder(exprs) if isinstance(e, (Apply, Read)))
+    return sum([isinstance(e, (Apply, Read)) for e in below(exprs)])
 
 
 class Results:
@@ -60,9 +60,9 @@ class Results:
     constants: the results that are, and their values; size: operations; access: the analysis of all of it."""
 
     def __init__(self, kernel: Kernel, p: Problem):
-        found = _finished(kernel, p, SUMS[0])
+        found = _finished(kernel, p.piece, p.finish, p.beside, SUMS[0])
         if p.mate is not None:
-            found += _finished(kernel, p.mate, SUMS[1])
+            found = found + _finished(kernel, p.mate.piece, p.mate.finish, (), SUMS[1])
         self.exprs = tuple(x for x, _, _ in found)
         self.outputs = [n for _, n, _ in found]
         self.buffers = [kernel.buffers[n] for n in self.outputs]
@@ -88,16 +88,19 @@ class Results:
 results = lru_cache(maxsize=1024)(Results)
 
 
-def _finished(kernel: Kernel, p: Problem, slot: int) -> list[tuple[Expr, int, Piece]]:
-    """What is stored of a problem, but its mate, whose sum is in this slot."""
+@lru_cache(maxsize=1024)
+def _finished(
+    kernel: Kernel, piece: Piece, finish: Finish, beside: tuple[Piece, ...], slot: int
+) -> list[tuple[Expr, int, Piece]]:
+    """What is stored of a piece whose sum is in this slot, and of the constant ones beside it."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
-    total = substitute(finished(p, Read(slot, (), p.dtype)), {}, {**buffers, slot: slot})
-    out = _results(kernel, p.piece, total)
-    for piece in p.beside:
-        assert isinstance(piece.body, Const)
-        out += _results(kernel, piece, piece.body)
+    total = substitute(finished(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
+    out = _results(kernel, piece, total)
+    for other in beside:
+        assert isinstance(other.body, Const)
+        out += _results(kernel, other, other.body)
     if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
-        out = [(_simplified(x, p.extents), n, piece) for x, n, piece in out]
+        out = [(_simplified(x, piece.domain), n, of) for x, n, of in out]
     return out
 
 
@@ -106,8 +109,7 @@ _simplified = lru_cache(maxsize=1024)(simplify)
 
 def _guarded(exprs: tuple[Expr, ...]) -> bool:
     """Whether indices are compared."""
-    every = (e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in COMPARISONS)
-    return any(e.args[0].dtype.is_int for e in every)
+    return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in below(exprs))
 
 
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
@@ -178,19 +180,19 @@ def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[i
     return lanes // run if fit else 1
 
 
-def of(kernel: Kernel, p: Problem, c: Tiled, lanes: int, l2: int) -> tuple[float, Form]:
-    """Cycles of `cycles` for a vector along N of a tile, and the form that takes the fewest."""
-    m_side, n_side = sides(p, c.swap)
-    if c.split > 1 or c.rows:
-        return cycles(kernel, p, n_side.axes, lanes, l2), "straight"
-    return least(kernel, p, m_side.axes, n_side.axes, c.mr, c.nv, lanes, l2)
+def of(s: Setting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
+    """Cycles of `cycles` for a vector along N of a tile of mr rows and nv vectors, over one of `split` parts of K, and
+    the form that takes the fewest."""
+    m_axes, n_axes = s.m_side.axes, s.n_side.axes
+    if split > 1 or s.rows:
+        return cycles(s.kernel, p, n_axes, s.lanes, s.target.l2), "straight"
+    return _least(s.kernel, p, m_axes, n_axes, mr, nv, s.lanes, s.target.l2)
 
 
 @lru_cache(maxsize=4096)
-def least(
+def _least(
     kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, nv: int, lanes: int, l2: int
 ) -> tuple[float, Form]:
-    """As `of`, for tiles of mr rows and nv vectors that are neither parts of K nor rows of N."""
     form: Form = "straight"
     rows = stacked(kernel, p, m_axes, n_axes, lanes)
     if rows > 1 and mr % rows == 0:
@@ -271,9 +273,7 @@ class Epilogue:
                 elif i not in self.interleaved.values():
                     at.store(i, pointer, value, self.far[i])
 
-    def rows(
-        self, rows: Sequence[Sequence[Value]], finish: Callable[[int | Value, Sequence[Value]], None]
-    ) -> None:
+    def rows(self, rows: Sequence[Sequence[Value]], finish: Callable[[int | Value, Sequence[Value]], None]) -> None:
         """finish(number, sums) for rows of sums: one by one, or in a loop, by way of scratch."""
         b, n, width, room = self.b, rows[0][0].type.lanes, len(rows[0]), self.room
         if room is None or len(rows) == 1:

@@ -45,32 +45,24 @@ class Features(SimpleNamespace):
     for none.
     """
 
-    def changed(self, **values: Any) -> Features:
-        """With other values of some."""
-        return type(self)(**vars(self) | values)
 
+class FeatureArrays(Features):
+    """Features of many settings, or configurations, each field an array: the rows of `values`. has: whether a field is
+    anything but 0 in any setting."""
 
-class FeatureArrays:
-    """Features of many settings, or configurations, each field an array: the rows of `values`. names: their places;
-    has: whether a field is anything but 0 in any setting."""
-
-    def __init__(self, names: Mapping[str, int], values: Array, has: Mapping[str, bool]):
-        self.names, self.values, self.has = names, values, has
-
-    def __getattr__(self, name: str) -> Array:
-        out = self.__dict__[name] = self.values[self.names[name]]
-        return out
+    def __init__(self, values: Array, has: Mapping[str, bool]):
+        self.__dict__.update(zip(has, values, strict=True))
+        self.values, self.has = values, has
 
     def of(self, which: Array) -> FeatureArrays:
         """Those of the settings with these numbers."""
-        return FeatureArrays(self.names, self.values[:, which], self.has)
+        return FeatureArrays(self.values[:, which], self.has)
 
 
 def together(every: Sequence[Features]) -> FeatureArrays:
     """The features of several settings."""
-    names, values = vars(every[0]), np.array([[*vars(x).values()] for x in every], np.float64).T
-    has = dict(zip(names, np.atleast_1d(values.any(axis=1)), strict=True))
-    return FeatureArrays({name: i for i, name in enumerate(names)}, values, has)
+    values = np.array([[*vars(x).values()] for x in every], np.float64).T
+    return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
 
 
 class OperandPlan(Setting):
@@ -176,10 +168,7 @@ class OperandPlan(Setting):
 
     def finished(self, mr: int, nv: int, split: int) -> float:
         """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors, or of `split` parts of K."""
-        m, n = self.m_side.axes, self.n_side.axes
-        if split > 1 or self.rows:
-            return finish.cycles(self.kernel, self.original, n, self.lanes, self.target.l2)
-        return finish.least(self.kernel, self.original, m, n, mr, nv, self.lanes, self.target.l2)[0]
+        return finish.of(self, self.original, mr, nv, split)[0]
 
     def kept(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
         """The parts of K that guards leave for tiles of mr rows of M and nv vectors of N."""

@@ -7,13 +7,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
-from einsmith.kernels.contraction.config import (
-    Setting,
-    Side,
-    Tiled,
-    depends_on_batch,
-    masked_tail,
-)
+from einsmith.kernels.contraction.config import Setting, Side, Tiled, depends_on_batch, masked_tail
 from einsmith.kernels.contraction.emission.k_pack import fits
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
@@ -131,9 +125,7 @@ class Geometry(Setting):
             if not beside or config.a != "inline" or not turned or config.windows:
                 raise CompileError(f"vectors along N do not hold {config.depth} points of K each in {config}")
 
-    def _tiles(
-        self, side: Side, how: str, points: int, count: int, along: bool, slab: int, base: int
-    ) -> OperandTiles:
+    def _tiles(self, side: Side, how: str, points: int, count: int, along: bool, slab: int, base: int) -> OperandTiles:
         batches = self.B if depends_on_batch(self.p, side) else 1
         shared = batches * self.k_blocks * count * slab if how == "buffer" else 0
         return OperandTiles(side, how, points, count, along, slab, batches, shared, base)

@@ -111,8 +111,9 @@ class _Box(NamedTuple):
         return prod(n for n, f in zip(self.extents, self.fixed, strict=True) if f is None)
 
 
-def _box(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
-    points, keys = {cut[0]: cut[1]} if cut else {}, _coordinates(p.operands[which])
+@lru_cache(maxsize=4096)
+def _box(operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
+    points, keys = {cut[0]: cut[1]} if cut else {}, _coordinates(operand)
     if keys is None:
         return None
     out = _Box([], [], [], [sum(c * points[a] for a, c in key if a in points) for key in keys])
@@ -120,11 +121,11 @@ def _box(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | N
         if len(key) == 1 and key[0][1] == 1 and key[0][0] in outer:
             out.fixed.append(key[0][0])
             out.lows.append(0)
-            out.extents.append(p.extents[key[0][0]])
+            out.extents.append(extents[key[0][0]])
             continue
         if any(a in outer for a, _ in key):
             return None
-        ends = [c * (points.get(a, p.extents[a]) - 1) for a, c in key]
+        ends = [c * (points.get(a, extents[a]) - 1) for a, c in key]
         out.fixed.append(None)
         out.lows.append(sum(x for x in ends if x < 0))
         out.extents.append(sum(map(abs, ends)) + 1)
@@ -132,13 +133,13 @@ def _box(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | N
         if not any(out.steps):
             return None
         out.fixed.append(CUT)
-        out.extents.append(p.extents[cut[0]] // cut[1])
+        out.extents.append(extents[cut[0]] // cut[1])
     return out
 
 
 def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
     """Those of `halo copy`'s copy; None where there is no halo copy."""
-    box = _box(p, which, outer, cut)
+    box = _box(p.operands[which], p.extents, outer, cut)
     return None if box is None else box.elements
 
 
@@ -147,8 +148,8 @@ def halo_copy(
 ) -> HaloCopy | None:
     """The halo copy of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values
     that begin at a multiple of that; None where it has none, or none of at most `most` elements."""
-    operand, box = p.operands[which], _box(p, which, outer, cut)
-    keys = _coordinates(operand)
+    operand = p.operands[which]
+    keys, box = _coordinates(operand), _box(operand, p.extents, outer, cut)
     if keys is None or box is None or box.elements > most:
         return None
     fixed, lows, extents, steps = box

@@ -7,10 +7,9 @@ known, so the loop over r runs only where some row can have a nonzero operand. P
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from einsmith.loops.address import Memory, compared
 from einsmith.loops.nest import Builder, Value
 
 
-@dataclass(frozen=True)
-class KBound:
+class KBound(NamedTuple):
     """A guard of one operand that bounds the K axis `axis`: `sign` is the axis's coefficient, 1 or -1."""
 
     guard: Apply

@@ -187,9 +187,8 @@ def _ranked(
     out = []
     for n, (p, others) in enumerate(zip(pieces, found.others, strict=True)):
         best: dict[Config, float] = {}
-        rows = found.rows(n)
-        if len(rows):
-            assert found.table is not None and every is not None and ranks is not None
+        rows = np.nonzero(found.piece == n)[0]
+        if found.table is not None and every is not None and ranks is not None:
             for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some are there twice
                 config = found.table.config(int(i))
                 best.setdefault(config, float(ranks[i]))
@@ -233,6 +232,3 @@ def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cos
     memory = target.seconds_for_bytes(size, size, tasks)
     waited = memory * target.overheads.crowding(box.rows(kernel, p, c)) if size > target.l2 * tasks else 0.0
     return Cost(arithmetic, memory, waited)
-
-
-__all__ = ["PATTERN", "Config", "Configs", "Contraction", "Lowered"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from einsmith.dtypes import DType
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import (
     Apply,
     Const,
@@ -30,7 +30,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite.rebuild import guarded, operands
 from einsmith.locks import cached_property
-from einsmith.loops.address import Affine, affine_of
+from einsmith.loops.address import Affine, affine_of, leaves
 from einsmith.passes.analysis.predicates import guarded_reads
 
 MAX_GROUPS = 6
@@ -48,6 +48,10 @@ class Operand:
     def plain(self) -> bool:
         """One read, free of guards, at an affine index."""
         return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
+
+
+Finish = tuple[tuple[str, Expr | None], ...]
+"""Steps on a sum: the function, and what it has beside the sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ class Problem:
     left: tuple[int, ...]
     right: tuple[int, ...]
     k: tuple[int, ...]
-    finish: tuple[tuple[str, Expr | None], ...]
+    finish: Finish
     term: Expr
     exact: tuple[Expr, ...]
     beside: tuple[Piece, ...] = ()
@@ -183,7 +187,7 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
 
     def open_question(r: Read) -> bool:
         sizes = template.params[r.slot][1]
-        return not all(_anywhere(linear(i), n, extents) for i, n in zip(r.index, sizes, strict=True))
+        return not all(leaves(linear(i), extents, n) is False for i, n in zip(r.index, sizes, strict=True))
 
     for r, around in guarded_reads(operand.expr, open_question):
         guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
@@ -201,18 +205,9 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
     return True
 
 
-def _anywhere(index: Linear, extent: int, extents: Sequence[int]) -> bool:
-    """Whether an index is in bounds all over the box, whatever the guards say."""
-    form = affine_of(index)
-    if form is None:
-        return False
-    ends = [c * (extents[a] - 1) for a, c in form.coef.items()]
-    return form.const + sum([x for x in ends if x < 0]) >= 0 and form.const + sum([x for x in ends if x > 0]) < extent
-
-
-def finished(p: Problem, x: Expr) -> Expr:
+def finished(steps: Finish, x: Expr) -> Expr:
     """A sum, or its terms, with the steps that follow it."""
-    for fn, e in p.finish:
+    for fn, e in steps:
         if fn == "where":
             assert e is not None
             x = guarded((e,), x)
@@ -279,20 +274,16 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
         if fit is None:
             return None
         operands.append(fit)
-    batch: list[int] = []
-    left: list[int] = []
-    right: list[int] = []
-    for a in range(rank):
-        in_left, in_right = a in operands[0].axes, a in operands[1].axes
-        if piece.extents[a] == 1 and not (in_left or in_right):
-            continue
-        (batch if in_left and in_right else right if in_right else left).append(a)
+    in_left, in_right = (o.axes for o in operands)
+    batch = tuple(a for a in range(rank) if a in in_left and a in in_right)
+    right = tuple(a for a in range(rank) if a in in_right and a not in in_left)
+    left = tuple(a for a in range(rank) if a not in in_right and (a in in_left or piece.extents[a] > 1))
     k = tuple(range(rank, len(piece.domain)))
     steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
     wheres = [s for s in steps if s[0] == "where"]
     term = _times([guarded(own, f) for f, own in factors])
     return Problem(
-        piece, dtype, (operands[0], operands[1]), tuple(batch), tuple(left), tuple(right), k,
+        piece, dtype, (operands[0], operands[1]), batch, left, right, k,
         (*(s for s in steps if s[0] != "where"), *wheres), term, tuple(guards),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from math import ceil, prod
 from typing import Any, NamedTuple
 
@@ -16,18 +16,7 @@ from einsmith.kernels.contraction import direct_boxes as box
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Config, Direct, Setting, Tiled, operand_memories
-from einsmith.kernels.contraction.cost import (
-    BUFFER,
-    BY_K,
-    BY_M,
-    BY_N,
-    HOW,
-    INLINE,
-    ORDERS,
-    PANEL,
-    Table,
-    inner_bytes,
-)
+from einsmith.kernels.contraction.cost import BUFFER, BY_K, BY_M, BY_N, HOW, INLINE, ORDERS, PANEL, Table, inner_bytes
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.halo import elements
@@ -45,10 +34,7 @@ FEW = 64
 MANY = 1 << 14
 """Results from which on their tiles are many for every core."""
 
-_WINDOWS: tuple[plan.Halos, ...] = (
-    (),
-    *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")),
-)
+_WINDOWS: tuple[plan.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
 
 
 @lru_cache(maxsize=1024)
@@ -82,11 +68,15 @@ def _rows_limit(nv: int, registers: int) -> int:
     return max(1, min((registers - nv) // nv, 28 if nv == 1 else 14))
 
 
-def _tiles(s: Setting, some: int = 0) -> list[tuple[int, int]]:
+_Sizes = tuple[tuple[int, int], ...]
+"""Of register tiles: rows and vectors."""
+
+
+@lru_cache(maxsize=4096)
+def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> _Sizes:
     """Register tiles mr x nv: the accumulators and a row's vectors fit the registers. Of many results those with `some`
     vectors, where there are such."""
-    m, n, registers = s.M, s.N, s.target.tile_registers
-    vectors = ceil(n / s.lanes)
+    vectors = ceil(n / lanes)
     out: dict[tuple[int, int], None] = {}
     for nv in (1, 2, 3, 4, 6, 7, 8):
         if nv > max(1, vectors):
@@ -95,19 +85,19 @@ def _tiles(s: Setting, some: int = 0) -> list[tuple[int, int]]:
         if nv >= 6 and m > mr:
             continue
         out[(_even(m, mr), nv if vectors >= nv else vectors)] = None
-    alike = [x for x in out if x[1] == some] if m * n >= MANY else []
-    return alike or list(out)
+    alike = tuple(x for x in out if x[1] == some) if m * n >= MANY else ()
+    return alike or tuple(out)
 
 
-def _promising(sizes: list[tuple[int, int]], s: Setting) -> list[tuple[int, int]]:
+@lru_cache(maxsize=4096)
+def _promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target: Any) -> _Sizes:
     """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
-    m, k = s.M, s.K
-    if m * s.N < MANY:  # how few tiles are shared by the cores matters as much
+    if m * n < MANY:  # how few tiles are shared by the cores matters as much
         return sizes
-    columns, w = ceil(s.N / s.lanes), s.target.overheads
+    columns, w = ceil(n / lanes), target.overheads
 
     def step(mr: int, nv: int) -> float:
-        return max(mr * nv / s.target.multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
+        return max(mr * nv / target.multiplies, (mr + nv) / 2, w.latency) if mr and nv else 0.0
 
     def cycles(size: tuple[int, int]) -> float:
         mr, nv = size
@@ -116,7 +106,7 @@ def _promising(sizes: list[tuple[int, int]], s: Setting) -> list[tuple[int, int]
         return k * steps + ceil(m / mr) * ceil(columns / nv) * (w.tile + mr * nv * w.stored_sum + mr * w.tile_row)
 
     found = sorted((cycles(x), i, x) for i, x in enumerate(sizes))
-    return [x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0])]
+    return tuple(x for i, (c, _, x) in enumerate(found) if i < 3 or (i < 5 and c <= 1.1 * found[0][0]))
 
 
 class _Tile(NamedTuple):
@@ -136,27 +126,20 @@ class _Tile(NamedTuple):
 
 @dataclass
 class Candidates:
-    """The configurations of pieces of a kernel: those of the tiled form, a setting's piece by its number, and others of
-    each piece."""
+    """The configurations of pieces of a kernel: those of the tiled form, and of which piece each of them is, by its
+    number; and others of each piece."""
 
     table: Table | None
     piece: Array
     others: list[list[Config]]
 
-    def rows(self, piece: int) -> Array:
-        """Which of the table are a piece's."""
-        return np.zeros(0, np.int64) if self.table is None else np.nonzero(self.piece[self.table.setting] == piece)[0]
-
     def __iter__(self) -> Iterator[Config]:
         if self.table is not None:
-            yield from map(self.table.config, range(len(self.table.mr)))
-        for configs in self.others:
-            yield from configs
+            yield from map(self.table.config, range(len(self.piece)))
+        yield from chain(*self.others)
 
 
-def candidates(
-    kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Config | None = None
-) -> Candidates:
+def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Config | None = None) -> Candidates:
     """What may be worth a prediction. `like`: what serves the kernel's largest piece best, if these are other ones; its
     windows serve them too, on whichever operand can have them, or none where none can, and as many vectors of N where
     their results lie between each other."""
@@ -185,7 +168,8 @@ def candidates(
                 settings.append(s)
                 piece.append(number)
         others.append([*direct])
-    return Candidates(_table(settings, tiles, sweeps), np.array(piece), others)
+    table = _table(settings, tiles, sweeps)
+    return Candidates(table, np.array(piece)[[] if table is None else table.setting], others)
 
 
 def _near(c: Config) -> list[plan.Halos]:
@@ -227,7 +211,8 @@ def _sweeps(s: OperandPlan) -> list[Tiled]:
     if not plain or row * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
     out = []
-    for mr, nv in ((mr, nv) for mr, nv in _promising(_tiles(s), s) if s.reads_in_place(mr)):
+    sizes = _tiles(s.M, s.N, s.lanes, target.tile_registers)
+    for mr, nv in ((mr, nv) for mr, nv in _promising(sizes, s.M, s.N, s.K, s.lanes, target) if s.reads_in_place(mr)):
         if s.M <= 4:
             split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
             out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, split))
@@ -245,7 +230,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     in_lines = finish.unit(s.kernel, s.original, n_axes, lanes) is not None
     if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
         blocks = traffic.blocks_of_k(k, unit)
-    sizes = _tiles(s, vectors)
+    sizes = [*_tiles(m, n, lanes, target.tile_registers, vectors)]
     if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:
             regular = plan.regular_rows(s.m_steps, _rows_limit(nv, target.tile_registers))
@@ -254,7 +239,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
-    chosen = _promising(sizes, s)
+    chosen = [*_promising(tuple(sizes), m, n, k, lanes, target)]
     rows = finish.stacked(s.kernel, s.original, m_axes, n_axes, lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
@@ -278,7 +263,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
         # it, to which tiles leave a register; rows of M begin anew in each, so that longer blocks may pay.
         free = target.tile_registers - 3
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
-        for mr, nv in _promising(spare, s):
+        for mr, nv in _promising(tuple(spare), m, n, k, lanes, target):
             after, inline = s.finished(mr, nv, parts), s.reads_in_place(mr)
             lengths = [2 * blocks, blocks]
             if lengths[0] * nv * lanes * s.item > target.l1:  # a longer panel leaves no nearer level

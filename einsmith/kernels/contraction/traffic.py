@@ -6,8 +6,8 @@ Functions that take arrays are about many configurations at once, an element eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ Array = np.ndarray
 """Numbers or flags, one for each configuration."""
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(NamedTuple):
     """Bytes from one point to the next of what a side is read from, along its innermost axes and along K; 0 where there
     is none. Axes of K whose points all lie within a line, `near` of them, do not count: the next ones tell how far
     apart the lines are. even: the step along K is the same everywhere; streams: how many tensors are read in these
@@ -85,7 +84,7 @@ def row_conflicts(mr: Array, fit: Array) -> Array:
     """The part of rows of M read in place that push each other out of the first level, which keeps a line each of
     `fit`; 0: of all."""
     room = np.maximum(fit, 1)
-    return np.where((fit > 0) & (mr > fit), np.minimum(1.0, ((mr - room) / (2 * room)) ** 2), 0.0)
+    return np.minimum(1.0, ((mr - room) / (2 * room)) ** 2) * ((fit > 0) & (mr > fit))
 
 
 def in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
@@ -113,7 +112,7 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     other element is read, 1.24."""
     tiles = -(-m // mr) // tm
     asked = (far > 0) & ((tiles >= 2) | ((tiles == 1) & (far == 1))) & (n > nv * lanes)
-    return np.where(asked, -(-(far * nv + 1) // np.maximum(tiles, 1)), 0)
+    return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
 def far_results(g: Setting) -> int:

@@ -9,7 +9,6 @@ the elements land in their lanes; every other element of a stretch by two loads 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
@@ -22,6 +21,8 @@ from einsmith.loops.nest import Builder, Value
 from einsmith.loops.walk import digits
 
 MAX_RUNS = 5
+NONE = -1
+"""The innermost axis of no lanes."""
 GATHER_COST = 20.0
 PAIR_COST = 3.0
 PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
@@ -50,27 +51,16 @@ class OperandAccess:
     """
 
     def __init__(
-        self,
-        builder: Builder | None,
-        exprs: Sequence[Expr],
-        guards: Sequence[Expr],
-        extents: Sequence[int],
-        memories: Mapping[int, Memory],
-        lane_axes: Sequence[int] = (),
-        lanes: int = 0,
-        extra: Sequence[Affine] = (),
-        given_slots: Iterable[int] = (),
-        row: int = 0,
-        loose: bool = False,
-        tile: int = 0,
-    ):
+        self, builder: Builder | None, exprs: Sequence[Expr], guards: Sequence[Expr], extents: Sequence[int],
+        memories: Mapping[int, Memory], lane_axes: Sequence[int] = (), lanes: int = 0, extra: Sequence[Affine] = (),
+        given_slots: Iterable[int] = (), row: int = 0, loose: bool = False, tile: int = 0,
+    ):  # fmt: skip
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
         self.extents, self.memories = tuple(extents), memories
         self.given_slots = set(given_slots)
         self.forms: list[Affine] = []
         self.reads: dict[Read, int] = {}
-        self.safe: set[Read] = set()  # in bounds at every point of the axes, whatever guards say
         self.conds: list[tuple[int, str, frozenset[int]]] = []
         self.generic: list[Expr] = []
         self.opaque: set[int] = set()
@@ -98,6 +88,7 @@ class OperandAccess:
             self.lane_groups = [*self.groups(self.lane_axes[:-1]), FusedAxes((last,), extents[last])]
         else:
             self.lane_groups = self.groups(self.lane_axes)
+        self.inner = self.lane_groups[-1].inner if self.lane_groups else NONE
         self.lane_extents = [g.extent for g in self.lane_groups]
         if row:
             self.lane_extents[-1] = row
@@ -107,7 +98,8 @@ class OperandAccess:
         key = tuple(lane_axes), lanes, tile
         out = self._along.get(key)
         if out is None:
-            out = self._along[key] = copy(self)
+            out = self._along[key] = object.__new__(OperandAccess)
+            out.__dict__.update(self.__dict__)
             out._lie(lane_axes, lanes, 0, tile)
         return out
 
@@ -143,19 +135,22 @@ class OperandAccess:
             if isinstance(e, Read):
                 if e.slot in self.given_slots:
                     continue
-                buffer = self.memories[e.slot].buffer
-                form = affine_of(address(e.index, buffer.strides), self.extents)
+                form = affine_of(address(e.index, self.memories[e.slot].buffer.strides), self.extents)
                 if form is not None:
                     self.forms.append(form)
                     self.reads[e] = len(self.forms) - 1
-                    sizes = zip(e.index, buffer.shape, strict=True)
-                    if all(leaves(linear(i), self.extents, n) is False for i, n in sizes):
-                        self.safe.add(e)
                     continue
                 self._gathered += 1
             if isinstance(e, Axis):
                 self.opaque.add(e.position)
             stack.extend(e.args)
+
+    def is_safe(self, e: Read) -> bool:
+        """Whether a read at a form is in bounds at every point of the axes, whatever guards say."""
+        if e not in self.reads:
+            return False
+        sizes = zip(e.index, self.memories[e.slot].buffer.shape, strict=True)
+        return all(leaves(linear(i), self.extents, n) is False for i, n in sizes)
 
     def groups(self, axes: Sequence[int]) -> list[FusedAxes]:
         """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
@@ -187,16 +182,17 @@ class OperandAccess:
 
     def step(self, form: int) -> int:
         """What a lane adds to a form within a row of the innermost lane group."""
-        return self.forms[form].coef.get(self.lane_groups[-1].inner, 0)
+        return self.forms[form].coef.get(self.inner, 0)
 
     def kind(self, form: int, align: int) -> str:
         """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
         or gather."""
-        coef = self.forms[form].coef
-        if not any(coef.get(g.inner) for g in self.lane_groups[-1 if self.aligned_rows(align) else 0 :]):
+        coef, aligned = self.forms[form].coef, self.aligned_rows(align)
+        moves = coef.get(self.inner) or not aligned and any([coef.get(g.inner) for g in self.lane_groups])
+        if not moves:
             return "uniform"  # a vector within a row has one place in all other groups
         if self.step(form) in (1, 2):
-            if self.aligned_rows(align):
+            if aligned:
                 return "unit"
             if self.runs(align) <= MAX_RUNS:
                 return "runs"
@@ -225,10 +221,9 @@ class OperandAccess:
 
     def on_vectors(self, form: int) -> bool:
         """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""
-        f, inner = self.forms[form], self.lane_groups[-1].inner
-        own = set(self.lane_groups[-1].axes)
+        f, own = self.forms[form], self.lane_groups[-1].axes
         return self.step(form) == 1 and f.const % self.lanes == 0 and all(
-            c % self.lanes == 0 for a, c in f.coef.items() if a != inner and a not in own
+            c % self.lanes == 0 for a, c in f.coef.items() if a not in own
         )
 
     def row_cost(self, form: int) -> float:

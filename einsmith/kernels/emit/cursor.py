@@ -33,15 +33,9 @@ class LaneCursor(ExpressionEmitter):
     """
 
     def __init__(
-        self,
-        sampler: OperandAccess,
-        start: Value | int,
-        limit: int | Value | None,
-        align: int = 1,
-        count: int | None = None,
-        column: int | Value | None = None,
-        place: Sequence[Value] | None = None,
-    ):
+        self, sampler: OperandAccess, start: Value | int, limit: int | Value | None, align: int = 1,
+        count: int | None = None, column: int | Value | None = None, place: Sequence[Value] | None = None,
+    ):  # fmt: skip
         self.s, self.b = sampler, sampler.b
         b = self.b
         self.sums: dict[int, Value] = {}
@@ -191,7 +185,7 @@ class LaneCursor(ExpressionEmitter):
 
     def unsafe(self, x: Expr) -> bool:
         reads = (e for e in postorder([x]) if isinstance(e, Read))
-        return any(e.slot not in self.s.given_slots and e not in self.s.safe for e in reads)
+        return any(e.slot not in self.s.given_slots and not self.s.is_safe(e) for e in reads)
 
     def read(self, x: Read, guard: Value | None) -> Value:
         if x.slot in self.s.given_slots:
@@ -232,9 +226,7 @@ class LaneCursor(ExpressionEmitter):
         for x, run in zip(self.run_offsets[form], self.run_masks, strict=True):
             yield self.b.add(at, x), run
 
-    def _stretches(
-        self, pointer: Value, rows: Sequence[tuple[Value, Value | None]], elem: str, step: int
-    ) -> Value:
+    def _stretches(self, pointer: Value, rows: Sequence[tuple[Value, Value | None]], elem: str, step: int) -> Value:
         """Elements at, at + step, ... of the lanes that are on, of each of some rows (`at` and lanes); 0 in lanes that
         are off in all of them. A load takes what every row has of it, so that one shuffle serves them."""
         b, n = self.b, self.s.lanes

@@ -20,11 +20,6 @@ from einsmith.loops.walk import State, blocks, digits, in_groups, part_bounds, t
 from einsmith.plan.kernel import Kernel
 
 
-def start(name: str, kernel: Kernel) -> Builder:
-    """A builder with the kernel's buffers and its workspace."""
-    return Builder(name, len(kernel.buffers) + 1)
-
-
 def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
     """A VectorEmitter for a box of these extents, with the kernel's buffers in place, all of whose reads are flat."""
     em = VectorEmitter(b, extents, lanes)

@@ -218,10 +218,6 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def guard_of(self, x: Expr, guard: Value | None) -> Value | None:
         return guard if guard is not None and self.unsafe(x) else None
 
-    def vector(self, x: Expr) -> Value:
-        """The value of x in every lane."""
-        return self.splat(self.emit(x))
-
     def index(self, x: Expr, elem: str) -> Value | None:
         if isinstance(x, Axis):
             return self._integer(x, elem)

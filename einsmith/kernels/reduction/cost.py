@@ -8,7 +8,7 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Apply, Axis, Expr, below
+from einsmith.expr.nodes import Apply, Axis, below
 from einsmith.kernels.contraction.traffic import PAGE
 from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
@@ -51,11 +51,6 @@ _WALK = 60.0
 rows of 8 and 14 KB, 3 of 153 kernels of random shapes."""
 _LINES = 512
 """Lines that a first-level cache keeps, about."""
-
-
-def _waited(s: Schedule, far: bool, target: Target) -> float:
-    """The part of the time of memory that is waited for; far: beyond the second level."""
-    return max(_jumps(s), target.overheads.crowding(_rows(s)) if far else 0.0)
 
 
 def _rows(s: Schedule) -> int:
@@ -189,16 +184,12 @@ class _Work(NamedTuple):
     again: float = 0.0
 
 
-def _is_product(e: Expr) -> bool:
-    """Whether it is multiplied and added in one instruction."""
-    return isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float
-
-
 @lru_cache(maxsize=4096)
 def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
     """Vector instructions and special-function seconds: of the bodies at a point, of the stages at a result."""
     count, seconds = bx.operations(box.bodies, target)
-    count -= sum(_is_product(e) for e in box.bodies) if box.combiner == "sum" else 0
+    if box.combiner == "sum":  # a product is multiplied and added in one instruction
+        count -= sum(isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float for e in box.bodies)
     count -= sum(isinstance(e, Apply) and (e.fn == "where" or e.dtype.is_bool) for e in below(box.bodies))
     return count, seconds, *bx.operations(box.stages, target)
 
@@ -289,7 +280,8 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         beside = 1e-6 + parts * found[0].points * 2e-10
     memory = target.seconds_for_bytes(moved, footprint, tasks)
     if footprint > target.l1 and found:
-        beside += memory * max(_waited(s, footprint > target.l2 * tasks, target) for s in schedules)
+        far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
+        beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
     again = sum([w.again for w in work])
     if again:
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)

@@ -110,7 +110,7 @@ class Reduction(Pattern):
         found = boxes_of(kernel)
         if len(found) == 1 and found[0].combiner in costs.SPLITTABLE and schedule(found[0], config).parts > 1:
             return self._in_parts(kernel, found[0], config)
-        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
+        b = Builder(bx.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
@@ -128,7 +128,7 @@ class Reduction(Pattern):
         merging = ReductionConfig("column" if column else "row", config.lanes, 2 if column else 1, 1, 1)
         out = Lowered(workspace=size)
         for launch, (part, c) in enumerate(((one, config), (two, merging))):
-            b = bl.start(bx.function_name(self.name, kernel, config, launch), kernel)
+            b = Builder(bx.function_name(self.name, kernel, config, launch), len(kernel.buffers) + 1)
             places = []
             for slot, at, x in sections:
                 pointer = b.address(b.buffers[-1], at // x.dtype.itemsize, elem_of(x.dtype))

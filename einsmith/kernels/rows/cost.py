@@ -105,16 +105,18 @@ def _touched(member: Member) -> tuple[float, float]:
 
 
 def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConfig | None:
-    """The configuration of the lowest cost; None where it is not below `limit`. What may cost least is looked at first,
-    member by member, the longest first, until it is known not to be below what has been found."""
-    best = None
-    for x in sorted((Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.least)).rank):
+    """The configuration of the lowest cost; None where it is not below `limit`; of equal ones that which may cost least
+    by its bytes. Those that evaluate less are looked at first, member by member, the longest first, until one is known
+    not to be below what has been found."""
+    best, least = None, (limit, -1)
+    every = sorted((Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.least)).rank)
+    for i, x in sorted(enumerate(every), key=lambda x: not x[1].config.share):
         seconds = x.least.copy()
         for n in sorted(range(len(seconds)), key=lambda n: -x.least[n]):
-            if x.cost(sum(seconds)).rank >= limit:
+            if (x.cost(sum(seconds)).rank, i) >= least:
                 break
             seconds[n] = x.seconds(n, chooser)
-        rank = x.cost(sum(seconds)).rank
-        if rank < limit:
-            best, limit = x.config, rank
+        found = x.cost(sum(seconds)).rank, i
+        if found < least:
+            best, least = x.config, found
     return best

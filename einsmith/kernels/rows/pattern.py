@@ -81,10 +81,8 @@ class _Lowering:
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(self.staged.name, len(kernel.buffers) + 1)
         lowered = {
-            count: [
-                self.lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
-                for m in kernel.members
-            ]
+            count: [self.lowered(block_kernel(m, count, config.block, len(kernel.buffers)), self.one)
+                    for m in kernel.members]
             for count, present in ((config.block, whole), (rest, rest)) if present
         }  # fmt: skip
         sums = {n: partials(m) for n, m in enumerate(kernel.members) if m.reduces}

@@ -19,6 +19,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, in_turn
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.address import address
+from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 
@@ -131,7 +132,7 @@ class ScatterAdd(Pattern):
         out = Lowered() if start is None else POINTWISE.lower(*start[:2], target)
         if not prod(s.extents) or not prod(kernel.shape):
             return out
-        b = bl.start(bx.function_name(self.name, kernel, config), kernel)
+        b = Builder(bx.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
         em = bl.emitter(b, kernel, s.extents, config.lanes)
         tasks = add_points(em, kernel, config.along, config.axis, config.tasks)
         out.launches.append(Launch(b.finish(), tasks))

@@ -118,14 +118,9 @@ def _reads(kernel: Kernel, s: Stencil) -> float:
     return min((points * n * s.dtype.itemsize / sizes[args[slot][1]] for slot, n in reads.items()), default=0.0)
 
 
-def _all_loaded(target: Target) -> bool:
-    """Whether multiply-adds take no operand from memory, as on AArch64 (32 registers of 16 bytes)."""
-    return (target.vector_bytes, target.vector_registers) == (16, 32)
-
-
 def _registers(target: Target) -> int:
     """Registers for sums, numbers and rows."""
-    return target.vector_registers - (12 if _all_loaded(target) else 0)
+    return target.vector_registers - (12 if target.loads_operands else 0)
 
 
 def _points(s: Stencil, pairs: bool) -> int:
@@ -196,7 +191,7 @@ def _tiles(s: Stencil, passes: int, far: bool, target: Target) -> list[int]:
     limit = min(MAX_ROWS, READ_ROWS // max(1, step))
     if not s.along_k:
         limit = min(limit, (_registers(target) - _weights(s)[1] - _spare(s)) // len(s.phases))
-    most = MAX_LOADED if _all_loaded(target) else MAX_PRODUCTS
+    most = MAX_LOADED if target.loads_operands else MAX_PRODUCTS
     limit = max(1, min(limit, int(most / max(1.0, terms))))
     fewest = ceil(s.rows / limit)
     found = dict.fromkeys(ceil(s.rows / n) for n in (fewest, fewest + 1, fewest + 2, 2 * fewest, 3 * fewest))

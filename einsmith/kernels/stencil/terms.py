@@ -323,6 +323,8 @@ def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
     if any(ref[0] != "buffer" for ref in kernel.stages[0].args):
         return ()
     pieces = [p for p in root.parts if isinstance(p, Piece)]
+    if not any(isinstance(p.body, Reduce) for p in pieces):
+        return ()
     for p in pieces:
         if 0 in p.domain or (isinstance(p.body, Reduce) and (p.body.combiner != "sum" or len(p.body.bodies) > 1)):
             return ()
@@ -335,10 +337,13 @@ def _along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     lane = rank - 1
     if any(prod(p.domain[rank:]) > MAX_TERMS for p in pieces):
         return None
-    every = {p: _product(kernel, p, lane) for p in pieces if not is_zero(p.bodies[0])}
-    found = {p: x for p, x in every.items() if x is not None}
+    found: dict[Piece, _Product] = {}
+    for p in (p for p in pieces if not is_zero(p.bodies[0])):
+        if (x := _product(kernel, p, lane)) is None:
+            return None
+        found[p] = x
     largest = max(found.values(), key=lambda x: prod(x.extents[rank:]), default=None)
-    if largest is None or len(found) < len(every) or not isinstance(largest.piece.body, Reduce):
+    if largest is None or not isinstance(largest.piece.body, Reduce):
         return None
     row = largest.row_axis(range(lane))
     steps, made = _phases_fit(kernel, pieces, row, lane), _all_made(list(found.values()))
@@ -380,6 +385,4 @@ def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     outer = tuple(a for a in range(rank) if a not in taps and n[a] > 1)
     loops = tuple(a for a in range(rank, lane) if a != row and n[a] > 1)
     phase = Phase(0, 0, rows, n[lane], terms)
-    return Stencil(
-        kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, made
-    )
+    return Stencil(kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, made)

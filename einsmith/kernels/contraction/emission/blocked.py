@@ -104,8 +104,7 @@ class Blocked:
                 self.tile(t, Tile(**at, number=number))
             elif rest[0] == "k":
                 tiles = b.const(1)
-                for axis in waiting:
-                    lo, hi = spans[axis]
+                for lo, hi in (spans[axis] for axis in waiting):
                     tiles = b.mul(tiles, b.sub(hi, lo))
                 self.after.clear(tiles)
                 k_blocks(f, t, partial(block, rest[1:], at))

@@ -70,9 +70,7 @@ class Operands:
     """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
     copies, for each of which there is scratch. halos: (operand, copy)."""
 
-    def __init__(
-        self, b: Builder, kernel: Kernel, dtype: DType, lanes: int, halos: Sequence[tuple[int, HaloCopy]]
-    ):
+    def __init__(self, b: Builder, kernel: Kernel, dtype: DType, lanes: int, halos: Sequence[tuple[int, HaloCopy]]):
         self.b, self.elem, self.lanes = b, elem_of(dtype), lanes
         self.buffers = memories_of(kernel, b.buffers)
         self.arguments = arguments_of(kernel, self.buffers)

@@ -45,7 +45,7 @@ class Microkernel:
         a, bs = f.a, f.b_in
         a_tile, steps = None, [0]
         if c.a == "inline":
-            steps = row_offsets(a, g.m_side.axes, min(g.mr, g.M)) or [0]
+            steps = row_offsets(g.m_steps, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
         asked = ahead.of_tile(f, t, x, steps)
         points = self._points_at_once(steps[:mr], nv) if groups and not asked else 1

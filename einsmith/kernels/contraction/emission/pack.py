@@ -51,9 +51,7 @@ def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Build
         first += shared_tasks(g, x)
 
 
-def pack(
-    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, lo: Bound, hi: Bound, tile: Strip
-) -> None:
+def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, lo: Bound, hi: Bound, tile: Strip) -> None:
     """A tile's points lo .. hi of K. Panels of N are [k][vectors]; tiles of M [row][k] where K is contiguous in the
     source, else [k][row]. operand: what the batch adds to the operand's addresses."""
     first = f.b.mul(tile.number, x.points)
@@ -110,9 +108,7 @@ def _across(
         sweep(b, [x.extent for x in groups], start, end, (), outer, inner)
 
 
-def _rows_along(
-    f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound
-) -> None:
+def _rows_along(f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound) -> None:
     """Vectors along K of each row."""
     b, g, s = f.b, f.g, f.a
 
@@ -126,9 +122,7 @@ def _rows_along(
     _chunks(f, s, lo, hi, chunk)
 
 
-def _columns_along(
-    f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound
-) -> None:
+def _columns_along(f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound) -> None:
     """Vectors along K of as many rows as there are lanes, transposed in registers."""
     b, g, s, depth, n = f.b, f.g, f.b_in, f.g.c.depth, f.g.lanes
     width, points, last = nv * n, n // depth, b.const(g.N - 1)

@@ -21,7 +21,7 @@ from einsmith.loops.walk import ceil_div
 
 def form_of(g: Geometry) -> epilogue.Form:
     """How the tiles of a configuration are finished."""
-    return epilogue.of(g.kernel, g.p, g.c, g.lanes, g.target.l2)[1] if g.c.depth == 1 else "straight"
+    return epilogue.of(g, g.original, g.mr, g.c.nv, g.c.split)[1] if g.c.depth == 1 else "straight"
 
 
 def waiting_tiles(g: Geometry) -> int:
@@ -142,17 +142,13 @@ class TileEpilogue:
         """The epilogue of a transposed tile, column by column."""
         b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
         m0 = b.mul(x.rows.number, g.mr)
-        blocks = range(0, mr, n)
-        align = gcd(g.mr, n)
-        states = []
-        for block in blocks:
-            count = mr - block if mr - block < n else None
-            state = LaneCursor(s, b.add(m0, block), None, align, count)
-            states.append(state.bind(t.results))
+        blocks, align = range(0, mr, n), gcd(g.mr, n)
+        counts = [mr - x if mr - x < n else None for x in blocks]
+        states = [LaneCursor(s, b.add(m0, x), None, align, count).bind(t.results)
+                  for x, count in zip(blocks, counts, strict=True)]
         n0 = b.mul(panel.number, g.nr)
         columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
         with b.loop(0, columns) as loop:
             at = b.mul(loop.var, self.column_pad)
             sums = [[b.load(to, b.add(at, block), self.f.elem, n) for block in blocks] for to in self.columns]
             self.epilogue.row(states, s.part_of(g.n_side.axes, b.add(n0, loop.var)), *sums)
-

@@ -174,10 +174,9 @@ class LineBuffer:
                 for x in range(0, pad, n):
                     there = b.add(waits, i * pad + x)
                     here = self._place(row.var, i, x + (self.f.g.nr if back else 0))
-                    if back:
-                        b.store(b.load(self.scratch, here, elem, n), self.waiting, there)
-                    else:
-                        b.store(b.load(self.waiting, there, elem, n), self.scratch, here)
+                    ends = [(self.waiting, there), (self.scratch, here)]
+                    source, to = reversed(ends) if back else ends
+                    b.store(b.load(*source, elem, n), *to)
 
     def _store(self, bases: Sequence[Value], row: Value, place: Value, part: tuple[Value, Value] | None) -> None:
         """A unit that begins at `place` of its row in scratch, and whose stretches at `bases`; part: of its points only
@@ -218,5 +217,3 @@ class LineBuffer:
         low, high = (b.splat(b.cast(x, "i32"), n) for x in part)
         on = b.op("and", b.op("le", low, points), b.op("lt", points, high))
         return on if mask is None else b.op("and", mask, on)
-
-

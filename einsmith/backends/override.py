@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.genes import FORM, changed, genes, show_space
+from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Pattern, cost_of, describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
@@ -134,3 +135,36 @@ def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Ma
         if all(own.get(g) == v for g, v in forms.items()) and set(rest) <= set(own):
             return changed(config, rest)
     return None
+
+
+def changed(config: Any, values: Mapping[str, Any]) -> Any:
+    """The configuration with other values of some of its genes. Raises KeyError for one that it does not have."""
+    inner: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
+    parts = members(config) or {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if first not in parts or bool(rest) is (members(parts[first]) is None) or rest == FORM:
+            raise KeyError(name)
+        if rest:
+            inner.setdefault(first, {})[rest] = value
+        else:
+            own[name] = value
+    own |= {name: changed(parts[name], more) for name, more in inner.items()}
+    if hasattr(config, "_fields"):
+        return config._replace(**own)
+    if is_dataclass(config) and not isinstance(config, type):
+        return replace(config, **own)
+    return tuple(own.get(str(n), x) for n, x in enumerate(config))
+
+
+def show_space(space: Space) -> str:
+    """The genes in a line: each with its values, a run of whole numbers as from..to."""
+    return "; ".join(f"{name}={_show(values)}" for name, values in space.items())
+
+
+def _show(values: tuple[Any, ...]) -> str:
+    numbers = all(type(v) is int for v in values)
+    if numbers and len(values) > 2 and values == tuple(range(values[0], values[-1] + 1)):
+        return f"{values[0]}..{values[-1]}"
+    return "|".join(map(str, values))

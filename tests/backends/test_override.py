@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.backends import override
+from einsmith.backends.override import name_of, overriding
 from einsmith.compile import Executable
 from einsmith.errors import CompileError
-from einsmith.kernels import override
-from einsmith.kernels.override import name_of, overriding
 from einsmith.modes import trace_call
 
 MATMUL = "C[i,j] = sum[k](A[i,k]*B[k,j])"

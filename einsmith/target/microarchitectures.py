@@ -1,0 +1,75 @@
+"""What one core does in a clock cycle, by microarchitecture: one table, for machines that are not calibrated.
+
+Widths of ports are public: Agner Fog's microarchitecture manual (2024), uops.info, and the vendors' optimization guides
+(AMD 56305, 56665, 57647 and 58455; Intel 248966; Arm's of Neoverse N1, V1, N2 and V2). What levels of the memory give
+is less than their widths. It is rounded from published measurements of one core that reads and writes (Chips and
+Cheese; of Apple's, Dougall Johnson); for Zen 4 it is what the probes of `tune.calibrate` find on an EPYC, as its clock
+is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Core(NamedTuple):
+    """clock: cycles a second while all cores compute with their widest vectors. multiplied, loaded, stored: bytes of
+    vectors that are multiplied and added, loaded and stored in a cycle, from the first level. l1, l2, l3: bytes a cycle
+    that are read and written there, of the third where one core is at work. gathered: cycles of an element. memory:
+    bytes a second that one core can use.
+    """
+
+    clock: float
+    multiplied: int
+    loaded: int
+    stored: int
+    l1: float
+    l2: float
+    l3: float
+    gathered: float = 1.5
+    memory: float = 2e10
+
+
+_ZEN_2 = Core(3.4e9, 64, 64, 32, 72, 24, 20, 2.0, 2.2e10)
+_ZEN_4 = Core(3.5e9, 64, 64, 32, 80, 26, 26, 1.5, 2.5e10)
+_ZEN_5 = Core(3.8e9, 128, 128, 64, 150, 48, 28, 1.5, 3.5e10)
+_HASWELL = Core(3.2e9, 64, 64, 32, 72, 25, 10, 1.5, 1.6e10)
+_SKYLAKE = Core(3.6e9, 64, 64, 32, 80, 30, 12, 0.8, 2e10)
+_ALDER_LAKE = Core(4.5e9, 64, 96, 64, 110, 40, 12, 0.8, 3e10)
+_SKYLAKE_X = Core(2.6e9, 128, 128, 64, 140, 40, 6, 0.8, 1.3e10)
+_ICE_LAKE = Core(2.8e9, 128, 128, 64, 150, 45, 7, 0.8, 1.4e10)
+_ICE_LAKE_CLIENT = Core(3.5e9, 64, 128, 64, 150, 45, 12, 0.8, 2e10)
+_SAPPHIRE_RAPIDS = Core(2.8e9, 128, 128, 64, 150, 45, 6, 0.8, 1.3e10)
+_NEOVERSE_N1 = Core(2.8e9, 32, 32, 32, 40, 18, 9, 2.0, 1.6e10)
+_NEOVERSE_V1 = Core(2.6e9, 64, 48, 32, 60, 25, 10, 2.0, 2.5e10)
+_APPLE = Core(3.2e9, 64, 48, 32, 64, 32, 20, 2.0, 6e10)
+
+CORES: dict[str, Core] = {
+    **dict.fromkeys(("znver2", "znver3"), _ZEN_2),
+    "znver4": _ZEN_4,  # multiplies 64 bytes as two times 32
+    "znver5": _ZEN_5,
+    **dict.fromkeys(("haswell", "broadwell"), _HASWELL),
+    "skylake": _SKYLAKE,
+    **dict.fromkeys(("alderlake", "raptorlake", "meteorlake", "arrowlake", "arrowlake-s", "lunarlake"), _ALDER_LAKE),
+    **dict.fromkeys(("skylake-avx512", "cascadelake", "cooperlake"), _SKYLAKE_X),
+    "icelake-server": _ICE_LAKE,
+    **dict.fromkeys(("icelake-client", "rocketlake", "tigerlake"), _ICE_LAKE_CLIENT),
+    **dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d"), _SAPPHIRE_RAPIDS),
+    **dict.fromkeys(("neoverse-n1", "cortex-a76"), _NEOVERSE_N1),
+    "neoverse-n2": _NEOVERSE_N1._replace(clock=3e9, loaded=48, l1=56),
+    **dict.fromkeys(("neoverse-v1", "neoverse-v2", "neoverse-512tvb"), _NEOVERSE_V1),
+    **dict.fromkeys(("apple-m1", "apple-m2", "apple-m3", "apple-m4"), _APPLE),
+}
+"""By the names that LLVM has for processors."""
+
+
+def core(name: str, vector_bytes: int, registers: int) -> Core:
+    """The core of that name; of another one, which has vectors of so many bytes, the most usual one with these."""
+    if name in CORES:
+        return CORES[name]
+    if vector_bytes == 64:
+        return _SKYLAKE_X
+    if vector_bytes == 32:
+        return _HASWELL
+    # AArch64, and SSE, whose processors have no multiply-add: one multiplication and one addition in a cycle.
+    return _NEOVERSE_N1 if registers == 32 else Core(3e9, 16, 16, 16, 24, 12, 6, memory=1e10)
