@@ -90,7 +90,7 @@ class Overheads:
     streamed: float = 0.1
     """Of packed tiles from beyond the second level, although they are asked for."""
     parted: float = 0.5
-    """Of lines beyond the caches which are stored to in parts, unless they belong to a few rows."""
+    """Of lines beyond the caches which two pieces store their parts of, each by itself."""
     strips: float = 0.8
     """Of results, and what is read with them, that are walked in strips."""
     strip: float = 450.0
@@ -126,5 +126,3 @@ class Overheads:
     """The part of the second level that a side which is walked again and again may fill."""
     panel: float = 0.6
     """The part of it that a panel of N may fill."""
-    circle: float = 0.35
-    """The least part that is lost of what is walked again and again in a level that does not hold it."""

@@ -16,7 +16,7 @@ from einsmith.kernels.contraction import cost, search
 from einsmith.kernels.contraction import epilogue as finish
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import Joint
-from einsmith.kernels.contraction.features import Features, OperandPlan, operand_plan, together
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.problem import Problem, with_companion
 from einsmith.kernels.footprint import touched
 from einsmith.plan.kernel import Kernel
@@ -76,7 +76,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
     for mate, p, other, c in pairs:
         for q, d in ((mate, other), (p, c)):
             s = operand_plan(kernel, q, d.windows, d.swap, d.rows, target)
-            features.append(s.features(0, 0) if q is mate else Features(**vars(s.numbers) | {"parted": 0}))
+            features.append(s.features(0) if q is mate else s.numbers)
             after = 0.0 if q is mate else _finish(kernel, mate, p, c, target)[0]
             columns.append(search.column_of(len(settings), d, s.kept([(d.mr, d.nv)])[0], after))
             settings.append(s)

@@ -272,13 +272,11 @@ def _repeated(s: _Shared) -> Iterator[_Bytes]:
 
 
 def _results(s: _Shared) -> Iterator[_Bytes]:
-    """The same of results: in strips, or stored to in parts of lines."""
-    t, x, w = s.t, s.x, s.w
+    """The same of results in strips."""
+    x = s.x
     if x.has["results"]:
         by_strips = s.minor & (s.nt > 1) & (x.results > s.level)
-        yield w.strips * x.results * by_strips, s.held, True
-    if x.has["parted"]:  # by tiles of blocks of K; in strips of all rows, where N is the inner loop
-        yield w.parted * x.parted * (s.blocked | s.heads | t.major), s.held, True
+        yield s.w.strips * x.results * by_strips, s.held, True
 
 
 def _strips(s: _Shared) -> Iterator[_Bytes]:
@@ -340,9 +338,9 @@ def reread(t: Table, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: 
     panel = kc * t.nv * t.lanes / t.depth * item
     again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
     if x.has["windows"]:
-        # Beside windows, of a panel and of them what the second level does not hold of both; a good part where it is
-        # but a little too small, as what is walked in a circle pushes itself out. A buffer's panel comes in one stream.
+        # Beside windows, of a panel and of them what the second level does not hold of both. A buffer's panel comes in
+        # one stream.
         both = panel + x.elements * item
-        part = np.maximum(w.circle, 1 - l2 * w.held / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
-        again = np.where(x.windows > 0, part * ((t.b != INLINE) & (both > l2 * w.held)), again)
+        part = np.maximum(0.0, 1 - l2 * w.held / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
+        again = np.where(x.windows > 0, part * (t.b != INLINE), again)
     return out + again * x.batch * (mt - 1) * x.n * x.k * item * (mt > 1)

@@ -40,9 +40,8 @@ class Features(SimpleNamespace):
     points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no matter; share:
     points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; streams: tensors that
     rows of N are read from; even: both sides are plain reads at one stride along K. results: bytes of results, and of
-    what is read with them, that strips wait for (traffic.far_results); parted: bytes of results stored in parts of
-    lines; elements: of all windows; copies: cycles that computing them takes; heads: blocks that windows cut K into, 0
-    for none.
+    what is read with them, that strips wait for (traffic.far_results); elements: of all windows; copies: cycles that
+    computing them takes; heads: blocks that windows cut K into, 0 for none.
     """
 
 
@@ -134,18 +133,10 @@ class OperandPlan(Setting):
 
     @cached_property
     def numbers(self) -> Features:
-        return self.features(self._parted(), traffic.far_results(self))
+        return self.features(traffic.far_results(self))
 
-    def _parted(self) -> int:
-        """Bytes of results stored in parts of lines."""
-        if finish.unit(self.kernel, self.original, self.n_side.axes, self.lanes) is not None:
-            return 0
-        inner = [x.axes[-1] for x in (self.m_side, self.n_side) if x.axes]
-        parts = {n for axis in inner for n in finish.parted(self.kernel, self.original, axis)}
-        return sum(self.kernel.buffers[n].nbytes for n in parts)
-
-    def features(self, parted: int, results: int) -> Features:
-        """The numbers, of which these two are known."""
+    def features(self, results: int) -> Features:
+        """The numbers, of which this one is known."""
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
@@ -161,8 +152,8 @@ class OperandPlan(Setting):
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
             even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,
-            results=results, parted=parted, windows=bool(self.windows),
-            elements=sum(w.buffer.size for _, w in self.halos), heads=self.heads,
+            results=results, windows=bool(self.windows), heads=self.heads,
+            elements=sum(w.buffer.size for _, w in self.halos),
             copies=sum(w.buffer.size * self._made(i) for i, w in self.halos) / self.lanes,
         )  # fmt: skip
 
