@@ -13,11 +13,11 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
+from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Kernel
-from einsmith.target.facts import Target
+from einsmith.target.facts import LINE, Target
 
 SMALL_SECONDS = 4e-7
 """Work below this is not worth another thread, which is awake within a program."""
@@ -176,7 +176,7 @@ class Pointwise(Pattern):
                     count += 4.0 / -(-extent // lanes)
             arithmetic += vectors * count / (target.fma_per_second / full)
             special += points * seconds
-        moved, footprint = touched_bytes(kernel)
+        moved, footprint = touched_bytes(kernel, LINE)
         tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
         memory = target.seconds_for_bytes(moved, footprint, tasks)
         return dealt_out(arithmetic, memory, special, tasks, target)

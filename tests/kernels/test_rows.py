@@ -14,7 +14,6 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import ROWS
-from einsmith.kernels.footprint import touched
 from einsmith.lang import builder as fb
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
@@ -22,6 +21,7 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.row_fusion import ways
+from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Rows
 from einsmith.plan.row_blocks import block_kernel
 from einsmith.plan.shared_rows import shared

@@ -10,11 +10,11 @@ from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
-from einsmith.kernels.footprint import touched
 from einsmith.lang import builder as fb
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
+from einsmith.plan.footprint import touched
 
 
 def kernels(f, *arrays: np.ndarray):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from einsmith.expr.nodes import Reduce, Template
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
-from einsmith.kernels.footprint import touched
+from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel, Stage
 from einsmith.target.facts import Target
 

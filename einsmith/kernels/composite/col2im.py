@@ -18,7 +18,7 @@ from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply
 from einsmith.expr.rewrite.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.problem import Problem, finished, problems
-from einsmith.kernels.footprint import touched
+from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 

@@ -26,9 +26,9 @@ from einsmith.kernels.contraction.config import Config
 from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
-from einsmith.kernels.footprint import touched
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
+from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel
 
 WIDE = 32

@@ -13,7 +13,6 @@ from einsmith.kernels.contraction.traffic import PAGE
 from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost
 from einsmith.kernels.reduction.axes import (
     MAX_UNROLLED,
@@ -27,8 +26,9 @@ from einsmith.kernels.reduction.axes import (
     reduced_axes,
     schedule,
 )
+from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Kernel
-from einsmith.target.facts import Target
+from einsmith.target.facts import LINE, Target
 
 SPLITTABLE = ("sum", "prod", "max", "min")
 _STEP = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
@@ -268,7 +268,7 @@ def _again(s: Schedule, target: Target) -> float:
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
     """Of these of the kernel's boxes: points times instructions over the vector rate (a lone accumulator waits for
     itself), or bytes."""
-    (moved, footprint), full = touched_bytes(kernel), bx.lanes_of(kernel, target)
+    (moved, footprint), full = touched_bytes(kernel, LINE), bx.lanes_of(kernel, target)
     one = config.tasks == config.splits == 1
     schedules = [schedule(box, config if one else config._replace(tasks=1, splits=1)) for box in found]
     work = [_work(s, full, target) for s in schedules]

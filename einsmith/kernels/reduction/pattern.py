@@ -20,15 +20,15 @@ from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.footprint import touched_bytes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.reduction import cost as costs
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.loops.address import Memory, address
 from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Buffer, Kernel, row_major
-from einsmith.target.facts import Target
+from einsmith.target.facts import LINE, Target
 
 SHORT = 8
 """Configurations that are looked at for all boxes of a kernel of several: the best for the largest box."""
@@ -85,7 +85,7 @@ class Reduction(Pattern):
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The bytes, moved by all cores."""
-        return target.seconds_for_bytes(*touched_bytes(kernel), target.cores)
+        return target.seconds_for_bytes(*touched_bytes(kernel, LINE), target.cores)
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
         found, every = boxes_of(kernel), costs.configs(kernel, target)

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from einsmith.kernels.elementwise import dealt_out
-from einsmith.kernels.footprint import touched
 from einsmith.kernels.pattern import Chooser, Cost
 from einsmith.loops.walk import divisors
+from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Buffer, Member, Rows
 from einsmith.plan.row_blocks import block_kernel, inputs
 from einsmith.plan.shared_rows import shared

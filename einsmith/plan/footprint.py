@@ -8,7 +8,6 @@ from math import prod
 
 from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder, size
 from einsmith.plan.kernel import Kernel
-from einsmith.target.facts import LINE
 
 
 @lru_cache(maxsize=4096)
@@ -57,24 +56,24 @@ def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...
 
 
 @lru_cache(maxsize=1024)
-def touched_bytes(kernel: Kernel) -> tuple[float, float]:
+def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
     """(bytes moved, footprint) when what is touched of each buffer is read or written once; pieces that lie between
-    each other store to parts of lines, which come and go once for each of them."""
+    each other store to parts of lines, of `line` bytes, which come and go once for each of them."""
     written = {n for s in kernel.stages for n in s.outputs if n is not None}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
     for n, taken in enumerate(touched(kernel)):
         total += taken
-        moved += taken * (n in read) + (_stored(kernel, n, taken) if n in written else 0.0)
+        moved += taken * (n in read) + (_stored(kernel, n, taken, line) if n in written else 0.0)
     return moved, total
 
 
-def _stored(kernel: Kernel, buffer: int, taken: int) -> float:
+def _stored(kernel: Kernel, buffer: int, taken: int, line: int) -> float:
     """Bytes that come and go where a result is stored of whose buffer so many are touched."""
     to, out = kernel.buffers[buffer], 0.0
     for p in kernel.root.parts:
         if isinstance(p, Piece):
             step = min([s * t for s, t, n in zip(p.step, to.strides, p.extents, strict=True) if n > 1], default=1)
-            each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, LINE)  # fetched and written
+            each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, line)  # fetched and written
             out += size(p.extents) * each
     return max(float(taken), out)
