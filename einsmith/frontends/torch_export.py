@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from einsmith.dtypes import ALL, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
+from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE, check
 from einsmith.frontends.aten.graph import Guards, Kind, Node, OperatorGraph, Ref
 from einsmith.frontends.aten.module import Imported, Part
@@ -148,6 +149,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
             raise ArgumentError(f"{name}'s forward does not take the example: {e}") from None
         dynamic_shapes = {n: tree_map(_first, x) for n, x in arguments.items()}
     known = torch.export.default_decompositions()
+    known.update(torch_linalg.APART)
     for op in list(known):
         if operator_name(op) in TABLE:
             del known[op]
@@ -241,6 +243,8 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
             stored[at] = spec.target, kind
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             constants[at] = exported.constants[spec.target].detach().cpu().numpy()
+        elif spec.kind is InputKind.TOKEN:  # what orders checks
+            constants[at] = np.zeros(0, np.float32)
         else:
             raise TraceError(f"{name} holds {spec.target!r}, of a kind that torch.export calls {spec.kind.name}")
     updates, outputs = _results(signature, name)
@@ -276,6 +280,8 @@ def _results(signature: Any, name: str) -> tuple[dict[str, Ref], list[Any]]:
             updates[spec.target] = Ref(spec.arg.name)
         elif spec.kind is OutputKind.USER_OUTPUT:
             outputs.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else Ref(spec.arg.name))
+        elif spec.kind is OutputKind.TOKEN:
+            continue
         else:
             raise TraceError(
                 f"{name} changes {spec.target!r} in place ({spec.kind.name}); a forward may change its buffers alone"

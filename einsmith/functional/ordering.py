@@ -29,7 +29,7 @@ _TOTALS = {
     "cummin": "c[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
     "p[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
     "logcumsumexp": "c[@] = where({t} > 0, where((c[@-] == inf) or (x[@] == -inf), c[@-], "
-    "x[@] + softplus(c[@-] - x[@])), x[@])",
+    "where(c[@-] >= x[@], c[@-] + softplus(x[@] - c[@-]), x[@] + softplus(c[@-] - x[@]))), x[@])",
 }
 """[@] stands for all axes, [@-] for the step before along the axis {t}, of recurrences, and [@k] for k on that axis."""
 

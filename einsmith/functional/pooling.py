@@ -7,7 +7,7 @@ from math import inf, isfinite, prod
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, ints, tensor
 from einsmith.functional.window import Ints, Window, read
@@ -87,21 +87,22 @@ def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
     """The largest element of each window over the last dimensions, and with `indices` its row-major place in them."""
     n = len(windows)
     lead, extents = x.ndim - n, x.shape[-n:]
+    least = -inf if x.dtype.is_float else x.dtype.range[0]
     r = fb.axes(*(w.kernel for w in windows))
     shape = (*x.shape[:lead], *(w.count for w in windows))
-    y = fb.compute(shape, lambda *i: fb.max(_read(x, i[:lead], windows, i[lead:], r, -inf), over=r))
+    y = fb.compute(shape, lambda *i: fb.max(_read(x, i[:lead], windows, i[lead:], r, least), over=r)).astype(x.dtype)
     if not indices:
         return y
-    chosen = fb.compute(shape, lambda *i: fb.argmax(_read(x, i[:lead], windows, i[lead:], r, -inf), over=r))
+    chosen = fb.compute(shape, lambda *i: fb.argmax(_read(x, i[:lead], windows, i[lead:], r, least), over=r))
 
     def place(*i: Any) -> Any:
         p, rest, at = i[lead:], chosen[i], []
         for w, q in zip(reversed(windows), reversed(p), strict=True):
             at.append(w.position(q, rest % w.kernel))
             rest = rest // w.kernel
-        # Where all elements are minus infinity, padding is as large as they are.
+        # Where all elements are the least there are, padding is as large as they are.
         first = _flat([w.first(q) for w, q in zip(windows, p, strict=True)], extents)
-        return fb.cast(fb.where(y[i] == -inf, first, _flat(at[::-1], extents)), dt.i64)
+        return fb.cast(fb.where(y[i] == least, first, _flat(at[::-1], extents)), dt.i64)
 
     return y, fb.compute(shape, place)
 
@@ -117,7 +118,9 @@ def _max_pool(
     ceil_mode: bool,
     indices: bool,
 ) -> Any:
-    x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
+    x = tensor(input, name, "input", rank=(n + 1, n + 2))
+    if x.dtype.is_bool:
+        raise DtypeError(f"{name}: 'input' needs numbers, got {x.dtype.name}")
     return _max(x, _windows(name, n, x, kernel_size, stride, padding, dilation, ceil_mode), indices)
 
 

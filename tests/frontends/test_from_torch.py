@@ -104,6 +104,24 @@ def test_recurrent_networks_are_recurrences(rng):
     assert {"lstm.input", "gru.input"} <= {n.operator for n in ours._graphs[True].nodes}
 
 
+class Gaussian(nn.Module):
+    """The logarithm of a density, by factorizations of the covariance."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x):
+        covariance = self.factor @ self.factor.T + torch.eye(3, dtype=x.dtype)
+        root = torch.linalg.cholesky(covariance)
+        scaled = torch.linalg.solve_triangular(root, x.T, upper=False).square().sum(0)
+        return torch.stack([scaled, (x * torch.linalg.solve(covariance, x.T).T).sum(1)], 1) + torch.logdet(covariance)
+
+
+def test_factorizations_train_as_in_torch(rng):
+    trains_alike(Gaussian(), [(rng.standard_normal((4, 3)), rng.standard_normal((4, 2))) for _ in range(STEPS)])
+
+
 @pytest.mark.slow
 def test_the_other_twins_train_as_in_torch(rng):
     batches = [(rng.standard_normal((2, 1, 28, 28)), rng.integers(0, 10, 2)) for _ in range(STEPS)]

@@ -118,6 +118,22 @@ def agree(model: onnx.ModelProto, feeds: dict[str, np.ndarray], rtol: float = 1e
         np.testing.assert_allclose(b, a, rtol, atol)
 
 
+def test_constant_nodes_that_are_named_train(tmp_path: Path):
+    proto, weights = perceptron(np.float64)
+    nodes = [h.make_node("Constant", [], [n], value=onnx.numpy_helper.from_array(w)) for n, w in weights.items()]
+    made = model_of([*nodes, *proto.graph.node], {"x": (T.DOUBLE, ["batch", 13])}, ["y"], {})
+    rng = np.random.default_rng(5)
+    x, y = floats(rng, 7, 13, dtype=np.float64), rng.integers(0, 5, 7)
+    assert not list(load(made).parameters())
+    model, twin = load(made, trained=["fc1.*", "fc2.weight"]), load(proto)
+    assert [n for n, _ in model.named_parameters()] == ["fc1.weight", "fc1.bias", "fc2.weight"]
+    for m in (model, twin):
+        es.TrainStep(m, es.functional.cross_entropy, es.optim.SGD(lr=1.0))(x, y)
+    np.testing.assert_allclose(model.fc1.weight.numpy(), twin.fc1.weight.numpy(), 1e-12)
+    save(model, tmp_path / "kept.onnx")
+    np.testing.assert_allclose(load(tmp_path / "kept.onnx")(x), model(x), 1e-12)
+
+
 def test_initializers_are_parameters_and_a_step_is_gradient_descent(tmp_path: Path):
     proto, weights = perceptron(np.float64)
     rng = np.random.default_rng(5)

@@ -32,7 +32,7 @@ def test_random_networks(seed):
 def test_random_samples_of_operators(dtype):
     """A few of PyTorch's own; `python -m tests.frontends.compile_samples` takes all of them."""
     kind = getattr(torch, dtype)
-    chosen = operators(kind)[5::67]
+    chosen = operators(kind)[5 :: 67 if dtype == "float64" else 134]
     said: list[str] = []
     tally = sweep(kind, 1, 0, chosen, said.append)
     assert not tally["wrong"] and not tally["error"], "\n".join(said)
@@ -59,7 +59,7 @@ def test_samples_of_all_operators(dtype):
     said: list[str] = []
     tally = sweep(kind, 3, 1, operators(kind), said.append)
     assert not tally["wrong"] and not tally["error"], "\n".join(said)
-    assert tally["ours"] >= 0.75 * (tally["ours"] + tally["in PyTorch"]), tally
+    assert tally["ours"] >= 0.9 * (tally["ours"] + tally["in PyTorch"]), tally
 
 
 def test_a_wrong_number_is_seen(monkeypatch):

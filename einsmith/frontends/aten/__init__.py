@@ -2,19 +2,25 @@
 
 from einsmith.frontends.aten import (
     attention,
+    bessel,
     contractions,
+    counting,
     factories,
     gradients,
     indexing,
+    integers,
+    linalg,
     losses,
     normalization,
     numbers,
     pointwise,
+    polynomials,
     pooling,
     randomness,
     recurrent,
     reductions,
     sampling,
+    special,
     views,
 )
 from einsmith.frontends.aten.graph import OperatorGraph, check, evaluate
@@ -22,8 +28,8 @@ from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE, Entry
 
 FAMILIES = (
-    pointwise, reductions, views, indexing, contractions, normalization, pooling, sampling, attention, recurrent,
-    losses, factories, randomness, gradients, numbers,
+    pointwise, integers, special, bessel, polynomials, reductions, views, indexing, counting, contractions, linalg,
+    normalization, pooling, sampling, attention, recurrent, losses, factories, randomness, gradients, numbers,
 )  # fmt: skip
 
 __all__ = ["FAMILIES", "REFUSED", "TABLE", "Entry", "OperatorGraph", "check", "evaluate"]

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import functional as F
 from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
-enter("mm.default", "sum[k](a[i, k]*b[k, j])", F.mm)
-enter("bmm.default", "sum[k](a[n, i, k]*b[n, k, j])", F.bmm)
-enter("mv.default", "sum[k](a[i, k]*b[k])", F.mv)
-enter("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
+
+def _product(names: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
+    """A product whose sums have the operands' type."""
+    enter(names, formula, lambda a, b: f(a, b).astype(a.dtype))
+
+
+_product("mm.default", "sum[k](a[i, k]*b[k, j])", F.mm)
+_product("bmm.default", "sum[k](a[n, i, k]*b[n, k, j])", F.bmm)
+_product("mv.default", "sum[k](a[i, k]*b[k])", F.mv)
+_product("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
 
 
 def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
+    """beta*x + alpha*product; of integers by the weights' whole parts."""
+    product = product.astype(x.dtype)
+    beta, alpha = (convert(v, x.dtype) for v in (beta, alpha))
     product = product if alpha == 1 else product * alpha
     if beta == 0:  # what is not read may be NaN
         return product

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.dtypes import DType
-from einsmith.frontends.aten.promotion import convert, type_of
+from einsmith.frontends.aten.promotion import DEFAULT, convert, type_of
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -95,3 +96,18 @@ def eye_m(n: int, m: int, dtype: DType | None = None) -> Value:
 def eye(n: int, dtype: DType | None = None) -> Value:
     """1 where i == j, else 0"""
     return eye_m(n, n, dtype)
+
+
+@aten("linspace.default linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor")
+def linspace(start: Any, end: Any, steps: int, dtype: DType | None = None) -> Value:
+    """start + step*i in the first half, end - step*(steps - 1 - i) in the second"""
+    kind = dtype or DEFAULT
+    exact = kind if kind.is_float else dt.f64
+    numbers = (v if isinstance(v, Value) else fb.full((), float(v), dt.f64) for v in (start, end))
+    first, last = (v.astype(kind).astype(exact) for v in numbers)
+    if steps == 0:
+        return fb.full((0,), 0, kind)
+    step = (last - first) / float(max(steps - 1, 1))
+    i = F.arange(steps)
+    rise, fall = i.astype(exact), (steps - 1 - i).astype(exact)
+    return fb.where((i < steps // 2) | (steps == 1), first + step * rise, last - step * fall).astype(kind)

@@ -11,6 +11,7 @@ from einsmith import functional as F
 from einsmith.frontends.aten.contractions import convolution
 from einsmith.frontends.aten.table import TABLE, aten, enter
 from einsmith.lang import builder as fb
+from einsmith.lang import views
 from einsmith.lang.builder import Value
 from einsmith.transforms import vjp
 
@@ -51,14 +52,37 @@ for _n in (1, 2, 3):
     _resizing(f"_upsample_nearest_exact{_n}d")
 
 
-@aten("grid_sampler_2d_backward.default")
-def grid_sampler_2d_backward(
-    grad: Value, x: Value, grid: Value, mode: int, padding: int, align_corners: bool, output_mask: Sequence[bool]
-) -> tuple[Value | None, ...]:
-    """the pullback of grid_sampler_2d by x and grid"""
-    sampled = TABLE["grid_sampler_2d.default"].run
-    found = vjp(lambda v, g: sampled(v, g, mode, padding, align_corners), x, grid)[1](grad)
-    return tuple(v if wanted else None for v, wanted in zip(found, output_mask, strict=True))
+def _sampling(name: str) -> None:
+    def run(
+        grad: Value, x: Value, grid: Value, mode: int, padding: int, align_corners: bool, output_mask: Sequence[bool]
+    ) -> tuple[Value | None, ...]:
+        sampled = TABLE[f"{name}.default"].run
+        found = vjp(lambda v, g: sampled(v, g, mode, padding, align_corners), x, grid)[1](grad)
+        return tuple(v if wanted else None for v, wanted in zip(found, output_mask, strict=True))
+
+    enter(f"{name}_backward.default", f"the pullback of {name} by x and grid", run)
+
+
+_sampling("grid_sampler_2d")
+_sampling("grid_sampler_3d")
+
+
+@aten("_cdist_backward.default")
+def cdist_backward(grad: Value, a: Value, b: Value, p: float, cdist: Value) -> Value:
+    """the pullback of _cdist_forward by a"""
+    lead = views.broadcast([a.shape[:-2], b.shape[:-2]])
+    whole = F.broadcast_to(a, (*lead, *a.shape[-2:]))
+    return vjp(lambda v: TABLE["_cdist_forward.default"].run(v, b, p), whole)[1](grad)[0]
+
+
+_pullback("_pdist_backward.default", "_pdist_forward.default", lambda grad, x, p, pdist: (p,))
+
+
+@aten("soft_margin_loss_backward.default")
+def soft_margin_loss_backward(grad: Value, x: Value, target: Value, reduction: int = 1) -> Value:
+    """-target*sigmoid(-target*x)*grad, whose digits do not cancel where the loss is small"""
+    found = -target * F.sigmoid(-target * x) * grad
+    return found / float(max(x.size, 1)) if reduction == 1 else found
 
 
 @aten("convolution_backward.default")

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError
@@ -52,6 +54,8 @@ def index_select(x: Value, dim: int, index: Value) -> Value:
 @aten("gather.default")
 def gather(x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     """x[.., index[i], ..] for each i of the index"""
+    if not index.size:
+        return fb.full(index.shape, 0, x.dtype)
     if not index.ndim:
         index = index.reshape((1,) * x.ndim) if x.ndim else index
         return F.gather(x, dim, index).reshape(())
@@ -169,6 +173,9 @@ def _shared(
 @aten("index_add.default")
 def index_add(x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Value:
     """x[.., index[i], ..] += alpha*source[.., i, ..]"""
+    if x.dtype.is_bool:  # a sum of truth values is whether one holds
+        scaled = source.astype(dt.i32) * int(alpha)
+        return index_add(x.astype(dt.i32), dim, index, scaled) != 0
     return F.index_add(x, dim, index, source, alpha=alpha)
 
 
@@ -281,3 +288,63 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     place = fb.where(where, count - 1, 0)
     taken = F.index_select(source.reshape((-1,)), 0, place)
     return fb.where(where, taken, x.reshape((-1,))).reshape(x.shape).astype(x.dtype)
+
+
+# -------------------------------------------------------------------------------------------- by the place in row-major
+
+
+@aten("take.default")
+def take(x: Value, index: Value) -> Value:
+    """the elements of x in row-major order at the places of the index"""
+    flat = x.reshape((-1,))
+    return F.index_select(flat, 0, _wrapped(index, flat.size).reshape((-1,))).reshape(index.shape)
+
+
+@aten("put.default")
+def put(x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    """x with the source's elements put, or added, at the places of the index in row-major order"""
+    if not index.size:
+        return x
+    return index_put(x.reshape((-1,)), [index.reshape((-1,))], source.reshape((-1,)), accumulate).reshape(x.shape)
+
+
+@aten("index_reduce.default")
+def index_reduce(
+    x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True
+) -> Value:
+    """x[.., index[i], ..] and source[.., i, ..]: their product, mean, max or min"""
+    if not x.ndim:
+        whole = index_reduce(x.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce, include_self)
+        return whole.reshape(())
+    d = dimension(dim, x.ndim, "dim")
+    places = index.reshape(tuple(index.size if k == d else 1 for k in range(x.ndim)))
+    return scatter_reduce(x, d, F.broadcast_to(places, source.shape), source, reduce, include_self)
+
+
+@aten("masked_scatter_backward.default")
+def masked_scatter_backward(grad: Value, mask: Value, sizes: Sequence[int]) -> Value:
+    """grad at the places where the mask holds, in order, and 0 for what masked_scatter did not read"""
+    count = prod(sizes)
+    chosen, found = F.broadcast_to(mask, grad.shape).reshape((-1,)), grad.reshape((-1,))
+    if not count or not grad.size:
+        return fb.full(tuple(sizes), 0, grad.dtype)
+    before = F.cumsum(chosen.astype(dt.i64), 0)
+    # What is behind the last one that is wanted, or not chosen, is added as nothing at the first place.
+    wanted = chosen & (before <= count)
+    place, added = fb.where(wanted, before - 1, 0), fb.where(wanted, found, 0).astype(grad.dtype)
+    sums = F.index_add(fb.full((count,), 0, grad.dtype), 0, place, added)
+    return sums.reshape(tuple(sizes))
+
+
+@aten("as_strided_scatter.default")
+def as_strided_scatter(
+    x: Value, src: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Value:
+    """contiguous x with src's elements at storage_offset + sum of stride*i"""
+    places = np.full(tuple(size), storage_offset or 0, np.int64)
+    for d, (n, step) in enumerate(zip(size, stride, strict=True)):
+        places += (np.arange(n) * step).reshape(tuple(n if k == d else 1 for k in range(len(size))))
+    if not places.size:
+        return x
+    done = _put(x.reshape((-1,)), 0, fb.as_value(places.reshape(-1)), src.reshape((-1,)).astype(x.dtype))
+    return done.reshape(x.shape)

@@ -39,3 +39,12 @@ def assert_scalar(holds: Any, message: str) -> None:
     """nothing, or a ShapeError where sizes are not as the module expects"""
     if isinstance(holds, Value) or not holds:
         raise ShapeError(f"the module expects of its sizes: {message}")
+
+
+@aten("with_effects")
+def with_effects(token: Any, check: Any, *args: Any, is_matrix: bool = False) -> tuple[Any]:
+    """nothing: a check of what factorizations found; where they fail, as of a singular matrix, their numbers are not
+    finite"""
+    if check._schema.returns:
+        raise TraceError(f"{check} has effects and results, which no formula has")
+    return (token,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from einsmith import functional as F
 from einsmith.dtypes import DType
 from einsmith.errors import ArgumentError
 from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan2, atanh
-from einsmith.frontends.aten.promotion import promoted, result_type, tensor
+from einsmith.frontends.aten.promotion import DEFAULT, promoted, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.functional.common import each, pointwise
 from einsmith.lang import builder as fb
@@ -351,6 +352,13 @@ enter("bitwise_or.Tensor bitwise_or.Scalar", "the sum over bits of p + q - p*q",
       _bits(lambda p, q: p + q - p * q, lambda a, b: a | b))  # fmt: skip
 enter("bitwise_xor.Tensor bitwise_xor.Scalar", "the sum over bits of p + q - 2*p*q",
       _bits(lambda p, q: p + q - 2 * p * q, F.logical_xor))  # fmt: skip
+
+
+@aten("angle.default")
+def angle(x: Value) -> Value:
+    """0, or pi of what is negative"""
+    y = x if x.dtype.is_float else x.astype(DEFAULT)
+    return fb.where(y < 0, pi, fb.where(y == y, 0.0, fb.stop_gradient(y))).astype(y.dtype)
 
 
 @aten("bitwise_not.default")

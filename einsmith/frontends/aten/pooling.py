@@ -154,4 +154,6 @@ def col2im(x: Value, size: Ints, kernel: Ints, dilation: Ints, padding: Ints, st
 @aten("im2col.default")
 def im2col(x: Value, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Value:
     """the windows as columns"""
+    if x.dtype.is_bool:
+        return im2col(x.astype(dt.i32), kernel, dilation, padding, stride) != 0
     return F.unfold(x, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))

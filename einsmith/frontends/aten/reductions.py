@@ -107,6 +107,8 @@ def _first(name: str) -> None:
         return found.reshape((1,) * x.ndim) if dim is None and keepdim else found
 
     def whole(x: Value) -> Value:
+        if x.dtype.is_bool:
+            return whole(x.astype(dt.i32)).astype(dt.bool_)
         return best(x) if x.ndim else x
 
     enter(f"{name}.dim", f"({name}[dim](x), the first place of it)", along)
@@ -122,14 +124,14 @@ _first("min")
 def prod_all(x: Value, dtype: DType | None = None) -> Value:
     """prod[all](x); of integers in int64"""
     y = _whole(x, dtype)
-    return F.prod(y) if y.ndim else y
+    return (F.prod(y) if y.ndim else y).astype(y.dtype)
 
 
 @aten("prod.dim_int")
 def prod(x: Value, dim: int, keepdim: bool = False, dtype: DType | None = None) -> Value:
     """prod[dim](x); of integers in int64"""
     y = _whole(x, dtype)
-    return F.prod(y, dim, keepdim) if y.ndim else y
+    return (F.prod(y, dim, keepdim) if y.ndim else y).astype(y.dtype)
 
 
 def _moments(name: str, formula: str) -> None:

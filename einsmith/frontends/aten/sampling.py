@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.frontends.aten.table import aten
+from einsmith.functional.common import all_of
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
 
@@ -49,13 +51,12 @@ def _cubic(rest: Value) -> list[tuple[int, Value]]:
     return [(-1, far(rest + 1.0)), (0, near(rest)), (1, near(1.0 - rest)), (2, far(2.0 - rest))]
 
 
-@aten("grid_sampler_2d.default")
-def grid_sampler_2d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """x[b, c, v, u] at the places (u, v) of grid in [-1, 1], of the nearest, or of two or four neighbours a side"""
-    b, c, height, width = x.shape
+def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
+    """x [b, c, ..] at the places grid [b, .., n], whose last coordinate runs along the first of the n dimensions."""
+    sizes = x.shape[2:]
 
-    def place(axis: int, n: int) -> Value:
-        g = grid[..., axis]
+    def place(axis: int) -> Value:
+        g, n = grid[..., len(sizes) - 1 - axis], sizes[axis]
         p = (g + 1.0) * 0.5 * (n - 1.0) if align_corners else ((g + 1.0) * n - 1.0) * 0.5
         return p if mode == 2 else _kept(p, n, padding, align_corners)
 
@@ -70,24 +71,34 @@ def grid_sampler_2d(x: Value, grid: Value, mode: int, padding: int, align_corner
         return [(_kept(q, n, padding, align_corners) if mode == 2 else q, w) for q, w in found]
 
     total: Any = None
-    for v, by_row in neighbours(place(1, height), height):
-        for u, by_column in neighbours(place(0, width), width):
-            term = _read(x, v, u) * _over_channels(by_row * by_column, c)
-            total = term if total is None else total + term
+    for taken in product(*(neighbours(place(axis), n) for axis, n in enumerate(sizes))):
+        weight = taken[0][1]
+        for _, w in taken[1:]:
+            weight = weight * w
+        whole = F.broadcast_to(weight.reshape((x.shape[0], 1, *weight.shape[1:])), (*x.shape[:2], *weight.shape[1:]))
+        term = _read(x, [p for p, _ in taken]) * whole
+        total = term if total is None else total + term
     return total
 
 
-def _over_channels(weight: Value, c: int) -> Value:
-    b, h, w = weight.shape
-    return F.broadcast_to(weight.reshape((b, 1, h, w)), (b, c, h, w))
-
-
-def _read(x: Value, v: Value, u: Value) -> Value:
+def _read(x: Value, places: Sequence[Value]) -> Value:
     """x at whole places, 0 outside."""
-    inside = (v >= 0) & (v <= x.shape[2] - 1.0) & (u >= 0) & (u <= x.shape[3] - 1.0)
-    row, column = (fb.where(inside, p, 0.0).astype(dt.i64) for p in (v, u))
-    b, c, h, w = x.shape[0], x.shape[1], *v.shape[1:]
+    within = [(p >= 0) & (p <= n - 1.0) for p, n in zip(places, x.shape[2:], strict=True)]
+    inside = all_of(within)
+    rows = [fb.where(inside, p, 0.0).astype(dt.i64) for p in places]
     return fb.compute(
-        (b, c, h, w),
-        lambda n, k, i, j: fb.where(inside[n, i, j], x[n, k, row[n, i, j], column[n, i, j]], 0.0),
+        (*x.shape[:2], *places[0].shape[1:]),
+        lambda n, k, *i: fb.where(inside[(n, *i)], x[(n, k, *(r[(n, *i)] for r in rows))], 0.0),
     )
+
+
+@aten("grid_sampler_2d.default")
+def grid_sampler_2d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
+    """x[b, c, v, u] at the places (u, v) of grid in [-1, 1], of the nearest, or of two or four neighbours a side"""
+    return _sampled(x, grid, mode, padding, align_corners)
+
+
+@aten("grid_sampler_3d.default")
+def grid_sampler_3d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
+    """x[b, c, w, v, u] at the places (u, v, w) of grid in [-1, 1], of the nearest, or of two neighbours a side"""
+    return _sampled(x, grid, mode, padding, align_corners)

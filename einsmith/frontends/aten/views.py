@@ -223,7 +223,7 @@ def unfold(x: Value, dim: int, size: int, step: int) -> Value:
     return fb.compute(shape, lambda *i: x[(*i[:d], step * i[d] + i[-1], *i[d + 1 : -1])])
 
 
-@aten("as_strided.default")
+@aten("as_strided.default as_strided_copy.default")
 def as_strided(x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
     """the elements of contiguous x at offset + sum of stride*i"""
     flat = x.reshape((-1,))

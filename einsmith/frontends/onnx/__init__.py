@@ -17,14 +17,16 @@ __all__ = ["Imported", "load", "save"]
 
 
 def load(
-    file: Any, *, constants: Mapping[str, Any] | None = None, frozen: Sequence[str] | None = None
-) -> Imported:
+    file: Any, *, constants: Mapping[str, Any] | None = None, frozen: Sequence[str] | None = None,
+    trained: Sequence[str] = (),
+) -> Imported:  # fmt: skip
     """The network of a file as a module, whose floating initializers are its parameters.
 
     file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that
     are always these arrays, as shapes are that extents depend on. frozen: initializers that do not train, as patterns
     of their names ("val_*"); where it is not given, those without dimensions, which are rather numbers of a formula
-    (the epsilon of a norm) than weights. Raises DataError for files that are missing,
+    (the epsilon of a norm) than weights. trained: what `Constant` nodes of the graph give that trains as initializers
+    do, as patterns of its names; `save` writes it as initializers. Raises DataError for files that are missing,
     truncated, or whose external data is missing or outside of the model's folder; TraceError, which lists them all with
     their reasons, for operators that are not here, and for other operator sets; ArgumentError for graphs with cycles or
     names that nothing gives; DtypeError for element types that are not here; ImportError without the package `onnx`.
@@ -32,6 +34,7 @@ def load(
     from einsmith.frontends.onnx import reader
 
     model, folder, what = reader.parse(file)
+    model = reader.with_initializers(model, trained)
     graph = reader.read(model, folder, what)
     return Imported(fixed(graph, constants or {}, what), what, model, frozen)
 

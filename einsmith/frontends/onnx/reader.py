@@ -4,7 +4,8 @@ runs."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,25 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
 
 def _texts(node: onnx.NodeProto) -> Iterator[Any]:
     yield from (node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute))
+
+
+def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.ModelProto:
+    """The model with initializers in place of the `Constant` nodes of tensors whose names fit a pattern."""
+    chosen = [
+        n for n in model.graph.node
+        if n.op_type == "Constant" and [a.name for a in n.attribute] == ["value"]
+        and any(fnmatchcase(n.output[0], p) for p in patterns)
+    ]  # fmt: skip
+    if not chosen:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for node in chosen:
+        made.graph.node.remove(node)
+        tensor = made.graph.initializer.add()
+        tensor.CopyFrom(node.attribute[0].t)
+        tensor.name = node.output[0]
+    return made
 
 
 def read(model: onnx.ModelProto, folder: Path | None, what: str) -> Graph:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.errors import ArgumentError, UnknownOptionError
+from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import Options, split
@@ -24,7 +25,9 @@ from einsmith.frontends.torch_nodes import operator_name
 _APART = [
     getattr(torch.ops.aten, name)
     for name in ("_native_batch_norm_legit_functional", "native_layer_norm", "native_group_norm",
-                 "native_layer_norm_backward", "native_batch_norm_backward", "native_group_norm_backward")
+                 "native_layer_norm_backward", "native_batch_norm_backward", "native_group_norm_backward",
+                 "_batch_norm_with_update_functional", "batch_norm_backward", "dist", "narrow_copy", "permute_copy",
+                 "unbind_copy")
 ]  # fmt: skip
 
 
@@ -32,9 +35,8 @@ _APART = [
 def decompositions() -> dict:
     """PyTorch's of operators that are not in the table, and of those whose parts the backward can compute again."""
     known = torch._decomp.core_aten_decompositions()
-    # That of linspace rounds the ends of integers otherwise than PyTorch's kernel.
-    found = {op: f for op, f in known.items() if operator_name(op) not in TABLE and "linspace" not in str(op)}
-    return found | torch._decomp.get_decompositions(_APART)
+    found = {op: f for op, f in known.items() if operator_name(op) not in TABLE}
+    return found | torch._decomp.get_decompositions(_APART) | torch_linalg.APART
 
 
 def backend(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from einsmith.caches import Cache
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import dtype_of
 from einsmith.errors import EinsmithError, TraceError
-from einsmith.expr.nodes import size
+from einsmith.expr.nodes import Graph, size
 from einsmith.frontends.aten.graph import Node, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
@@ -23,6 +23,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
+from einsmith.runtime.buffers import ALIGNMENT
 
 _ARENA = Arena()
 _SEED = 2**31
@@ -46,17 +47,27 @@ class Result:
 
 
 class _Program:
-    """A region's program for one layout of its inputs."""
+    """A region's program for one layout of its inputs. in_place: whether it writes results into inputs itself, which
+    then lie as results do."""
 
-    __slots__ = ("run_at", "nbytes", "checks", "made")
+    __slots__ = ("run_at", "nbytes", "checks", "made", "in_place")
 
-    def __init__(self, region: Region, inputs: Sequence[Any], threads: int):
+    def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
         traced = region.trace(inputs)
-        run = Executable(traced.graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA)
+        graph, results = traced.graph, region.results
+        self.in_place = in_place
+        if in_place:
+            tensors = [n for n, x in enumerate(inputs) if isinstance(x, Placed)]
+            stored = ((graph.inputs[tensors.index(n)], graph.outputs[k]) for k, n in region.into.items())
+            kept = [k for k in range(len(results)) if k not in region.into]
+            outputs = tuple(graph.outputs[k] for k in kept)
+            graph = Graph(graph.inputs, outputs, (*graph.updates, *stored), graph.checks, graph.gradients)
+            results = tuple(results[k] for k in kept)
+        run = Executable(graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA)
         self.run_at, self.nbytes = run.run_at, run.nbytes
         self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
         self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
-        for result, t in zip(region.results, traced.graph.outputs, strict=True):
+        for result, t in zip(results, graph.outputs, strict=True):
             shape = layout.logical(t.shape, result.order)
             known = result.strides if result.strides is not None and len(result.strides) == len(shape) else None
             steps = known or layout.strides(shape, result.order)
@@ -66,7 +77,8 @@ class _Program:
 class Region:
     """Operators that one native call computes.
 
-    inputs: names of tensors and numbers; results: in the order in which a call returns them; random: whether a call
+    inputs: names of tensors and numbers; results: in the order in which a call returns them; into: of results that are
+    to be written into inputs, which; a call returns those inputs. random: whether a call
     draws a seed from PyTorch's generator; fallback: the same in PyTorch, for what cannot be compiled, called after
     `failed` was told why (which raises where that is to be an error).
     """
@@ -74,10 +86,12 @@ class Region:
     def __init__(
         self, nodes: Sequence[Node], inputs: Sequence[str], results: Sequence[Result], random: bool,
         fallback: Callable[..., Any], failed: Callable[[Exception], None], winograd: bool = False,
+        into: Mapping[int, int] | None = None,
     ):  # fmt: skip
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.winograd = random, winograd
         self.fallback, self.failed = fallback, failed
+        self.into = dict(into or {})
         self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _held, _ARENA.evicted)
         self._last: tuple[int, _Program] | None = None
         self.__name__ = "einsmith"
@@ -119,17 +133,33 @@ class Region:
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compiles for inputs that lie so. Raises RefusedError and what compiling raises."""
         threads = threads_now()
-        program = _Program(self, inputs, threads)
-        self._programs.put((threads, *(_key(x) for x in inputs)), program)
+        in_place = self._lies_so(inputs)
+        program = _Program(self, inputs, threads, in_place)
+        self._programs.put((threads, in_place, *(_key(x) for x in inputs)), program)
         self._last = threads, program
+
+    def _lies_so(self, inputs: Sequence[Any]) -> bool:
+        """Whether the inputs that results are to be written into lie as results do, and have elements."""
+        return bool(self.into) and all(
+            inputs[n].dims == tuple(range(len(inputs[n].shape))) == tuple(self.results[k].order)
+            and 0 not in inputs[n].shape
+            for k, n in self.into.items()
+        )
+
+    def _aligned(self, args: Sequence[Any]) -> bool:
+        return all(args[n].data_ptr() % ALIGNMENT == 0 for n in self.into.values())
 
     def __call__(self, *args: Any) -> Any:
         threads = threads_now()
         last = self._last
-        if last is None or last[0] != threads or not _fits(args, last[1].checks):
-            program = self._find(args, threads)
+        aligned = self._aligned(args)
+        if (
+            last is None or last[0] != threads or (last[1].in_place and not aligned)
+            or not _fits(args, last[1].checks)
+        ):  # fmt: skip
+            program = self._find(args, threads, aligned)
             if program is None:
-                return self.fallback(*args)
+                return self._into(args, iter(self.fallback(*args)), False)
         else:
             program = last[1]
         outputs = [memory.empty(*made) for made in program.made]
@@ -138,22 +168,38 @@ class Region:
             seed = torch.randint(-_SEED, _SEED, (2,), dtype=torch.int32)
             pointers.append(seed.data_ptr())
         program.run_at(pointers, [x.data_ptr() for x in outputs])
-        return outputs
+        return self._into(args, iter(outputs), program.in_place) if self.into else outputs
 
-    def _find(self, args: Sequence[Any], threads: int) -> _Program | None:
+    def _into(self, args: Sequence[Any], made: Iterator[torch.Tensor], in_place: bool) -> list[torch.Tensor]:
+        """What a call returns, of what was made; the results for inputs are copied there unless they are `in_place`."""
+        found = []
+        for k in range(len(self.results)):
+            n = self.into.get(k)
+            if n is None:
+                found.append(next(made))
+                continue
+            found.append(args[n])
+            if in_place:
+                torch.autograd.graph.increment_version(args[n])
+            else:
+                args[n].copy_(next(made))
+        return found
+
+    def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> _Program | None:
         """The program for these inputs; None where there can be none."""
         inputs = [
             layout.placed(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
             for x in args
         ]
-        key = threads, *(_key(x) for x in inputs)
+        in_place = aligned and self._lies_so(inputs)
+        key = threads, in_place, *(_key(x) for x in inputs)
         program = self._programs.get(key)
         if program is None:
             with trace.compiling():
                 program = self._programs.get(key)
                 if program is None:
                     try:
-                        program = _Program(self, inputs, threads)
+                        program = _Program(self, inputs, threads, in_place)
                     except Exception as e:
                         self.failed(e)
                         program = e.with_traceback(None)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._higher_order_ops.effects import with_effects
 from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -113,6 +114,9 @@ def reason(node: FxNode, options: Options) -> str:
     if target is operator.getitem:
         source = node.args[0]
         return "-" if not isinstance(source, FxNode) or reason(source, options) else ""
+    checked = node.args[1] if target is with_effects else target
+    if isinstance(checked, torch._ops.OpOverload) and _checks(checked):
+        return "-"
     if not isinstance(target, torch._ops.OpOverload):
         return "it is a function of functions"
     name = operator_name(target)
@@ -134,6 +138,11 @@ def reason(node: FxNode, options: Options) -> str:
     return ""
 
 
+def _checks(target: torch._ops.OpOverload) -> bool:
+    """Whether an operator computes nothing, but may raise: what ours have computed is looked at by PyTorch."""
+    return not target._schema.returns and not target._schema.is_mutable
+
+
 class _Parts:
     """One attempt at a split."""
 
@@ -150,6 +159,8 @@ class _Parts:
         self.level = self._levels()
         self.out = torch.fx.Graph()
         self.known: dict[FxNode, FxNode] = {}
+        self.stored: set[FxNode] = set()
+        """Copies that regions make."""
         self.regions = 0
         self.module = torch.nn.Module()
 
@@ -196,6 +207,8 @@ class _Parts:
             if at % 2:
                 copies: list[FxNode] = []
                 for n in levels[at]:
+                    if n in self.stored:
+                        continue
                     if n.target is _COPY and self._can_wait(n, copies):
                         copies.append(n)
                         continue
@@ -251,14 +264,31 @@ class _Parts:
     def _can_wait(self, n: FxNode, before: Sequence[FxNode]) -> bool:
         """Whether a copy into an input can be made together with those before it."""
         into, what = n.args[:2]
-        if n.kwargs or len(n.args) != 2 or not (isinstance(into, FxNode) and isinstance(what, FxNode)):
-            return False
-        if n.users or into.op != "placeholder":
-            return False
-        a, b = into.meta["val"], what.meta["val"]
-        if a.shape != b.shape or a.dtype is not b.dtype or a.device != b.device:
-            return False
-        return all(into is not c.args[0] and what is not c.args[0] for c in before)
+        return _is_plain(n) and all(into is not c.args[0] and what is not c.args[0] for c in before)
+
+    def _copied_into(self, roots: Sequence[FxNode], own: set[FxNode], given: Sequence[FxNode]) -> dict[FxNode, FxNode]:
+        """Copies of a region's results into its inputs, by result, where nothing reads an input's old elements later
+        and nothing outside the result."""
+        found: dict[FxNode, FxNode] = {}
+        taken: set[FxNode] = set()
+        for n in roots:
+            outside = [u for u in n.users if u not in own or is_view(u)]
+            if len(outside) != 1 or outside[0].target is not _COPY or not _is_plain(outside[0]):
+                continue
+            (copy,) = outside
+            into = copy.args[0]
+            if into in given and into not in taken and self._read_before(into, copy, own, self.level[n]):
+                found[n] = copy
+                taken.add(into)
+        return found
+
+    def _read_before(self, n: FxNode, copy: FxNode, own: set[FxNode], level: int) -> bool:
+        """Whether all that reads a tensor, or a view of it, is in a region or before it."""
+        return all(
+            u is copy or u in own and not is_view(u) or is_view(u) and self._read_before(u, copy, own, level)
+            or (u in self.level and self.level[u] < level and not is_view(u))
+            for u in n.users
+        )  # fmt: skip
 
     def _copies(self, nodes: list[FxNode]) -> None:
         """Copies into inputs, by one call."""
@@ -288,7 +318,10 @@ class _Parts:
                 inputs[n] = None
         order = [n for n in self.gm.graph.nodes if n in own]
         given = [n for n in self.gm.graph.nodes if n in inputs]
-        region = self._compiled(order, given, roots)
+        copied = self._copied_into(roots, own, given)
+        self.stored.update(copied.values())
+        into = {roots.index(n): given.index(c.args[0]) for n, c in copied.items()}
+        region = self._compiled(order, given, roots, into)
         name = f"region_{self.regions}"
         self.regions += 1
         called = self.out.create_node("call_function", region, tuple(self._outer(n) for n in given), name=name)
@@ -296,7 +329,9 @@ class _Parts:
             self.known[n] = self.out.call_function(operator.getitem, (called, k))
             self.known[n].meta = dict(n.meta)
 
-    def _compiled(self, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode]) -> Region:
+    def _compiled(
+        self, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode], into: dict[int, int]
+    ) -> Region:
         nodes = [node_of(n, n.meta.get("val")) for n in order]
         random = any(TABLE[n.operator].family == "randomness" for n in nodes)
 
@@ -307,7 +342,7 @@ class _Parts:
 
         region = Region(
             nodes, [n.name for n in given], [_result(n) for n in roots], random,
-            _fallback(self.gm, order, given, roots), failed, self.options.winograd,
+            _fallback(self.gm, order, given, roots), failed, self.options.winograd, into,
         )  # fmt: skip
         try:
             hints = [_hint(n) for n in given]
@@ -317,6 +352,17 @@ class _Parts:
         except Exception as e:
             raise _Refused([n for n in order if not is_view(n)], _message(e)) from e
         return region
+
+
+def _is_plain(n: FxNode) -> bool:
+    """Whether a copy takes a tensor's elements into an input of the same shape and type."""
+    into, what = n.args[:2]
+    if n.kwargs or len(n.args) != 2 or not (isinstance(into, FxNode) and isinstance(what, FxNode)):
+        return False
+    if n.users or into.op != "placeholder":
+        return False
+    a, b = into.meta["val"], what.meta["val"]
+    return a.shape == b.shape and a.dtype is b.dtype and a.device == b.device
 
 
 def _draws(target: torch._ops.OpOverload) -> bool:

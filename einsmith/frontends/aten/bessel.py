@@ -1,0 +1,161 @@
+"""Bessel's functions and Airy's: power series and Chebyshev series, with cosines where they swing. Sources: Clenshaw
+1955; Abramowitz, Stegun 1964, 9 and 10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import factorial, inf, nan, pi, sqrt
+from typing import Any
+
+from einsmith.frontends.aten import expansions as of
+from einsmith.frontends.aten.expansions import Expansion
+from einsmith.frontends.aten.special import floats, polynomial
+from einsmith.lang import builder as fb
+
+# ---------------------------------------------------------------------------------------------- of the first and second
+
+_NEAR = 8.0
+
+
+def _split(x: Any) -> tuple[Any, Any, Any]:
+    """(whether x >= 0 is near, it where it is, it where it is not)."""
+    near = x <= _NEAR
+    return near, fb.where(near, x, 1.0), fb.where(near, 2 * _NEAR, x)
+
+
+def _swing(x: Any, order: int, second: bool) -> Any:
+    """Of x > 8: Hankel's P and Q by the cosine and sine of x - pi/4, or of x - 3*pi/4 (9.2.5, 9.2.6)."""
+    z = 1 / x
+    square = z * z
+    p, q = ((of.P0, of.Q0), (of.P1, of.Q1))[order]
+    # By the sums of those of x: the difference x - pi/4 would be rounded.
+    up, down = fb.sin(x) + fb.cos(x), fb.sin(x) - fb.cos(x)
+    c, s = (down, -up) if order else (up, down)
+    even, odd = p(square), z * q(square)
+    return (even * s + odd * c if second else even * c - odd * s) / fb.sqrt(pi * x)
+
+
+def _j0(x: Any) -> Any:
+    near, low, high = _split(fb.abs(x))
+    return fb.where(near, of.J0(low * low), _swing(high, 0, False))
+
+
+def _j1(x: Any) -> Any:
+    near, low, high = _split(fb.abs(x))
+    found = fb.where(near, low * of.J1(low * low), _swing(high, 1, False))
+    return fb.where(x < 0, -found, found)
+
+
+def _second(x: Any, order: int, near_: Callable[[Any], Any]) -> Any:
+    """Of the second kind: minus infinity at 0, NaN below."""
+    near, low, high = _split(fb.where(x > 0, x, 1.0))
+    found = fb.where(near, near_(low), _swing(high, order, True))
+    return fb.where(x > 0, found, fb.where(x == 0, -inf, nan))
+
+
+def _y0(x: Any) -> Any:
+    return _second(x, 0, lambda a: of.Y0(a * a) + 2 / pi * fb.log(a) * of.J0(a * a))
+
+
+def _y1(x: Any) -> Any:
+    return _second(x, 1, lambda a: a * (of.Y1(a * a) + 2 / pi * fb.log(a) * of.J1(a * a)) - 2 / pi / a)
+
+
+def _spherical(x: Any) -> Any:
+    far = fb.abs(x) >= 0.5
+    series = polynomial(x * x, (1 / 6227020800, -1 / 39916800, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1.0))
+    value = fb.where(far, fb.sin(x) / fb.where(far, x, 1.0), series)
+    return fb.where((x == inf) | (x == -inf), 0.0, value)
+
+
+# ------------------------------------------------------------------------------------------------------------ modified
+
+_TERMS = 26
+
+
+def _modified(order: int) -> Callable[[Any], Any]:
+    """I(x)/x**order by its power series (9.6.10), whose terms are positive: up to 8 all that float64 can tell."""
+    terms = [1 / (2**order * factorial(k) * factorial(k + order)) for k in reversed(range(_TERMS))]
+    return lambda x: polynomial(0.25 * x * x, terms)
+
+
+_I0, _I1 = _modified(0), _modified(1)
+
+
+def _first(x: Any, near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Any:
+    """I of x >= 0, times exp(-x) where scaled."""
+    near, low, high = _split(x)
+    first, second = near_(low), far(1 / high) / fb.sqrt(high)
+    first, second = (first * fb.exp(-low), second) if scaled else (first, second * fb.exp(high))
+    return fb.where(near, first, second)
+
+
+def _even(scaled: bool) -> Callable[[Any], Any]:
+    return lambda x: _first(fb.abs(x), _I0, of.I0_FAR, scaled)
+
+
+def _odd(scaled: bool) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        found = _first(fb.abs(x), lambda a: a * _I1(a), of.I1_FAR, scaled)
+        return fb.where(x < 0, -found, found)
+
+    return run
+
+
+def _third(near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Callable[[Any], Any]:
+    """K of x, times exp(x) where scaled: infinity at 0, NaN below."""
+
+    def run(x: Any) -> Any:
+        near = x <= 2.0
+        low = fb.where(near & (x > 0), x, 1.0)
+        high = fb.where(near, 4.0, fb.where(x == x, x, 4.0))
+        first, second = near_(low), far(1 / high) / fb.sqrt(high)
+        first, second = (first * fb.exp(low), second) if scaled else (first, second * fb.exp(-high))
+        found = fb.where(near, first, second)
+        return fb.where((x < 0) | (x != x), nan, fb.where(x == 0, inf, found))
+
+    return run
+
+
+def _k0(scaled: bool) -> Callable[[Any], Any]:
+    return _third(lambda a: of.K0_NEAR(a * a) - fb.log(0.5 * a) * _I0(a), of.K0_FAR, scaled)
+
+
+def _k1(scaled: bool) -> Callable[[Any], Any]:
+    return _third(lambda a: fb.log(0.5 * a) * (a * _I1(a)) + of.K1_NEAR(a * a) / a, of.K1_FAR, scaled)
+
+
+# ---------------------------------------------------------------------------------------------------------------- Airy
+
+
+def _airy(x: Any) -> Any:
+    """Up to -4 it swings, from 1 on it fades (10.4.59, 10.4.60)."""
+    back, far = x < of.AIRY.low, x > of.AIRY.high
+    low = fb.where(back, -x, 4.0)
+    rise = low * fb.sqrt(low) * (2 / 3)
+    z = 1 / rise
+    square = z * z
+    # The sine and cosine of rise + pi/4, by the square root of two.
+    up, down = fb.sin(rise) + fb.cos(rise), fb.cos(rise) - fb.sin(rise)
+    swinging = (of.AIRY_F(square) * up - z * of.AIRY_G(square) * down) / (sqrt(2 * pi) * fb.sqrt(fb.sqrt(low)))
+    seen = far & (x < 104.0)  # it is 0 from there on
+    high = fb.where(seen, x, 4.0)
+    rise = high * fb.sqrt(high) * (2 / 3)
+    fading = of.AIRY_FAR(1 / rise) / (fb.sqrt(fb.sqrt(high)) * fb.exp(rise))
+    middle = of.AIRY(fb.where(back | far, 0.0, x))
+    found = fb.where(back, swinging, fb.where(far, fb.where(seen, fading, 0.0), middle))
+    return fb.where((x == inf) | (x == -inf) | (x != x), nan, found)
+
+
+for _name, _formula, _f in (
+    ("special_bessel_j0", "J0(x)", _j0), ("special_bessel_j1", "J1(x)", _j1), ("special_bessel_y0", "Y0(x)", _y0),
+    ("special_bessel_y1", "Y1(x)", _y1), ("special_spherical_bessel_j0", "sin(x)/x", _spherical),
+    ("i0", "I0(x)", _even(False)), ("special_modified_bessel_i0", "I0(x)", _even(False)),
+    ("special_i0e", "exp(-|x|)*I0(x)", _even(True)), ("special_i1", "I1(x)", _odd(False)),
+    ("special_modified_bessel_i1", "I1(x)", _odd(False)), ("special_i1e", "exp(-|x|)*I1(x)", _odd(True)),
+    ("special_modified_bessel_k0", "K0(x)", _k0(False)), ("special_modified_bessel_k1", "K1(x)", _k1(False)),
+    ("special_scaled_modified_bessel_k0", "exp(x)*K0(x)", _k0(True)),
+    ("special_scaled_modified_bessel_k1", "exp(x)*K1(x)", _k1(True)),
+    ("special_airy_ai", "Ai(x)", _airy),
+):  # fmt: skip
+    floats(f"{_name}.default", _formula, _f, "bessel")

@@ -1,0 +1,316 @@
+"""What is found by comparing and counting: places in sorted rows, histograms, the most frequent element, segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.promotion import promoted, tensor
+from einsmith.frontends.aten.reductions import sort
+from einsmith.frontends.aten.table import aten
+from einsmith.functional.common import dimension
+from einsmith.functional.indexing import at
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.transforms import vjp
+
+# ------------------------------------------------------------------------------------------------------- sorted rows
+
+
+def _before(rows: Value, x: Value, right: bool) -> Value:
+    """How many of the sorted elements [.., n] stand in front of each of x [.., m]: those below it, or not above it."""
+    (j,) = fb.axes(rows.shape[-1])
+    one = rows.ndim == 1
+
+    def body(*i: Any) -> Any:
+        key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
+        # NaN stands behind all numbers, and what is looked for behind that.
+        above = ((key > own) if right else (key >= own)) | (key != key)
+        above = above & (own == own)
+        return fb.sum(fb.where(above, 0, 1), over=j)
+
+    if not rows.shape[-1] or not x.size:
+        return fb.full(x.shape, 0, dt.i64)
+    return fb.compute(x.shape, body).astype(dt.i64)
+
+
+def _found(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
+    (keys, values), _ = promoted(rows, tensor(x))
+    whole = values.reshape((1,)) if not values.ndim else values
+    found = _before(keys, whole, right).reshape(values.shape)
+    return found.astype(dt.i32 if narrow else dt.i64)
+
+
+@aten("searchsorted.Tensor searchsorted.Scalar")
+def searchsorted(
+    rows: Value, x: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:  # fmt: skip
+    """how many elements of sorted rows are below x, or not above it where right"""
+    ordered = rows if sorter is None else F.gather(rows, rows.ndim - 1, sorter)
+    return _found(ordered, x, right or side == "right", out_int32)
+
+
+@aten("bucketize.Tensor bucketize.Scalar")
+def bucketize(x: Any, boundaries: Value, out_int32: bool = False, right: bool = False) -> Value:
+    """how many boundaries are below x, or not above it where right"""
+    return _found(boundaries, x, right, out_int32)
+
+
+# -------------------------------------------------------------------------------------------------------- histograms
+
+
+def _range(x: Value, low: float, high: float) -> tuple[Value, Value]:
+    """The least and greatest number that count: those of x where none are given."""
+    if low == high and x.size:
+        first, last = F.amin(x), F.amax(x)
+    else:
+        first, last = tensor(float(low), x.dtype), tensor(float(high), x.dtype)
+    return first, last
+
+
+def _counted(place: Value, inside: Value, weight: Value | None, bins: int, dtype: Any) -> Value:
+    """The weights of the elements at each of 0, 1, .. bins - 1."""
+    if not place.size:
+        return fb.full((bins,), 0, dtype)
+    (n,) = fb.axes(place.size)
+
+    def body(b: Any) -> Any:
+        here = (place[n] == b) & inside[n]
+        return fb.sum(fb.where(here, 1 if weight is None else weight[n], 0), over=n)
+
+    return fb.compute((bins,), body).astype(dtype)
+
+
+@aten("histc.default")
+def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
+    """how many elements lie in each of so many equal parts of [min, max], or of what they span"""
+    flat = fb.stop_gradient(x).reshape((-1,))
+    low, high = _range(flat, min, max)
+    same = low == high
+    low, high = fb.where(same, low - 1, low).astype(x.dtype), fb.where(same, high + 1, high).astype(x.dtype)
+    inside = (flat >= low) & (flat <= high)
+    share = fb.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
+    place = fb.minimum(fb.floor(share).astype(dt.i64), bins - 1)
+    return _counted(place, inside, None, bins, x.dtype)
+
+
+def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
+    """The ends of so many equal parts of what is given, or of what x [n] spans."""
+    low, high = _range(x, *(given or ((0.0, 0.0) if x.size else (0.0, 1.0))))
+    if not given:
+        same = low == high
+        low, high = fb.where(same, low - 0.5, low), fb.where(same, high + 0.5, high)
+    step = (high - low) / float(bins)
+    half = (bins + 1) // 2
+    return fb.compute(
+        (bins + 1,), lambda i: fb.where(i < half, low + step * i, high - step * (bins - i))
+    ).astype(x.dtype)
+
+
+def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: bool) -> Value:
+    """The weights of the points x [n, d] in each cell between the edges; divided by their sum and the cell's size."""
+    x = fb.stop_gradient(x)
+    sizes = [e.shape[0] - 1 for e in edges]
+    place, inside = fb.full((x.shape[0],), 0, dt.i64), fb.full((x.shape[0],), True, dt.bool_)
+    for d, (e, n) in enumerate(zip(edges, sizes, strict=True)):
+        own = x[:, d] if x.shape[0] else x.reshape((0,))
+        at_ = _before(e, own, True) - 1
+        last = own == e[n]
+        inside = inside & (own >= e[0]) & (own <= e[n])
+        place = place * n + fb.where(last, n - 1, at_)
+    total = 1
+    for n in sizes:
+        total *= n
+    counts = _counted(place, inside, None if weight is None else weight.reshape((-1,)), total, x.dtype)
+    counts = counts.reshape(tuple(sizes))
+    if not density:
+        return counts
+    shares = counts / F.sum(counts)
+    for d, e in enumerate(edges):
+        widths = (e[1:] - e[:-1]).reshape(at((1,) * len(sizes), d, sizes[d]))
+        shares = shares / widths
+    return shares
+
+
+@aten("histogram.bins_tensor")
+def histogram(x: Value, bins: Value, weight: Value | None = None, density: bool = False) -> tuple[Value, Value]:
+    """(how many elements, or which weights, lie between neighbouring edges; the edges)"""
+    return _histogram(x.reshape((-1, 1)), [bins], weight, density), bins
+
+
+@aten("histogram.bin_ct")
+def histogram_of_equal_parts(
+    x: Value, bins: int = 100, range: Sequence[float] | None = None, weight: Value | None = None,
+    density: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
+    """as histogram.bins_tensor, of so many equal parts"""
+    return histogram(x, _edges(x.reshape((-1,)), bins, range or ()), weight, density)
+
+
+def _points(x: Value) -> Value:
+    return x.reshape((-1, x.shape[-1]))
+
+
+@aten("_histogramdd_bin_edges.default")
+def histogramdd_edges(
+    x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
+    density: bool = False,
+) -> list[Value]:  # fmt: skip
+    """the ends of so many equal parts along each coordinate"""
+    given = list(range or ())
+    return [_edges(_points(x)[:, d], n, given[2 * d : 2 * d + 2]) for d, n in enumerate(bins)]
+
+
+@aten("_histogramdd_from_bin_cts.default")
+def histogramdd(
+    x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
+    density: bool = False,
+) -> Value:  # fmt: skip
+    """how many points, or which weights, lie in each cell of so many equal parts along each coordinate"""
+    return _histogram(_points(x), histogramdd_edges(x, bins, range), weight, density)
+
+
+@aten("_histogramdd_from_bin_tensors.default")
+def histogramdd_between(
+    x: Value, bins: Sequence[Value], weight: Value | None = None, density: bool = False
+) -> Value:
+    """how many points, or which weights, lie in each cell between the edges along each coordinate"""
+    return _histogram(_points(x), bins, weight, density)
+
+
+# ----------------------------------------------------------------------------------------------------- one of a row
+
+
+def _one(x: Value, place: Value, dim: int, keepdim: bool) -> Value:
+    """The element of each row at a place [.., 1, ..]."""
+    found = F.gather(x, dim, place)
+    return found if keepdim else found.reshape(tuple(n for d, n in enumerate(found.shape) if d != dim))
+
+
+@aten("nanmedian.dim")
+def nanmedian(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """(the middle of the elements along dim that are numbers, the lower one of two, its place)"""
+    if not x.ndim:
+        return x, fb.full((), 0, dt.i64)
+    d = dimension(dim, x.ndim, "nanmedian")
+    values, places = sort(x, d)
+    numbers = F.sum(fb.where(x == x, 1, 0), d, True)
+    middle = fb.maximum((numbers - 1) // 2, 0).astype(dt.i64)
+    return _one(values, middle, d, keepdim), _one(places, middle, d, keepdim)
+
+
+@aten("nanmedian.default")
+def nanmedian_all(x: Value) -> Value:
+    """the middle of all elements that are numbers, the lower one of two"""
+    return nanmedian(x.reshape((-1,)), 0)[0]
+
+
+@aten("mode.default")
+def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """(the most frequent element along dim, the least one of several, its last place)"""
+    if not x.ndim:
+        return x, fb.full((), 0, dt.i64)
+    d = dimension(dim, x.ndim, "mode")
+    values, places = sort(x, d)
+    (j,) = fb.axes(x.shape[d])
+    keys = values.astype(dt.i32) if x.dtype.is_bool else values
+    counts = fb.compute(
+        x.shape, lambda *i: fb.sum(fb.where(keys[at(i, d, j)] == keys[i], 1, 0), over=j)
+    )
+    first = F.argmax(counts, d, True).astype(dt.i64)
+    last = first + fb.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
+    return _one(values, first, d, keepdim), _one(places, last, d, keepdim)
+
+
+# ----------------------------------------------------------------------------------------------------------- segments
+
+
+def _segments(reduce: str, x: Value, starts: Value, ends: Value, axis: int, initial: float | None) -> Value:
+    """The reduction of x [.., n, ..] over the places from starts[.., s] to in front of ends[.., s], for each s."""
+    rest = x.shape[axis + 1 :]
+    (j,) = fb.axes(x.shape[axis])
+    none = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -float("inf"), "min": float("inf")}[reduce]
+    start = none if initial is None else float(initial)
+    fold: Callable = {"sum": fb.sum, "mean": fb.sum, "prod": fb.prod, "max": fb.max, "min": fb.min}[reduce]
+    join: Callable = {"max": fb.maximum, "min": fb.minimum, "prod": lambda a, b: a * b}.get(reduce, lambda a, b: a + b)
+    lead = axis + 1
+
+    def inside(i: tuple) -> Any:
+        return (starts[i[:lead]] <= j) & (j < ends[i[:lead]])
+
+    shape = (*starts.shape, *rest)
+    value = fb.compute(shape, lambda *i: fold(fb.where(inside(i), x[at(i, axis, j)], none), over=j))
+    value = join(value, start) if initial is not None else value
+    if reduce == "mean":
+        count = (ends - starts).reshape((*starts.shape, *(1,) * len(rest)))
+        return fb.where(count == 0, float("nan") if initial is None else start, value / count.astype(x.dtype))
+    if reduce not in ("max", "min"):
+        return value
+
+    def shared(what: Callable[[Any], Any]) -> Value:
+        def body(*i: Any) -> Any:
+            own = x[at(i, axis, j)]
+            return fb.sum(fb.where(inside(i) & (own == value[i]), what(own), 0.0), over=j)
+
+        return fb.compute(shape, body)
+
+    # Equal elements share the derivative.
+    total = shared(lambda e: e) / fb.maximum(shared(lambda e: 1.0), 1.0)
+    return fb.differentiate_as(value, total)
+
+
+def _reduced(
+    x: Value, reduce: str, lengths: Value | None, offsets: Value | None, axis: int, initial: float | None
+) -> Value:
+    if lengths is None and offsets is None:
+        raise ArgumentError("segment_reduce needs lengths or offsets")
+    if not x.size:
+        raise ArgumentError("segments of no elements are not built")
+    d = dimension(axis, x.ndim, "axis")
+    if lengths is None:
+        assert offsets is not None
+        n = offsets.shape[d] - 1
+        starts, ends = (offsets[(*(slice(None),) * d, slice(k, k + n))] for k in (0, 1))
+    else:
+        ends = F.cumsum(lengths, d)
+        starts = ends - lengths
+    return _segments(reduce, x, starts, ends, d, initial).astype(x.dtype)
+
+
+@aten("segment_reduce.default")
+def segment_reduce(
+    x: Value, reduce: str, lengths: Value | None = None, indices: Value | None = None, offsets: Value | None = None,
+    axis: int = 0, unsafe: bool = False, initial: float | None = None,
+) -> Value:  # fmt: skip
+    """the sum, mean, product, max or min of the elements of each segment along axis"""
+    return _reduced(x, reduce, lengths, offsets, axis, initial)
+
+
+@aten("_segment_reduce_backward.default")
+def segment_reduce_backward(
+    grad: Value, output: Value, x: Value, reduce: str, lengths: Value | None = None, offsets: Value | None = None,
+    axis: int = 0, initial: float | None = None,
+) -> Value:  # fmt: skip
+    """the pullback of segment_reduce"""
+    return vjp(lambda v: _reduced(v, reduce, lengths, offsets, axis, initial), x)[1](grad)[0]
+
+
+@aten("nonzero_static.default")
+def nonzero_static(x: Value, size: int, fill_value: int = -1) -> Value:
+    """the places of the first elements that are not 0, as rows, and fill_value behind them"""
+    chosen = (x if x.dtype.is_bool else x != 0).reshape((-1,))
+    if not size or not x.ndim or not x.size:
+        return fb.full((size, x.ndim), fill_value, dt.i64)
+    before = F.cumsum(chosen.astype(dt.i64), 0)
+    (p,) = fb.axes(x.size)
+    place = fb.compute((size,), lambda s: fb.sum(fb.where(chosen[p] & (before[p] == s + 1), p, 0), over=p))
+    known = F.arange(size) < before[x.size - 1]
+    columns, step = [], x.size
+    for n in x.shape:
+        step //= n
+        columns.append(fb.where(known, place // step % n, fill_value).astype(dt.i64))
+    return F.stack(columns, 1)

@@ -1,0 +1,92 @@
+"""Arithmetic that only integers have: shifts of their bits, greatest common divisors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.dtypes import DType
+from einsmith.errors import DtypeError
+from einsmith.frontends.aten.promotion import promoted, tensor
+from einsmith.frontends.aten.table import aten
+from einsmith.lang import builder as fb
+from einsmith.lang import views
+from einsmith.lang.builder import Value
+from einsmith.lang.op import op
+
+_POWERS = np.array([1 << n for n in range(63)], np.int64)
+
+
+def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
+    """Two operands as vectors of equal shape, and their common type."""
+    (a, b), common = promoted(x, y)
+    if not common.is_int:
+        raise DtypeError(f"whole numbers are taken, not {common.name}")
+    first, second = tensor(a, common), tensor(b, common)
+    shape = views.broadcast([first.shape, second.shape])
+    return F.broadcast_to(first, shape), F.broadcast_to(second, shape), common
+
+
+def _power(n: Value) -> Value:
+    """2**n of 0 <= n <= 62, and of other n that of the nearest."""
+    kept = fb.minimum(fb.maximum(n.astype(dt.i64), 0), len(_POWERS) - 1)
+    return F.index_select(fb.as_value(_POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
+
+
+_SHIFTS = "Tensor Tensor_Scalar Scalar_Tensor"
+
+
+@aten(" ".join(f"bitwise_left_shift.{way}" for way in _SHIFTS.split()))
+def shifted_left(x: Any, n: Any) -> Value:
+    """x*2**n, of which the lowest bits are kept; 0 where n is no place of a bit"""
+    a, b, common = _pair(x, n)
+    product = a.astype(dt.i64) * _power(b)
+    last = fb.where(a % 2 == 0, 0, -(2**62)).astype(dt.i64) * 2  # the highest bit of 64 is that of the sign
+    whole = fb.where(b == 63, last, product).astype(dt.i64)
+    return fb.where((b >= 0) & (b < common.bits), whole.astype(common), 0).astype(common)
+
+
+@aten(" ".join(f"bitwise_right_shift.{way}" for way in _SHIFTS.split()))
+def shifted_right(x: Any, n: Any) -> Value:
+    """floor(x/2**n); 0, or -1 of what is negative, where n is no place of a bit"""
+    a, b, common = _pair(x, n)
+    whole = (a.astype(dt.i64) // _power(b)).astype(common)
+    none = fb.where(a < 0, -1, 0).astype(common)
+    return fb.where((b >= 0) & (b < min(common.bits, 63)), whole, none).astype(common)
+
+
+_EUCLID = op(
+    """
+    p[k,i] = where(k > 0, a[k-1,i], x[i])
+    q[k,i] = where(k > 0, b[k-1,i], y[i])
+    a[k,i] = where(q[k,i] == 0, p[k,i], q[k,i])
+    b[k,i] = where(q[k,i] == 0, 0, p[k,i] % where(q[k,i] == 0, 1, q[k,i]))
+    return a
+    """,
+    extents={"k": "K"},
+)
+STEPS = 92
+"""Euclid's algorithm ends within: the numbers of Fibonacci, for which it takes longest, are then above 2**63."""
+
+
+@aten("gcd.default")
+def gcd(x: Value, y: Value) -> Value:
+    """the greatest number that divides x and y, by Euclid's algorithm"""
+    a, b, common = _pair(x, y)
+    if not a.size:
+        return a
+    first, second = (fb.abs(v.astype(dt.i64)).reshape((-1,)) for v in (a, b))
+    found = _EUCLID(x=first, y=second, K=STEPS)[STEPS - 1]
+    return fb.abs(found).reshape(a.shape).astype(common)
+
+
+@aten("lcm.default")
+def lcm(x: Value, y: Value) -> Value:
+    """the least number that x and y divide, 0 where one is 0"""
+    a, b, common = _pair(x, y)
+    divisor = gcd(a, b)
+    one = fb.where(divisor == 0, 1, divisor).astype(common)
+    return fb.abs(a // one * b).astype(common)

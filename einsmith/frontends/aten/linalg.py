@@ -1,0 +1,352 @@
+"""Factorizations and systems of equations: elimination is a recurrence along the rows, its matrix the state.
+
+Leading dimensions are batches. Matrices are numbered as LAPACK packs them: below the diagonal the factors of the
+elimination, or the reflectors, on it and above the triangle. Sources: Golub, Van Loan 2013, algorithms 3.1.1, 3.4.1,
+4.2.1, 5.1.1 and 5.2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.table import aten
+from einsmith.lang import builder as fb
+from einsmith.lang import views
+from einsmith.lang.builder import Value
+from einsmith.lang.op import op
+
+# p: the matrix before step k; t: the row of the largest element below; w: the matrix with that row exchanged
+_LU = op(
+    """
+    p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
+    t[k,b] = argmax[i](where(i >= k, abs(p[k,b,i,k]), -1))
+    u[k,b,j] = sum[i](where(i == t[k,b], p[k,b,i,j], 0))
+    w[k,b,i,j] = where(i == k, u[k,b,j], where(i == t[k,b], p[k,b,k,j], p[k,b,i,j]))
+    f[k,b,i] = where(i > k, w[k,b,i,k] / where(u[k,b,k] == 0, 1, u[k,b,k]), 0)
+    m[k,b,i,j] = where((i > k) and (j > k), w[k,b,i,j] - f[k,b,i]*u[k,b,j], where((i > k) and (j == k), f[k,b,i],
+                       w[k,b,i,j]))
+    return m, t
+    """,
+    extents={"k": "min(A.shape[1], A.shape[2])"},
+)
+# q: the rows' numbers before step k, of which the k-th and the t-th change places
+_ORDER = op(
+    """
+    q[k,b,i] = where(k > 0, r[k-1,b,i], i)
+    s[k,b] = sum[i](where(i == t[b,k], q[k,b,i], 0))
+    r[k,b,i] = where(i == k, s[k,b], where(i == t[b,k], q[k,b,k], q[k,b,i]))
+    return r
+    """,
+    extents={"k": "t.shape[1]", "i": "n"},
+)
+_FORWARD = op("x[i,b,j] = (B[b,i,j] - sum[l](where(l < i, T[b,i,l]*x[l,b,j], 0))) / d[b,i]\nreturn x")
+_BACKWARD = op("x[i,b,j] = (B[b,i,j] - sum[l](where(l > i, T[b,i,l]*x[l,b,j], 0))) / d[b,i]\nreturn x")
+_CHOLESKY = op(
+    """
+    p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
+    d[k,b] = sqrt(p[k,b,k,k])
+    c[k,b,i] = where(i > k, p[k,b,i,k] / d[k,b], where(i == k, d[k,b], 0))
+    m[k,b,i,j] = p[k,b,i,j] - c[k,b,i]*c[k,b,j]
+    return c
+    """,
+    extents={"k": "A.shape[1]"},
+)
+# a: the element on the diagonal, s: the squares below it, e: what the reflection makes of them, v: its vector
+_QR = op(
+    """
+    p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
+    s[k,b] = sum[i](where(i > k, p[k,b,i,k]*p[k,b,i,k], 0))
+    a[k,b] = p[k,b,k,k]
+    e[k,b] = where(s[k,b] == 0, a[k,b], where(a[k,b] < 0, 1, -1)*sqrt(where(s[k,b] == 0, 1, a[k,b]*a[k,b] + s[k,b])))
+    tau[k,b] = where(s[k,b] == 0, 0, (e[k,b] - a[k,b]) / where(e[k,b] == 0, 1, e[k,b]))
+    v[k,b,i] = where(i < k, 0, where(i == k, 1, where(s[k,b] == 0, 0, p[k,b,i,k] / where(s[k,b] == 0, 1,
+                     a[k,b] - e[k,b]))))
+    z[k,b,j] = sum[i](v[k,b,i]*p[k,b,i,j])
+    m[k,b,i,j] = where((i >= k) and (j > k), p[k,b,i,j] - tau[k,b]*v[k,b,i]*z[k,b,j], where((i >= k) and (j == k),
+                       where(i == k, e[k,b], v[k,b,i]), p[k,b,i,j]))
+    return m, tau
+    """,
+    extents={"k": "min(A.shape[1], A.shape[2])"},
+)
+# The reflections of the columns of V, the last one first, or the first one, of C.
+_REFLECTED = {
+    forward: op(
+        f"""
+        p[k,b,i,j] = where({"k > 0" if forward else "k < size(k)-1"}, m[k{"-" if forward else "+"}1,b,i,j], C[b,i,j])
+        v[k,b,i] = where(i < k, 0, where(i == k, 1, V[b,i,k]))
+        z[k,b,j] = sum[i](v[k,b,i]*p[k,b,i,j])
+        m[k,b,i,j] = p[k,b,i,j] - tau[b,k]*v[k,b,i]*z[k,b,j]
+        return m
+        """,
+        extents={"k": "tau.shape[1]"},
+    )
+    for forward in (True, False)
+}
+
+
+def _batched(x: Value, rank: int = 2) -> Value:
+    """x with one dimension for those that lead."""
+    lead = x.shape[: x.ndim - rank]
+    return x.reshape((prod(lead), *x.shape[x.ndim - rank :]))
+
+
+def _turned(x: Value) -> Value:
+    return F.transpose(x, -1, -2)
+
+
+def _diagonal(x: Value) -> Value:
+    return F.diagonal(x, 0, -2, -1)
+
+
+def _eye(like: Value, rows: int, columns: int) -> Value:
+    """Ones on the diagonal, for each matrix of a batch."""
+    shape = *like.shape[:-2], rows, columns
+    return fb.compute(shape, lambda *i: fb.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
+
+
+def factored(a: Value) -> tuple[Value, Value]:
+    """(L below the diagonal and U, [.., m, n]; the row that each step exchanged with its own, from 0, [.., min(m, n)]).
+
+    Of equal elements the first one is the pivot. The derivative is that of the elimination: it is none where a column
+    of zeros stands in front of others.
+    """
+    k = min(a.shape[-2:])
+    if not a.size:
+        return a, fb.full((*a.shape[:-2], k), 0, dt.i64)
+    steps, rows = _LU(_batched(a))
+    return steps[k - 1].reshape(a.shape), F.transpose(rows, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], k))
+
+
+def _order(rows: Value, n: int) -> Value:
+    """The row of a matrix [.., n, m] that stands in each row after the exchanges, [.., n]."""
+    if not rows.size:
+        return F.broadcast_to(F.arange(n), (*rows.shape[:-1], n))
+    found = _ORDER(_batched(rows, 1), n=n)
+    return found[rows.shape[-1] - 1].astype(dt.i64).reshape((*rows.shape[:-1], n))
+
+
+def _back(order: Value) -> Value:
+    """The permutation that undoes one."""
+    (k,) = fb.axes(order.shape[-1])
+    undone = fb.compute(order.shape, lambda *i: fb.sum(fb.where(order[(*i[:-1], k)] == i[-1], k, 0), over=k))
+    return undone.astype(dt.i64)
+
+
+def _permuted(x: Value, order: Value) -> Value:
+    """The rows of x [.., n, m] in an order [.., n]."""
+    whole = F.broadcast_to(order.reshape((*order.shape, 1)), x.shape)
+    return F.gather(x, x.ndim - 2, whole) if x.size else x
+
+
+def _spread(x: Value, lead: Sequence[int], rank: int = 2) -> Value:
+    """x with these leading dimensions."""
+    return F.broadcast_to(x, (*lead, *x.shape[x.ndim - rank :]))
+
+
+def solved(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
+    """x of t*x = b, t [.., n, n] a triangle whose other side, and whose diagonal where `unit`, are not read."""
+    lead = views.broadcast([t.shape[:-2], b.shape[:-2]])
+    t, b = _spread(t, lead), _spread(b, lead)
+    if not b.size:
+        return b
+    whole, sides = _batched(t), _batched(b)
+    scale = F.ones_like(_diagonal(whole)) if unit else _diagonal(whole)
+    rows = (_BACKWARD if upper else _FORWARD)(B=sides, T=whole, d=scale)
+    return F.transpose(rows, 0, 1).reshape(b.shape)
+
+
+def _info(diagonal: Value, holds: Callable[[Value], Value]) -> Value:
+    """The first place, from 1, on a diagonal [.., n] that does not hold; 0 where there is none."""
+    n = diagonal.shape[-1]
+    lead = diagonal.shape[:-1]
+    if not diagonal.size:
+        return fb.full(lead, 0, dt.i32)
+    first = F.amin(fb.where(holds(diagonal), n, F.arange(n)), -1)
+    return fb.where(first == n, 0, first + 1).astype(dt.i32)
+
+
+# ------------------------------------------------------------------------------------------------------- elimination
+
+
+@aten("linalg_lu_factor_ex.default")
+def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple[Value, Value, Value]:
+    """(L below the diagonal and U of a's rows in an order, the row from 1 that each step exchanged, the first zero)"""
+    if not pivot:
+        raise ArgumentError("elimination without pivots is not built")
+    packed, rows = factored(a)
+    return packed, (rows + 1).astype(dt.i32), _info(_diagonal(packed), lambda d: d != 0)
+
+
+@aten("lu_unpack.default")
+def lu_unpack(
+    packed: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Value, Value, Value]:
+    """(the permutation P, L, U) of what linalg_lu_factor_ex gives"""
+    nothing = fb.full((0,), 0, packed.dtype)
+    p = lower = upper = nothing
+    m, n = packed.shape[-2:]
+    k = min(m, n)
+    if unpack_data:
+        unit = _eye(packed, m, k)
+        lower = F.tril(packed[(..., slice(0, k))], -1) + unit if k else unit
+        upper = F.triu(packed[(..., slice(0, k), slice(None))])
+    if unpack_pivots:
+        order = _order(pivots.astype(dt.i64) - 1, m)
+        p = fb.compute(
+            (*packed.shape[:-2], m, m), lambda *i: fb.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)
+        ).astype(packed.dtype)
+    return p, lower, upper
+
+
+@aten("linalg_lu.default")
+def lu(a: Value, pivot: bool = True) -> tuple[Value, Value, Value]:
+    """(P, L, U) of a = P*L*U, by elimination with the largest element of a column as its pivot"""
+    packed, pivots, _ = lu_factor(a, pivot)
+    return lu_unpack(packed, pivots)
+
+
+@aten("linalg_lu_solve.default")
+def lu_solve(packed: Value, pivots: Value, b: Value, left: bool = True, adjoint: bool = False) -> Value:
+    """x of a*x = b, of a's transpose where adjoint, x*a = b where not left, by what linalg_lu_factor_ex gives of a"""
+    if not left:
+        return _turned(lu_solve(packed, pivots, _turned(b), True, not adjoint))
+    lead = views.broadcast([packed.shape[:-2], b.shape[:-2]])
+    b = _spread(b, lead)
+    order = _spread(_order(pivots.astype(dt.i64) - 1, packed.shape[-1]), lead, 1)
+    if not adjoint:
+        return solved(packed, solved(packed, _permuted(b, order), False, unit=True), True)
+    return _permuted(solved(_turned(packed), solved(_turned(packed), b, False), True, unit=True), _back(order))
+
+
+@aten("_linalg_solve_ex.default")
+def solve(
+    a: Value, b: Value, left: bool = True, check_errors: bool = False
+) -> tuple[Value, Value, Value, Value]:
+    """(x of a*x = b, or of x*a = b where not left, and what linalg_lu_factor_ex gives of a)"""
+    packed, pivots, info = lu_factor(a)
+    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+    x = lu_solve(packed, pivots, b.reshape((*b.shape, 1)) if vector else b, left)
+    return (x.reshape(x.shape[:-1]) if vector else x), packed, pivots, info
+
+
+@aten("linalg_inv_ex.default")
+def inverse(a: Value, check_errors: bool = False) -> tuple[Value, Value]:
+    """(x of a*x = 1, by elimination; the first zero that it meets on the diagonal, from 1)"""
+    packed, pivots, info = lu_factor(a)
+    return lu_solve(packed, pivots, _eye(a, a.shape[-1], a.shape[-1])), info
+
+
+# --------------------------------------------------------------------------------------------------------- triangles
+
+
+@aten("linalg_solve_triangular.default")
+def solve_triangular(a: Value, b: Value, upper: bool, left: bool = True, unitriangular: bool = False) -> Value:
+    """x[i] = (b[i] - sum[j](a[i, j]*x[j]))/a[i, i] of the x before; x*a = b where not left"""
+    if not left:
+        return _turned(solved(_turned(a), _turned(b), not upper, unitriangular))
+    return solved(a, b, upper, unitriangular)
+
+
+@aten("triangular_solve.default")
+def triangular_solve(
+    b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Value, Value]:
+    """(x of a*x = b as linalg_solve_triangular, a)"""
+    lead = views.broadcast([a.shape[:-2], b.shape[:-2]])
+    x = solved(_turned(a) if transpose else a, b, upper != transpose, unitriangular)
+    return x, _spread(a, lead)
+
+
+# ---------------------------------------------------------------------------------------------------------- Cholesky
+
+
+def _root(a: Value, upper: bool) -> Value:
+    """L of a = L*L^T, of one side of a. Both sides have the derivative, as those of what is symmetric."""
+    if not a.size:
+        return a
+    side = _turned(a) if upper else a
+    half = F.tril(side)
+    value = half + _turned(F.tril(side, -1))
+    symmetric = fb.differentiate_as(value, (side + _turned(side)) * 0.5) if a.dtype.is_float else value
+    columns = _CHOLESKY(_batched(symmetric))
+    return F.permute(columns, (1, 2, 0)).reshape(a.shape)
+
+
+@aten("linalg_cholesky_ex.default")
+def cholesky_ex(a: Value, upper: bool = False, check_errors: bool = False) -> tuple[Value, Value]:
+    """(L of a = L*L^T, or its transpose; the first place, from 1, at which a is not positive)"""
+    lower = _root(a, upper)
+    return (_turned(lower) if upper else lower), _info(_diagonal(lower), lambda d: d > 0)
+
+
+@aten("cholesky.default")
+def cholesky(a: Value, upper: bool = False) -> Value:
+    """L of a = L*L^T: L[i, j] = (a[i, j] - sum[l](L[i, l]*L[j, l]))/L[j, j] of the columns l before"""
+    return cholesky_ex(a, upper)[0]
+
+
+@aten("cholesky_solve.default _cholesky_solve_helper.default")
+def cholesky_solve(b: Value, root: Value, upper: bool = False) -> Value:
+    """x of L*L^T*x = b"""
+    lower = _turned(root) if upper else root
+    return solved(_turned(lower), solved(lower, b, False), True)
+
+
+@aten("cholesky_inverse.default")
+def cholesky_inverse(root: Value, upper: bool = False) -> Value:
+    """x of L*L^T*x = 1"""
+    return cholesky_solve(_eye(root, root.shape[-1], root.shape[-1]), root, upper)
+
+
+# -------------------------------------------------------------------------------------------------------- reflections
+
+
+@aten("geqrf.default")
+def geqrf(a: Value) -> tuple[Value, Value]:
+    """(R, and below it the vectors v of reflections 1 - tau*v*v^T, which make zeros below the diagonal; tau)"""
+    k = min(a.shape[-2:])
+    lead = a.shape[:-2]
+    if not a.size:
+        return a, fb.full((*lead, k), 0.0, a.dtype)
+    steps, tau = _QR(_batched(a))
+    return steps[k - 1].reshape(a.shape), F.transpose(tau, 0, 1).reshape((*lead, k))
+
+
+def _reflected(v: Value, tau: Value, c: Value, forward: bool) -> Value:
+    """The reflections of v's columns [.., m, k] of c [.., m, n], those of the last column first unless `forward`."""
+    k = tau.shape[-1]
+    if not k or not c.size:
+        return c
+    found = _REFLECTED[forward](C=_batched(c), V=_batched(v[(..., slice(0, k))]), tau=_batched(tau, 1))
+    return found[k - 1 if forward else 0].reshape(c.shape)
+
+
+@aten("linalg_householder_product.default orgqr.default")
+def householder_product(v: Value, tau: Value) -> Value:
+    """the first columns of the product of the reflections 1 - tau*v*v^T of v's columns"""
+    return _reflected(v, tau, _eye(v, *v.shape[-2:]), False)
+
+
+@aten("ormqr.default")
+def ormqr(v: Value, tau: Value, c: Value, left: bool = True, transpose: bool = False) -> Value:
+    """q*c of q = linalg_householder_product, or of its transpose; c*q where not left"""
+    if left:
+        return _reflected(v, tau, c, transpose)
+    return _turned(_reflected(v, tau, _turned(c), not transpose))
+
+
+@aten("linalg_qr.default")
+def qr(a: Value, mode: str = "reduced") -> tuple[Value, Value]:
+    """(q, r) of a = q*r, by reflections"""
+    m, n = a.shape[-2:]
+    k = min(m, n)
+    packed, tau = geqrf(a)
+    rows = m if mode == "complete" else k
+    r = F.triu(packed[(..., slice(0, rows), slice(None))])
+    if mode == "r":
+        return fb.full((0,), 0.0, a.dtype), r
+    return _reflected(packed, tau, _eye(a, m, rows), False), r

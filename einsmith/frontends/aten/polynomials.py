@@ -1,0 +1,113 @@
+"""Orthogonal polynomials whose degree is a tensor. Those of Chebyshev are cosines of multiples of acos(x), beyond 1
+hyperbolic ones; those of Hermite follow their recurrence up to the degree. Source: Abramowitz, Stegun 1964, 22."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from einsmith import functional as F
+from einsmith.frontends.aten.inverse import acos, acosh
+from einsmith.frontends.aten.promotion import promoted, tensor
+from einsmith.frontends.aten.table import enter
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+from einsmith.lang.op import op
+
+
+def _t(n: Value, x: Value) -> Value:
+    inside = fb.abs(x) <= 1
+    angle, rise = acos(fb.where(inside, x, 0.0)), acosh(fb.where(inside, 1.0, fb.abs(x)))
+    return fb.where(inside, F.cos(n * angle), _sign(n, x) * F.cosh(n * rise))
+
+
+def _sign(n: Value, x: Value) -> Value:
+    """That of the polynomials' highest power."""
+    return fb.where((x < 0) & (n % 2.0 == 1), -1.0, 1.0)
+
+
+def _u(n: Value, x: Value) -> Value:
+    inside, one = fb.abs(x) < 1, fb.abs(x) == 1
+    angle = acos(fb.where(inside, x, 0.0))
+    rise = acosh(fb.where(inside | one, 2.0, fb.abs(x)))
+    far = _sign(n, x) * F.sinh((n + 1) * rise) / F.sinh(rise)
+    return fb.where(one, _sign(n, x) * (n + 1), fb.where(inside, F.sin((n + 1) * angle) / F.sin(angle), far))
+
+
+def _v(n: Value, x: Value) -> Value:
+    """cos((n + 1/2)*a)/cos(a/2) of a = acos(x); of x < 0 it is `_w` of -x, with the sign of x**n."""
+    return fb.where(x < 0, _sign(n, x) * _ratio(n, -x, False), _ratio(n, x, True))
+
+
+def _w(n: Value, x: Value) -> Value:
+    """sin((n + 1/2)*a)/sin(a/2) of a = acos(x)."""
+    return fb.where(x < 0, _sign(n, x) * _ratio(n, -x, True), _ratio(n, x, False))
+
+
+def _ratio(n: Value, x: Value, even: bool) -> Value:
+    """Of x >= 0."""
+    inside, one = x < 1, x == 1
+    angle = acos(fb.where(inside & (x >= 0), x, 0.0))
+    rise = acosh(fb.where(inside | one, 2.0, x))
+    if even:
+        found = fb.where(inside, F.cos((n + 0.5) * angle) / F.cos(angle * 0.5),
+                         F.cosh((n + 0.5) * rise) / F.cosh(rise * 0.5))  # fmt: skip
+        return fb.where(one, 1.0, found)
+    found = fb.where(inside, F.sin((n + 0.5) * angle) / F.sin(angle * 0.5),
+                     F.sinh((n + 0.5) * rise) / F.sinh(rise * 0.5))  # fmt: skip
+    return fb.where(one, 2 * n + 1, found)
+
+
+def _shifted(f: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    return lambda n, x: f(n, x + x - 1.0)
+
+
+def _enter(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
+    """An operator of x and a degree, 0 where that is negative; what is behind its point does not count."""
+
+    def run(x: Any, n: Any) -> Value:
+        (a, b), common = promoted(x, n, floats=True)
+        value, degree = tensor(a, common), F.trunc(fb.stop_gradient(tensor(b, common)))
+        found = f(fb.maximum(degree, 0.0), value)
+        return fb.where(degree < 0, 0.0, found).astype(common)
+
+    enter(" ".join(f"special_{name}.{way}" for way in ("default", "x_scalar", "n_scalar")), formula, run)
+
+
+for _kind, _formula, _f in (
+    ("t", "cos(n*a)", _t), ("u", "sin((n + 1)*a)/sin(a)", _u), ("v", "cos((n + 1/2)*a)/cos(a/2)", _v),
+    ("w", "sin((n + 1/2)*a)/sin(a/2)", _w),
+):  # fmt: skip
+    _enter(f"chebyshev_polynomial_{_kind}", f"{_formula} of a = acos(x)", _f)
+    _enter(f"shifted_chebyshev_polynomial_{_kind}", f"{_formula} of a = acos(2*x - 1)", _shifted(_f))
+
+_STEPS = """
+    p[k,i] = where(k > 0, b[k-1,i], 1)
+    q[k,i] = where(k > 0, a[k-1,i], {first}*x[i])
+    b[k,i] = where(k + 1 < n[i], q[k,i], p[k,i])
+    a[k,i] = where(k + 1 < n[i], {first}*x[i]*q[k,i] - {factor}*p[k,i], q[k,i])
+    return a
+"""
+_HERMITE = {
+    "h": op(_STEPS.format(first="2", factor="(2*k + 2)"), extents={"k": "K"}),
+    "he": op(_STEPS.format(first="1", factor="(k + 1)"), extents={"k": "K"}),
+}
+"""a[k]: the polynomial of degree k + 2, or the one of degree n where that is lower; b: the one before."""
+
+
+def _hermite(which: str) -> Callable[[Value, Value], Value]:
+    def run(n: Value, x: Value) -> Value:
+        most = 512 if x.dtype.bits == 64 else 128  # PyTorch's are NaN from there on
+        shape = fb.broadcast_to(n, (x + n).shape).shape
+        flat, degree = (F.broadcast_to(v, shape).reshape((-1,)) for v in (x, n))
+        if not flat.size:
+            return flat.reshape(shape)
+        last = _HERMITE[which](x=flat, n=degree, K=most)[most - 1].reshape(shape)
+        found = fb.where(n == 0, 1.0, last)
+        return fb.where(n > most, float("nan"), found)
+
+    return run
+
+
+_enter("hermite_polynomial_h", "2*x*h[n-1] - 2*(n - 1)*h[n-2], from 1 and 2*x", _hermite("h"))
+_enter("hermite_polynomial_he", "x*h[n-1] - (n - 1)*h[n-2], from 1 and x", _hermite("he"))

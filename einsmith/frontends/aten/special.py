@@ -1,0 +1,199 @@
+"""The gamma function's logarithm and its derivatives, Hurwitz's zeta function, inverses of the error function and of
+the normal distribution.
+
+Arguments are moved to where a series of few terms has all digits; where they are negative, by reflection. Sources:
+Abramowitz, Stegun 1964, 6.1.41, 6.3.18, 6.4.11, 23.2 and 26.2; Clenshaw 1955.
+"""
+
+from __future__ import annotations
+
+from math import exp, factorial, inf, log, nan, pi, sqrt
+from typing import Any
+
+from einsmith.errors import ArgumentError
+from einsmith.frontends.aten.expansions import QUANTILE, QUANTILE_FAR
+from einsmith.frontends.aten.promotion import DEFAULT, promoted, tensor
+from einsmith.frontends.aten.table import aten, enter
+from einsmith.functional.common import each, pointwise
+from einsmith.lang import builder as fb
+from einsmith.lang.builder import Value
+
+SHIFT = 10
+"""The series are taken of arguments that are at least this."""
+BERNOULLI = tuple(
+    a / b
+    for a, b in ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510), (43867, 798),
+                 (-174611, 330), (854513, 138), (-236364091, 2730))
+)  # fmt: skip
+"""Bernoulli's numbers 2, 4, .."""
+STIRLING = tuple(b / (2 * j * (2 * j - 1)) for j, b in enumerate(BERNOULLI[:7], 1))
+HARMONIC = tuple(b / (2 * j) for j, b in enumerate(BERNOULLI[:7], 1))
+
+
+def polynomial(x: Any, coefficients: Any) -> Any:
+    """The sum of coefficients*x**n, that of the highest power first."""
+    total = coefficients[0]
+    for c in coefficients[1:]:
+        total = total * x + c
+    return total
+
+
+def floats(name: str, formula: str, f: Any, family: str = "special") -> None:
+    """An operator of each element; integers become floats."""
+
+    def run(x: Value) -> Value:
+        kind = x.dtype if x.dtype.is_float else DEFAULT
+        return pointwise(x.astype(kind), f).astype(kind)
+
+    enter(name, formula, run, family)
+
+
+# -------------------------------------------------------------------------------------------------- the gamma function
+
+
+def _lgamma(x: Any) -> Any:
+    def positive(a: Any) -> Any:
+        small = a < SHIFT
+        y = fb.where(small, a + SHIFT, a)
+        product: Any = 1.0
+        for k in range(SHIFT):
+            product = product * fb.where(small, a + k, 1.0)
+        series = polynomial(1 / (y * y), STIRLING[::-1]) / y
+        return (y - 0.5) * fb.log(y) - y + log(2 * pi) / 2 + series - fb.log(product)
+
+    below = x <= 0
+    rest = fb.where(below, x - fb.floor(x), 0.5)
+    # The sine of pi*x by what x is beyond a whole number: the product with pi would lose it.
+    reflected = log(pi) - fb.log(fb.abs(fb.sin(pi * rest)))
+    size = positive(fb.where(below, 1 - x, fb.where(x == inf, 1.0, x)))
+    return fb.where((x == inf) | (x == -inf), inf, fb.where(below, reflected - size, size))
+
+
+def _digamma(x: Any) -> Any:
+    def positive(a: Any) -> Any:
+        small = a < SHIFT
+        y = fb.where(small, a + SHIFT, a)
+        total = fb.log(y) - 0.5 / y - polynomial(1 / (y * y), HARMONIC[::-1]) / (y * y)
+        for k in range(SHIFT):
+            total = total - fb.where(small, 1 / fb.where(small, a + k, 1.0), 0.0)
+        return total
+
+    below = x < 0
+    rest = fb.where(below, x - fb.floor(x), 0.5)
+    turned = pi * fb.cos(pi * rest) / fb.sin(pi * rest)
+    size = positive(fb.where(below, 1 - x, fb.where(x == 0, 1.0, x)))
+    value = fb.where(below, fb.where(rest == 0, nan, size - turned), size)
+    return fb.where(x == 0, -1 / x, value)
+
+
+floats("lgamma.default", "log|gamma(x)|: Stirling's series of x + 10, less the log of what lies between", _lgamma)
+floats("digamma.default", "the derivative of lgamma: its series of x + 10, less what lies between", _digamma)
+
+
+def _hurwitz(s: Any, q: Any) -> Any:
+    """The sum over k of (q + k)**-s, of s > 1 and q > 0, by Euler's and Maclaurin's formula."""
+    total: Any = 0.0
+    for k in range(SHIFT):
+        total = total + (q + k) ** (-s)
+    w = q + SHIFT
+    last = w ** (-s)
+    total = total + last * w / (s - 1.0) + last * 0.5
+    term = s * last / w * (BERNOULLI[0] / 2)
+    total = total + term
+    for j in range(1, len(BERNOULLI)):
+        ratio = BERNOULLI[j] / BERNOULLI[j - 1] / ((2 * j + 1) * (2 * j + 2))
+        term = term * ((s + (2.0 * j - 1)) * (s + 2.0 * j) / (w * w) * ratio)
+        total = total + term
+    return total
+
+
+def _zeta(s: Any, q: Any) -> Any:
+    """Of q < 0, where s is whole, the terms below 0 are those of two sums of positive ones."""
+    below = q <= 0
+    rest = fb.where(below, q - fb.floor(q), 0.5)
+    away = fb.where(rest == 0, 0.5, rest)
+    sign = fb.where(s % 2.0 == 0, 1.0, -1.0)
+    order = fb.where(s > 1, s, 2.0)
+    positive = _hurwitz(order, fb.where(below, 1 - q, q))
+    negative = _hurwitz(order, away) + sign * (_hurwitz(order, 1 - away) - positive)
+    found = fb.where(below, fb.where(rest == 0, inf, fb.where(s == fb.floor(s), negative, nan)), positive)
+    return fb.where(s > 1, found, fb.where(s == 1, inf, nan))
+
+
+@aten("special_zeta.default special_zeta.other_scalar special_zeta.self_scalar")
+def zeta(x: Any, q: Any) -> Value:
+    """the sum over k of (q + k)**-x"""
+    (a, b), common = promoted(x, q, floats=True)
+    return each((tensor(a, common), tensor(b, common)), _zeta).astype(common)
+
+
+@aten("polygamma.default")
+def polygamma(n: int, x: Value) -> Value:
+    """the n-th derivative of digamma: (-1)**(n + 1)*n!*sum[k]((x + k)**-(n + 1))"""
+    y = x if x.dtype.is_float else x.astype(DEFAULT)
+    if n == 0:
+        return pointwise(y, _digamma).astype(y.dtype)
+    if n < 0 or n > 30:
+        raise ArgumentError(f"polygamma of order {n} is not built; 0 to 30 are")
+    scale = (1.0 if n % 2 else -1.0) * factorial(n)
+    order = fb.full((), float(n + 1), y.dtype)
+    return (each((order, y), _zeta) * scale).astype(y.dtype)
+
+
+# -------------------------------------------------------------------------------------------------- the error function
+
+_EDGE = exp(-2)
+"""The probability up to which a quantile is one of the normal distribution's tail."""
+
+
+def _from_middle(q: Any) -> Any:
+    """x below which a normal number is with probability 1/2 + q."""
+    return q * QUANTILE(q * q)
+
+
+def _from_end(p: Any) -> Any:
+    """x above which a normal number is with probability p, at most exp(-2)."""
+    r = fb.sqrt(-2.0 * fb.log(p))
+    return r - QUANTILE_FAR(fb.log(r))
+
+
+def _erfinv(y: Any) -> Any:
+    size = fb.abs(y)
+    far = size > 1 - 2 * _EDGE
+    central = _from_middle(fb.where(far, 0.0, 0.5 * y)) * sqrt(0.5)
+    tail = _from_end(fb.where(far & (size < 1), (1 - size) * 0.5, 0.1)) * sqrt(0.5)
+    x = fb.where(far, fb.where(y < 0, -tail, tail), central)
+    return fb.where(size < 1, x, fb.where(y == 1, inf, fb.where(y == -1, -inf, nan)))
+
+
+def _quantile(p: Any) -> Any:
+    upper = p > 1 - _EDGE
+    y = fb.where(upper, 1 - p, p)
+    middle = y > _EDGE
+    inside = (p > 0) & (p < 1)
+    inner = _from_middle(fb.where(middle, y - 0.5, 0.0))
+    outer = _from_end(fb.where(inside & (y <= _EDGE), y, 0.1))
+    found = fb.where(middle, inner, fb.where(upper, outer, -outer))
+    return fb.where(inside, found, fb.where(p == 0, -inf, fb.where(p == 1, inf, nan)))
+
+
+floats("erfinv.default", "x of erf(x) = y", _erfinv)
+floats("special_ndtri.default", "x below which a normal number is with probability p", _quantile)
+
+LEVELS = 50
+
+
+def _erfcx(x: Any) -> Any:
+    """From 2 on by Laplace's continued fraction."""
+    size = fb.abs(x)
+    far = size > 2
+    near = fb.where(far, 0.0, size)
+    away = fb.where(far, size, 2.0)
+    fraction: Any = away
+    for k in reversed(range(1, LEVELS)):
+        fraction = away + (k / 2) / fraction
+    value = fb.where(far, 1 / (sqrt(pi) * fraction), fb.exp(near * near) * (1 - fb.erf(near)))
+    return fb.where(x < 0, 2 * fb.exp(fb.where(x < 0, x * x, 0.0)) - value, value)
+
+
+floats("special_erfcx.default", "exp(x*x)*(1 - erf(x)), without overflow", _erfcx)
