@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -208,7 +208,7 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-@cache
+@lru_cache(maxsize=16)
 def host(cpu: str = "host") -> Target:
     """The machine that this process runs on, which LLVM calls `cpu`, with static coefficients. Read once."""
     flags, machine = cpu_flags(), platform.machine().lower()
