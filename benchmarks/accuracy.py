@@ -2,9 +2,9 @@
 python -m benchmarks.accuracy --network resnet18_cifar [--epochs 1] [--seed 0] [--only einsmith|pytorch] [--folder DIR]
 
 The twin reads the settings that the run was saved with, checks every batch against the digests of those that the run
-has trained on, and the first loss against the run's. Each side is saved after every epoch and goes on from there. The
-last line is JSON with both results; the exit status is 1 where Einsmith's accuracy is more than 0.3 points below the
-twin's, or its perplexity more than a hundredth above.
+has trained on, and the first loss against the run's. Each side is saved after every epoch, the twin within it too, and
+goes on from there. The last line is JSON with both results; the exit status is 1 where Einsmith's accuracy is more than
+0.3 points below the twin's, or its perplexity more than a hundredth above.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ POINTS, RATIO = 0.3, 1.01
 FIRST_LOSS = 1e-4
 """Relative difference of the first losses, which are functions of the initial weights and the first batch alone."""
 EVERY = 50
-"""Batches between two lines of progress."""
+"""Batches between two lines of progress, and two saves of the twin."""
+UNBEGUN = {"batches": 0, "total": 0.0, "count": 0, "seconds": 0.0}
+"""What is known of an epoch of the twin's: its batches so far, their losses times samples, samples, and seconds."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.0),
@@ -173,17 +175,25 @@ def theirs(network: Network, folder: Path, run: Run, threads: int) -> list[dict[
     model.load_state_dict(state)
     optimizer = OPTIMIZERS[run.optimizer](model.parameters())
     history: list[dict[str, float]] = []
+    part = dict(UNBEGUN)
     save = folder / "twin.pt"
     if save.exists():
         found = torch.load(save, weights_only=True)
         model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
-        history = found["history"]
+        history, part = found["history"], found.get("part", part)
+
+    def keep() -> None:
+        packed = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history, "part": part}
+        torch.save(packed, folder / ".twin.pt")
+        os.replace(folder / ".twin.pt", save)
+
     length = len(data.train)
     for n in range(len(history), run.epochs):
-        start, total, count = time.perf_counter(), 0.0, 0
+        start, done = time.perf_counter() - part["seconds"], int(part["batches"])
+        total, count = part["total"], part["count"]
         model.train()
-        for k, batch in enumerate(data.train.epoch(n)):
+        for k, batch in enumerate(data.train.epoch(n, done), done):
             if digest(batch) != batches[n, k]:
                 raise SystemExit(f"batch {k} of epoch {n} is not the one that the run has trained on")
             *inputs, target = (torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
@@ -200,13 +210,14 @@ def theirs(network: Network, folder: Path, run: Run, threads: int) -> list[dict[
             optimizer.step()
             total, count = total + loss.item() * len(target), count + len(target)
             if not (k + 1) % EVERY:
+                part = {"batches": k + 1, "total": total, "count": count, "seconds": time.perf_counter() - start}
+                keep()
                 say(f"PyTorch: epoch {n + 1}, batch {k + 1} of {length}")
         row = {"epoch": n + 1, "loss": total / count, "seconds": time.perf_counter() - start}
         history.append(row | evaluated(model, loss_of, data.test))
+        part = dict(UNBEGUN)
+        keep()
         say(f"PyTorch: {history[-1]}")
-        packed = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history}
-        torch.save(packed, folder / ".twin.pt")
-        os.replace(folder / ".twin.pt", save)
     return history
 
 

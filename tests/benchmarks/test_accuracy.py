@@ -42,6 +42,29 @@ def test_both_sides_see_the_same(tiny, tmp_path, capsys):
     assert again in (0, 1) and json.loads(capsys.readouterr().out)["twin"] == found["twin"]
 
 
+def test_a_twin_goes_on_within_an_epoch(tiny, monkeypatch, capsys):
+    monkeypatch.setattr(accuracy, "EVERY", 1)
+    said = accuracy.say
+
+    def interrupted(line):
+        if line == "PyTorch: epoch 2, batch 1 of 2":
+            raise KeyboardInterrupt
+        said(line)
+
+    monkeypatch.setattr(accuracy, "say", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tiny("--epochs", "2")
+    capsys.readouterr()
+    lines = []
+    monkeypatch.setattr(accuracy, "say", lines.append)
+    assert tiny("--epochs", "2", "--only", "pytorch") in (0, 1)
+    assert [x for x in lines if "batch" in x] == ["PyTorch: epoch 2, batch 2 of 2"]
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for mine, peer in zip(found["history"], found["twin"], strict=True):
+        assert mine["loss"] == pytest.approx(peer["loss"], rel=1e-4)
+        assert mine["test_loss"] == pytest.approx(peer["test_loss"], rel=1e-4)
+
+
 @pytest.mark.parametrize("wrong", ["batch", "weights"])
 def test_a_twin_that_sees_something_else_is_refused(tiny, tmp_path, wrong):
     assert tiny("--only", "einsmith") == 0
