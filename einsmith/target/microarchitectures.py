@@ -1,10 +1,10 @@
 """What one core does in a clock cycle, by microarchitecture: one table, for machines that are not calibrated.
 
-Widths of ports are public: Agner Fog's microarchitecture manual (2024), uops.info, and the vendors' optimization guides
-(AMD 56305, 56665, 57647 and 58455; Intel 248966; Arm's of Neoverse N1, V1, N2 and V2). What levels of the memory give
-is less than their widths. It is rounded from published measurements of one core that reads and writes (Chips and
-Cheese; of Apple's, Dougall Johnson); for Zen 4 it is what the probes of `tune.calibrate` find on an EPYC, as its clock
-is.
+Widths of ports are public: Agner Fog's microarchitecture manual, uops.info, and the vendors' optimization guides (AMD
+56305, 56665, 57647 and 58455; Intel 248966; Arm's of Neoverse N1, V1, N2 and V2). What levels of the memory give is
+less than their widths: for Zen 4 it is what the probes of `tune.calibrate` find on an EPYC, as its clock is; for the
+others, where the project has measured nothing, it is a round guess from the widths and the clocks, which calibration
+replaces.
 """
 
 from __future__ import annotations
