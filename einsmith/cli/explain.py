@@ -273,7 +273,7 @@ def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str,
     kernels = list(apart(kernel))
     if len(kernels) < 2:
         return None
-    alone = sum(override.choice_of(k, run.target).cost.seconds for k in kernels)
+    alone = sum(autoconfig.choose(k, run.target).cost.seconds for k in kernels)
     return {"kernels": len(kernels), "apart": alone, "reward": alone - seconds}
 
 

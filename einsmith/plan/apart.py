@@ -26,15 +26,16 @@ def stages_apart(kernel: Kernel) -> list[Apart]:
     """
     asked = {(i, m) for stage in kernel.stages for kind, i, *rest in stage.args if kind == "stage" for m in rest}
     out = []
+
+    def result(i: int, member: int) -> Place:
+        stored = kernel.stages[i].outputs[member]
+        return (i, member) if stored is None else stored
+
     for number, stage in enumerate(kernel.stages):
         places: dict[Place, int] = {}
 
         def at(place: Place, places: dict[Place, int] = places) -> int:
             return places.setdefault(place, len(places))
-
-        def result(i: int, member: int) -> Place:
-            stored = kernel.stages[i].outputs[member]
-            return (i, member) if stored is None else stored
 
         args = tuple(("buffer", at(where[0] if kind == "buffer" else result(*where))) for kind, *where in stage.args)
         outputs = tuple(

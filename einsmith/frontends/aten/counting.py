@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from einsmith import dtypes as dt
@@ -122,10 +123,7 @@ def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: 
         last = own == e[n]
         inside = inside & (own >= e[0]) & (own <= e[n])
         place = place * n + fb.where(last, n - 1, at_)
-    total = 1
-    for n in sizes:
-        total *= n
-    counts = _counted(place, inside, None if weight is None else weight.reshape((-1,)), total, x.dtype)
+    counts = _counted(place, inside, None if weight is None else weight.reshape((-1,)), prod(sizes), x.dtype)
     counts = counts.reshape(tuple(sizes))
     if not density:
         return counts

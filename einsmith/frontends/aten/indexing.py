@@ -15,6 +15,7 @@ from einsmith.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import dimension
+from einsmith.functional.indexing import at
 from einsmith.lang import builder as fb
 from einsmith.lang import views
 from einsmith.lang.builder import Value
@@ -114,8 +115,8 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
         """`combine` of the values at the places of the index that lead here, others counting as `other`."""
 
         def body(*i: Any) -> Any:
-            at = (*i[:d], j, *i[d + 1 :])
-            found = fb.where(index[at] == i[d], value(at), other)
+            place = at(i, d, j)
+            found = fb.where(index[place] == i[d], value(place), other)
             for n in bounds:
                 found = fb.where(i[n] < index.shape[n], found, other)
             return combine(found, over=j)
@@ -156,9 +157,9 @@ def _shared(
 
     def attaining(what: Any) -> Value:
         def body(*i: Any) -> Any:
-            at = (*i[:d], j, *i[d + 1 :])
-            hit = (index[at] == i[d]) & (src[at] == value[i])
-            found = fb.where(hit, what(src[at]), 0.0)
+            place = at(i, d, j)
+            hit = (index[place] == i[d]) & (src[place] == value[i])
+            found = fb.where(hit, what(src[place]), 0.0)
             for n in bounds:
                 found = fb.where(i[n] < index.shape[n], found, 0.0)
             return fb.sum(found, over=j)
@@ -317,7 +318,7 @@ def index_reduce(
         whole = index_reduce(x.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce, include_self)
         return whole.reshape(())
     d = dimension(dim, x.ndim, "dim")
-    places = index.reshape(tuple(index.size if k == d else 1 for k in range(x.ndim)))
+    places = index.reshape(at((1,) * x.ndim, d, index.size))
     return scatter_reduce(x, d, F.broadcast_to(places, source.shape), source, reduce, include_self)
 
 
@@ -343,7 +344,7 @@ def as_strided_scatter(
     """contiguous x with src's elements at storage_offset + sum of stride*i"""
     places = np.full(tuple(size), storage_offset or 0, np.int64)
     for d, (n, step) in enumerate(zip(size, stride, strict=True)):
-        places += (np.arange(n) * step).reshape(tuple(n if k == d else 1 for k in range(len(size))))
+        places += (np.arange(n) * step).reshape(at((1,) * len(size), d, n))
     if not places.size:
         return x
     done = _put(x.reshape((-1,)), 0, fb.as_value(places.reshape(-1)), src.reshape((-1,)).astype(x.dtype))

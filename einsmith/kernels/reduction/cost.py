@@ -79,7 +79,7 @@ def _jumps(s: Schedule) -> float:
         stride, step = 4 * abs(f.coefficient(inner)), abs(f.coefficient(Axis(axis)))
         along = stride >= 64 if s.along_row else f.coefficient(Axis(axis)) == 1
         if along and stride >= 2 * visit:
-            lost = max(lost, 40 + 190 * (gcd(stride, 4096) / 4096) ** 0.5)
+            lost = max(lost, 40 + 190 * (gcd(stride, PAGE) / PAGE) ** 0.5)
         reach = step * visit
         if 1 <= step <= 4 and any(4 * abs(f.coefficient(Axis(a))) >= 2 * reach for a in unrolled):
             in_window = max(in_window, 100 / reach)

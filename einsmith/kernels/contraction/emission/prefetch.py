@@ -11,6 +11,7 @@ from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
+from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.address import Memory
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import ceil_div
@@ -53,6 +54,16 @@ def _gathers_rows(g: Geometry) -> bool:
     return s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
 
 
+def _places(s: OperandAccess, *parts: PartialAddress) -> list[tuple[Memory, Value]]:
+    """Each tensor that an operand is computed of, and where it is read at these parts of the address."""
+    return [(s.memories[read.slot], s.place(form, *parts)) for read, form in s.widest]
+
+
+def _step(s: OperandAccess, axis: int) -> int:
+    """Elements from a point of an axis to the next, in all of these tensors."""
+    return s.forms[s.widest[0][1]].coef.get(axis, 0)
+
+
 def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
     """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
     every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
@@ -71,13 +82,12 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
     first = b.mul(turn, lines * points)
     (k,) = s.groups(g.p.k)
     needed = b.op("lt", turn, -(-(in_a_row * c.nv + 1) // lines))
-    apart = b.select(needed, s.forms[s.widest[0][1]].coef.get(k.inner, 0), 0)  # of lines along K
+    apart = b.select(needed, _step(s, k.inner), 0)  # of lines along K
     n0 = b.mul(b.add(x.panel.number, 1), g.nr)
     places = []
     for i in range(lines):
         at = b.op("min", b.add(first, i * points), g.nr - 1)
-        part = s.part_of(g.n_side.axes, b.add(n0, at))
-        places += [(s.memories[read.slot], s.place(form, t.b, part)) for read, form in s.widest]
+        places += _places(s, t.b, s.part_of(g.n_side.axes, b.add(n0, at)))
 
     def ask(_: Value, __: Value, point: Value, ___: Value) -> None:
         row = b.mul(point, apart)
@@ -103,9 +113,8 @@ def _next_source(f: Frame, t: Task, x: Tile) -> list[Ask]:
     n0 = b.add(n0, b.mul(b.sub(x.rows.number, t.m_range[0]), count))
     n0 = b.op("min", n0, g.N - count)
     start = b.select(last, t.k_lo, x.hi)
-    parts = t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start)
-    places = [(s.memories[read.slot], s.place(form, *parts)) for read, form in s.widest]
-    apart = s.forms[s.widest[0][1]].coef.get(rows.inner, 0)
+    places = _places(s, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
+    apart = _step(s, rows.inner)
 
     def ask(_: Value, __: Value, ___: Value, k: Value) -> None:
         for source, at in places:
