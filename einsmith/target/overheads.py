@@ -28,6 +28,11 @@ class Overheads:
     """A vector that is read under a mask, for each mask, from arithmetic."""
     packed_mask: float = 0.25
     """The same where it is packed, where nothing waits for it."""
+    in_registers: float = 12.0
+    """Of reading a step's vectors from parts of several rows each: so many of them that places and masks stay in
+    registers; eight parts."""
+    reloaded: float = 1.4
+    """How much longer, as a part, those beyond take."""
     line: float = 2.4
     """A line that comes from the second level."""
     walked: float = 1.0
@@ -87,11 +92,15 @@ class Overheads:
     """Of narrow strips of N from beyond the caches, where pages are at hand for packing, or strips are asked for."""
     walks: float = 2.0
     """The same where every row of a strip that is packed has to find its page."""
+    abreast: float = 0.6
+    """Of rows of N from beyond the caches that tiles ask for, where they take more than a line of each: all of a row's
+    lines are missed at once, where hardware brings the neighbour of one. Products of 6 to 32 rows, 96 to 469 points of
+    K, on a Zen 4: tiles of one vector took 0.5 to 0.9 of the time of those of two to four."""
     streamed: float = 0.1
     """Of packed tiles from beyond the second level, although they are asked for."""
     parted: float = 0.5
     """Of lines beyond the caches which two pieces store their parts of, each by itself."""
-    strips: float = 0.8
+    strips: float = 1.4
     """Of results, and what is read with them, that are walked in strips."""
     strip: float = 450.0
     """Bytes: a strip of so many, read row by row across pages, takes twice the time of as many in one stretch."""

@@ -152,16 +152,34 @@ def test_steps_and_choices_are_the_same_each_time():
 
 
 def test_large_results_of_many_rows_are_finished_row_by_row():
-    """The weight gradient of a wide layer: strips of its result would touch a page a row."""
-    kernel = product(4096, 2048, 16, "TN")
+    """The weight gradient of a wide layer, whose strips share lines: rows begin within them."""
+    c = Tiled(False, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
+
+    def dearer(kernel) -> float:
+        strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+        return strips.seconds / rows.seconds
+
+    kernel = product(4096, 2050, 16, "TN")
     best = PATTERN.best(kernel, SERVER)
     assert best is not None and best.pieces[0].order == "m"
-    c = Tiled(False, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
-    strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
-    assert strips.seconds > 1.1 * rows.seconds
-    kernel = product(256, 32768, 16, "TN")  # few rows
-    strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
-    assert strips.seconds < rows.seconds
+    assert dearer(kernel) > 1.1 and dearer(kernel) > 1.2 * dearer(product(4096, 2048, 16, "TN"))
+    assert dearer(product(256, 32770, 16, "TN")) < 1  # few rows
+
+
+def test_far_rows_that_are_asked_for_come_a_line_at_a_time():
+    """Few rows of M, whose tiles are as soon done with a line as it comes; what is near comes at once."""
+    narrow = Tiled(mr=8, nv=1, a="inline", b="inline", tn=8)
+    for kernel, dear in ((product(8, 24000, 400, "NN"), True), (product(8, 240, 400, "NN"), False)):
+        one, three = (PATTERN.cost(kernel, Configs((replace(narrow, nv=n),)), SERVER).seconds for n in (1, 3))
+        assert (three > one) is dear
+
+
+def test_many_masks_do_not_stay_in_registers():
+    """Vectors of N that lie over the ends of four rows each: wide tiles load their masks and places again."""
+    kernel = conv(11, 220, 10, 10, 4, 5, 5, 0)
+    two, six = (arithmetic(kernel, Tiled(mr=4, nv=n, a="inline", b="inline", swap=True)) for n in (2, 6))
+    assert six > 1.2 * two
+    assert chosen(kernel).nv <= 3
 
 
 def test_rows_of_results_that_leave_the_second_level():

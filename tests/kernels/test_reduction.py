@@ -14,7 +14,7 @@ from einsmith.loops.nest import show
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
-from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, read, sub
+from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, product, read, sub
 
 PATTERN = Reduction()
 SIZES = [1, 3, 4, 15, 16, 17, 37, 71]
@@ -387,3 +387,13 @@ def test_no_more_vectors_at_once_than_there_are():
     configs = PATTERN.configs(kernel, Target(vector_bytes=64, cores=1))
     found = {(c.mode, c.unroll) for c in configs if c.lanes == 16}
     assert found == {("row", 1), ("row", 2), ("column", 1)}
+
+
+def test_strips_of_results_that_share_lines():
+    """Rows of a register tile change within its vectors: columns of results are written one after the other."""
+
+    def seconds(n: int, rows: int) -> float:
+        config = ReductionConfig("column", 16, 4, 1, 1, rows)
+        return PATTERN.cost(product(8192, n, 17), config, replace(WIDE, l2=1 << 20)).seconds
+
+    assert seconds(4098, 4) / seconds(4098, 1) > 1.2 * seconds(4096, 4) / seconds(4096, 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import leaves, of_integers
+from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.analysis.widths import widened
 from einsmith.expr.nodes import (
     Apply,
@@ -67,6 +68,19 @@ def simplify(
     """
     facts = Facts.of(extents, guards)
     return _Run(rules).simplify(e, facts) if facts.feasible else e
+
+
+def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> Piece:
+    """The part of a piece from the point `first` on, of so many points along each axis."""
+    if extents == piece.extents:
+        return piece
+    offset = tuple(o + s * n for o, s, n in zip(piece.offset, piece.step, first, strict=True))
+    cuts = enumerate(zip(first, extents, piece.extents, strict=True))
+    at = {d: Linear(f, {Axis(d): 1} if n > 1 else {}).expr() for d, (f, n, whole) in cuts if n < whole}
+    domain = (*extents, *piece.domain[len(extents) :])
+    bodies = tuple(simplify(substitute(x, at), domain) for x in piece.bodies)
+    body = Reduce(piece.body.combiner, piece.body.extents, bodies) if isinstance(piece.body, Reduce) else bodies[0]
+    return Piece(offset, piece.step, extents, body)
 
 
 def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from einsmith.expr.nodes import Reduce, Template
+from einsmith.expr.nodes import Piece, Reduce, Scatter, Template
+from einsmith.expr.rewrite.simplify import restricted
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.plan.footprint import touched
@@ -15,8 +16,9 @@ from einsmith.target.facts import Target
 
 class ByKind(Composite):
     """A root some of whose pieces have a reduction and some not (the border of a strided backward pass, where nothing
-    arrives): each kind is a kernel of its own, with its own pattern, into the same output. Not where a contraction
-    stores the others along with its sums, which goes through the output once."""
+    arrives): each kind is a kernel of its own, with its own pattern, into the same output. Or what all pieces have,
+    where a contraction stores the others along with its sums, which goes through the output once, and after it each
+    kind of what some of them have more of, along the edges. Not where it does so with all of them."""
 
     name = "by kind"
 
@@ -25,11 +27,11 @@ class ByKind(Composite):
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """What no configurations' rank is below: every kind goes through its buffers."""
-        sizes = [sum(touched(k)) for k in _kinds(kernel)]
-        return sum(target.seconds_for_bytes(n, n, target.cores) for n in sizes)
+        (kernels,) = self.ways(kernel, target)
+        return sum(target.seconds_for_bytes(n, n, target.cores) for n in (sum(touched(k)) for k in kernels))
 
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
-        return [_kinds(kernel)]
+        return [_inner(kernel) or _kinds(kernel)]
 
 
 @lru_cache(maxsize=1024)
@@ -39,8 +41,33 @@ def _kinds(kernel: Kernel) -> list[Kernel]:
     if root.is_scatter:
         return [kernel]
     parts = [[p for p in root.parts if isinstance(p.body, Reduce) is kind] for kind in (True, False)]
-    if not all(parts):
-        return [kernel]
+    return [_of_pieces(kernel, p) for p in parts] if all(parts) else [kernel]
+
+
+@lru_cache(maxsize=1024)
+def _inner(kernel: Kernel) -> list[Kernel] | None:
+    """The points that all pieces have, as one kernel which a contraction takes; then the others, by kind. None where
+    pieces have no such points, or no contraction takes them."""
+    pieces = [p for p in kernel.root.parts if isinstance(p, Piece)]
+    least = tuple(map(min, zip(*(p.extents for p in pieces), strict=True)))
+    if not all(least) or len({p.step for p in pieces}) > 1 or all(p.extents == least for p in pieces):
+        return None
+    inner = _of_pieces(kernel, [restricted(p, (0,) * len(least), least) for p in pieces])
+    edges = [edge for p in pieces for edge in _edges(p, least)]
+    return [inner, *_kinds(_of_pieces(kernel, edges))] if CONTRACTION.match(inner) else None
+
+
+def _edges(piece: Piece, inner: Sequence[int]) -> Iterator[Piece]:
+    """The points of a piece beside its first `inner` ones along every axis."""
+    extents = piece.extents
+    for d, (least, n) in enumerate(zip(inner, extents, strict=True)):
+        if n > least:
+            first = (*(0 for _ in inner[:d]), least, *(0 for _ in inner[d + 1 :]))
+            yield restricted(piece, first, (*inner[:d], n - least, *extents[d + 1 :]))
+
+
+def _of_pieces(kernel: Kernel, parts: Sequence[Piece | Scatter]) -> Kernel:
+    """The kernel with these pieces of its root."""
     first = kernel.stages[0]
-    stages = [Stage(Template(root.shape, root.params, tuple(p)), first.args, first.outputs) for p in parts]
-    return [Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed) for stage in stages]
+    stage = Stage(Template(kernel.root.shape, kernel.root.params, tuple(parts)), first.args, first.outputs)
+    return Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed)

@@ -176,6 +176,8 @@ def _steps(s: _Shared) -> Array:
         most = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.ahead / 2)
         most = np.maximum(most, nv * again)
         most = most + nv * beside + mr * beside_rows + each
+        if x.has["b_pieces"]:
+            most = most + w.reloaded * np.maximum(0.0, s.b_inline * nv * x.b_pieces - w.in_registers)
         return np.maximum(most, w.latency * (product >= 1))
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
@@ -297,6 +299,8 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         yield s.b_bytes * strips * (slow & ~lost), s.held, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
+        asked = (x.b_strips > 0) & (s.ahead > 0) & ~s.b_buffer & ~lost
+        yield s.b_bytes * w.abreast * ((t.nv > 1) & asked), s.held, True
     if x.has["b_far"]:  # nothing asks for what every tile of M goes through in place
         alone = (x.b_far > 0) & s.b_inline & t.major & ~lost
         yield s.b_bytes * (1 + strips) * alone, s.held, True

@@ -9,7 +9,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Apply, Axis, below
-from einsmith.kernels.contraction.traffic import PAGE
+from einsmith.kernels.contraction.traffic import PAGE, apart_lines
 from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
@@ -249,7 +249,7 @@ def _again(s: Schedule, target: Target) -> float:
     box, item = s.box, 4
     if item * box.points * box.reduced <= target.l2:
         return 0.0
-    inner = [a for a in (s.axis, s.tile) if a is not None and a < box.rank]
+    inner = [a for a in (s.tile, s.axis) if a is not None and a < box.rank]
     at_once = {s.tile: s.config.rows, s.axis: s.config.lanes * s.config.unroll}
     out = 0.0
     for inside in mentioned(box):
@@ -263,6 +263,14 @@ def _again(s: Schedule, target: Target) -> float:
                 moved *= -(-n // at_once.get(a, 1))
         out += moved - whole
     return out
+
+
+def _in_strips(s: Schedule, target: Target) -> int:
+    """Bytes of results whose lines come and go twice: rows of a tile change within its vectors."""
+    box = s.box
+    if s.tile is None or s.axis is None or s.along_row or s.axis != box.rank - 1:
+        return 0
+    return 4 * box.points * apart_lines(box.extents[s.tile], 4 * box.extents[s.axis], target.l2)
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
@@ -282,6 +290,9 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
     if footprint > target.l1 and found:
         far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
+    strips = sum([_in_strips(s, target) for s in schedules])
+    if strips:
+        beside += target.seconds_for_bytes(target.overheads.strips * strips, footprint, tasks)
     again = sum([w.again for w in work])
     if again:
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)

@@ -19,7 +19,7 @@ from math import prod
 
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -36,7 +36,7 @@ from einsmith.expr.nodes import (
     reads,
 )
 from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, replace, substitute
-from einsmith.expr.rewrite.simplify import simplify, simplify_template
+from einsmith.expr.rewrite.simplify import restricted, simplify_template
 from einsmith.passes.analysis.predicates import cuts_of
 
 _PIECES = 16
@@ -149,9 +149,7 @@ def _candidates(piece: Piece, body: Expr) -> Iterator[list[Piece]]:
         found: list[Piece] = []
         for first, stop in pairwise([0, *cuts, n]):
             extents = (*piece.extents[:d], stop - first, *piece.extents[d + 1 :])
-            offset = (*piece.offset[:d], piece.offset[d] + piece.step[d] * first, *piece.offset[d + 1 :])
-            at = Linear(first, {Axis(d): 1} if stop - first > 1 else {}).expr()
-            found.append(Piece(offset, piece.step, extents, simplify(substitute(body, {d: at}), extents)))
+            found.append(restricted(piece, [first if a == d else 0 for a in range(len(extents))], extents))
         yield found
 
 
