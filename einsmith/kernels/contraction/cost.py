@@ -114,7 +114,7 @@ def predict(t: Table, target: Any) -> Predicted:
     arithmetic = (_steps(s) + _tiles(s) + packed + _halos(s)) * each * uneven(t, s.x, s.mt, s.nt, s.tasks)
     arithmetic += reread(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
     memory = np.zeros_like(arithmetic)
-    moves = [(s.held + s.packed, s.held, False), *_walked_again(s), *_repeated(s), *_results(s), *_strips(s)]
+    moves = [(s.held + s.packed, s.held, False), *_walked_again(s), *_repeated(s), *_strips(s)]
     near, *rates = s.rate(np.array([np.minimum(s.held, target.l3), *(footprint for _, footprint, _ in moves)]))
     # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
     # slowly where they come from memory.
@@ -206,6 +206,8 @@ def _tiles(s: _Shared) -> Array:
         each = each + w.far_sum * t.mr * t.nv * (s.by_k & (waiting > s.target.l1))
     out = np.ceil(s.part / s.kc) * s.mt * s.nt * x.batch * t.split * each
     out += w.partial_sum * t.split * x.m * s.rows * x.batch * (t.split > 1)
+    if x.has["results"]:
+        out += w.strips * x.results / facts.LINE * (s.minor & (s.nt > 1) & (x.results > s.level))
     return out + x.batch * x.m * s.rows * t.finish
 
 
@@ -271,14 +273,6 @@ def _repeated(s: _Shared) -> Iterator[_Bytes]:
     for own, every in ((s.a_own, s.a_bytes), (s.b_own, s.b_bytes)):
         if (own < every).any():
             yield (every - own) * (own > s.target.l2 * s.w.held), np.maximum(own, 2 * s.level), False
-
-
-def _results(s: _Shared) -> Iterator[_Bytes]:
-    """The same of results in strips."""
-    x = s.x
-    if x.has["results"]:
-        by_strips = s.minor & (s.nt > 1) & (x.results > s.level)
-        yield s.w.strips * x.results * by_strips, s.held, True
 
 
 def _strips(s: _Shared) -> Iterator[_Bytes]:

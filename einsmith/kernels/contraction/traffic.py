@@ -13,7 +13,7 @@ import numpy as np
 
 from einsmith.kernels.contraction.config import Setting, Side
 from einsmith.plan.kernel import Buffer
-from einsmith.target.facts import LINE
+from einsmith.target.facts import LINE, Target
 
 PAGE = 4096
 """Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
@@ -115,18 +115,17 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
-def apart_lines(rows: int, row: int, l2: int) -> bool:
-    """Whether results in strips across so many rows of `row` bytes come and go twice: they are more than the second
-    level holds, very many, and rows begin within lines, so that two strips have parts of one and none is written past
-    the caches. On a Zen 4, 10 x 1,435 rows, 17 points of K: rows of 2,535 elements took 24 to 28 ms in strips, 16 to 17
-    along rows; of 2,560, 12 either way."""
-    return row >= PAGE and row % LINE != 0 and rows * row > l2 and rows > NEAR_PAGES
+def in_turn(rows: int, row: int, target: Target) -> float:
+    """The part of results in strips that is waited for (`Overheads.strips`): of so many rows of `row` bytes, which
+    begin within lines, so that none is written past the caches, and are more than a core writes at once."""
+    streams = target.overheads.streams
+    return min(1.0, max(0.0, (rows - streams) / (1.5 * streams))) * (row >= PAGE and row % LINE != 0)
 
 
-def far_results(g: Setting) -> int:
+def far_results(g: Setting) -> float:
     """Bytes that a strip of rows of results waits for: of what is read with the results, where its pages are more than
-    addresses are kept for; and of the results themselves (`apart_lines`); 0 elsewhere."""
-    kernel, target, n_axes, rows = g.kernel, g.target, g.n_side.axes, g.M
+    addresses are kept for; and of the results themselves (`in_turn`); 0 elsewhere."""
+    kernel, n_axes, rows = g.kernel, g.n_side.axes, g.M
     shape = kernel.root.shape
     if not n_axes or n_axes[-1] != len(shape) - 1:
         return 0
@@ -134,17 +133,15 @@ def far_results(g: Setting) -> int:
     operands = {ref[1] for ref in kernel.stages[0].args}
     stored = {n for stage in kernel.stages for n in stage.outputs}
 
-    def waits(n: int, x: Buffer) -> bool:
+    def waits(n: int, x: Buffer) -> float:
         run = 1  # elements of a strip that follow each other
         for d in along:
             run *= shape[d] if x.strides[d] == run else 1
         row = run * g.item
-        if n not in stored:
-            return rows * min(row, PAGE) > NEAR_PAGES * PAGE
-        return apart_lines(rows, row, target.l2)
+        return in_turn(rows, row, g.target) if n in stored else rows * min(row, PAGE) > NEAR_PAGES * PAGE
 
     found = [(n, x) for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
-    return sum(x.nbytes for n, x in found if waits(n, x))
+    return g.B * g.M * g.N * g.item * sum(waits(n, x) for n, x in found)
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

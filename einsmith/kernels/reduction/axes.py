@@ -261,7 +261,7 @@ class Schedule:
         if self.pairs is not None:
             return bx.access_cost(self.pairs.flats, self.last, c.lanes, self.pairs.guarded)
         reads = [linear(r.index[0]) for r in self.turned]
-        tiles = float(len(reads)) * (1 + 2 * (c.lanes.bit_length() - 1))
+        tiles = float(len(reads)) * c.lanes.bit_length()  # a load, and a shuffle for each halving
         tiles /= bx.filled(box.reduce[-1], c.lanes) if reads else 1.0
         rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
         return self._loads(self.axis, self.tile, reads) + tiles / rows

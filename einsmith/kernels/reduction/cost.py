@@ -9,7 +9,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Apply, Axis, below
-from einsmith.kernels.contraction.traffic import PAGE, apart_lines
+from einsmith.kernels.contraction.traffic import PAGE, in_turn
 from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
@@ -265,12 +265,12 @@ def _again(s: Schedule, target: Target) -> float:
     return out
 
 
-def _in_strips(s: Schedule, target: Target) -> int:
-    """Bytes of results whose lines come and go twice: rows of a tile change within its vectors."""
+def _in_strips(s: Schedule, target: Target) -> float:
+    """Bytes of results that are written in strips (`in_turn`): rows of a tile change within its vectors."""
     box = s.box
     if s.tile is None or s.axis is None or s.along_row or s.axis != box.rank - 1:
         return 0
-    return 4 * box.points * apart_lines(box.extents[s.tile], 4 * box.extents[s.axis], target.l2)
+    return 4 * box.points * in_turn(box.extents[s.tile], 4 * box.extents[s.axis], target)
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
@@ -291,8 +291,8 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
     strips = sum([_in_strips(s, target) for s in schedules])
-    if strips:
-        beside += target.seconds_for_bytes(target.overheads.strips * strips, footprint, tasks)
+    if strips > target.l2 * tasks:
+        beside += target.overheads.strips * strips / LINE * target.cycle_seconds / tasks
     again = sum([w.again for w in work])
     if again:
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)
