@@ -135,7 +135,7 @@ class OperandPlan(Setting):
     def numbers(self) -> Features:
         return self.features(traffic.far_results(self))
 
-    def features(self, results: int) -> Features:
+    def features(self, results: float) -> Features:
         """The numbers, of which this one is known."""
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
