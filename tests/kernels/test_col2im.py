@@ -11,6 +11,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Reduce
+from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.composite.parts import Staged
 from einsmith.kernels.contraction.problem import problems
@@ -27,6 +28,7 @@ from tests.kernels.samples import (
     conv_dx,
     depthwise,
     inside,
+    kernel_of,
     le,
     lin,
     load,
@@ -92,6 +94,7 @@ def slanted_by_another(n: int, o: int) -> Kernel:
 KERNELS = {
     "an axis in two indices": slanted_by_another(19, 7),
     "stride": strided_conv_dx(2, 3, 6, 10, 17),
+    "stride, phases of one tap": kernel_of(simplify_template(strided_conv_dx(2, 3, 6, 10, 17).root)),
     "dilation": dilated_dx(2, 5, 13, 7, 3, 3),
     "dilation, one image, a row": dilated_dx(1, 1, 17, 16, 4, 4),
     "groups": several_images(3, 5, 19, 7),
@@ -124,13 +127,14 @@ def test_products_that_no_result_has_do_not_show(rng):
 
 
 def test_pieces_share_their_products():
-    """The phases of a strided backward pass are one product, of as many rows as the filter has taps."""
-    kernel = strided_conv_dx(2, 3, 6, 10, 17)
-    assert len(kernel.root.parts) == 4
-    ((products, sums),) = COL2IM.ways(kernel, host())
-    (piece,) = products.root.parts
-    assert isinstance(piece.body, Reduce) and piece.body.extents == (17,)
-    assert products.shape == (3, 3, 3, 2, 3, 5) and len(sums.root.parts) == 4
+    """The phases of a strided backward pass are one product, of as many rows as the filter has taps; also where one of
+    them has a single tap, and no axis of it."""
+    for name in ("stride", "stride, phases of one tap"):
+        assert len(KERNELS[name].root.parts) == 4
+        ((products, sums),) = COL2IM.ways(KERNELS[name], host())
+        (piece,) = products.root.parts
+        assert isinstance(piece.body, Reduce) and piece.body.extents == (17,)
+        assert products.shape == (3, 3, 3, 2, 3, 5) and len(sums.root.parts) == 4
 
 
 def test_what_is_not_taken_apart():

@@ -11,7 +11,7 @@ from einsmith import dtypes as dt
 from einsmith.compile import predicted
 from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
-from einsmith.kernels.contraction.config import Setting, Tiled, sides
+from einsmith.kernels.contraction.config import Direct, Setting, Tiled, sides
 from einsmith.kernels.contraction.features import Features, together
 from einsmith.kernels.contraction.pattern import PATTERN, Configs
 from einsmith.kernels.contraction.problem import problems
@@ -172,6 +172,15 @@ def test_far_rows_that_are_asked_for_come_a_line_at_a_time():
     for kernel, dear in ((product(8, 24000, 400, "NN"), True), (product(8, 240, 400, "NN"), False)):
         one, three = (PATTERN.cost(kernel, Configs((replace(narrow, nv=n),)), SERVER).seconds for n in (1, 3))
         assert (three > one) is dear
+
+
+def test_boxes_wait_for_strips_of_far_rows():
+    """A box of the direct form that reads a vector of every row of N, and one that reads a row at a time."""
+    far, near = product(3, 40000, 400, "NN"), product(3, 400, 400, "NN")
+    strip, row = Direct(1, 4, ((0, 3),), (), ()), Direct(1, 4, ((0, 3),), (), (), (2,))
+    for kernel, waits in ((far, True), (near, False)):
+        one, other = (PATTERN.cost(kernel, Configs((c,)), SERVER).special for c in (strip, row))
+        assert (one > other) is waits
 
 
 def test_many_masks_do_not_stay_in_registers():

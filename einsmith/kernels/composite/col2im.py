@@ -106,7 +106,7 @@ def _axes(pieces: Sequence[_Factored], ranks: Sequence[int]) -> _Axes | None:
         return None
     inside = [{p.together[d] in p.problem.k for p in pieces} for d in same]
     summed, batch = ([d for d, x in zip(same, inside, strict=True) if x == {is_k}] for is_k in (True, False))
-    if not summed or any({p.together[d] for d in summed} == set(p.problem.k) for p in pieces):
+    if not summed or all({p.together[d] for d in summed} == set(p.problem.k) for p in pieces):
         return None
     # The factor that changes with the last axis of the results has the last dimensions of the products.
     first = pieces[0]
@@ -157,5 +157,5 @@ def _summed(p: Problem, products: Expr, gone: set[int]) -> Piece:
     rank = len(p.piece.extents)
     body = finished(p.finish, guarded(p.exact, products))
     body = substitute(body, {a: Axis(rank + n) for n, a in enumerate(left)})
-    reduced = Reduce("sum", tuple(p.extents[a] for a in left), (body,))
+    reduced = Reduce("sum", tuple(p.extents[a] for a in left) or (1,), (body,))
     return Piece(p.piece.offset, p.piece.step, p.piece.extents, reduced)

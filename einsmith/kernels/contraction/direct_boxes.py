@@ -13,6 +13,7 @@ from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
+from einsmith.kernels.contraction.traffic import PAGE
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.boxes import outer_reads
 from einsmith.loops.address import Memory, fused
@@ -298,6 +299,24 @@ def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
         _Loads(s, d.vector, LINE).count([(a, n) for a, n in box if any(abs(c.get(a, 0)) >= near for c in forms)])
         for s, forms in zip(scalar, apart, strict=True)
     )
+
+
+def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
+    """Bytes that operands beyond the second level are waited for, of which a box with lanes along results reads a few
+    vectors at every point of K, a page apart or more (`Overheads.strip`)."""
+    shape, scalar = _shaped_accesses(kernel, original, d)
+    p, box = shape.problem, dict([*d.tile, *d.unroll])
+    item, copied = p.dtype.itemsize, dict(shape.windows)
+    walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
+    out = 0.0
+    for which, s in enumerate(scalar):
+        for read, form in s.reads.items():
+            steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
+            apart, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
+            if d.vector in steps and which not in copied and apart >= PAGE and size > target.l2:
+                near = prod(n for a, n in box.items() if steps.get(a, PAGE) < PAGE)
+                out += size * target.overheads.strip / (min(near * target.vector_bytes * d.vectors, apart))
+    return out * (d.vector < len(p.piece.extents))
 
 
 @lru_cache(maxsize=4096)
