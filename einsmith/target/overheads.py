@@ -68,10 +68,10 @@ class Overheads:
     """A vector of waiting sums that comes from the second level and goes there."""
     lane_sum: float = 4.0
     """The lanes of a vector to be added."""
-    strips: float = 15.0
-    """A line of results, and what is read with them, where they leave the second level in strips. On a Zen 4, 18 to
-    1,435 rows of 2,535 to 32,770 elements, 8 and 17 points of K: tiles of M innermost took 1.4 to 2.2 times as long as
-    outermost, 10 to 27 cycles a line, on one core and two; rows that are whole lines as long."""
+    strips: float = 8.0
+    """A line of results that leave the second level, where many rows are written a stretch at a time. On a Zen 4, 18
+    to 1,435 rows of 2,535 to 32,770 elements, 8 to 32 points of K: tiles of M innermost took 1.2 to 2.2 times as long
+    as outermost, 5 to 27 cycles a line, on one core and two; rows that are whole lines as long."""
     partial_sum: float = 2.0
     """A vector of a part of K, to be added to the others."""
 
@@ -100,6 +100,8 @@ class Overheads:
     """Of rows of N from beyond the caches that tiles ask for, where they take more than a line of each: all of a row's
     lines are missed at once, where hardware brings the neighbour of one. Products of 6 to 32 rows, 96 to 469 points of
     K, on a Zen 4: tiles of one vector took 0.5 to 0.9 of the time of those of two to four."""
+    shared_rows: float = 16.0
+    """Rows of M whose multiply-adds begin to hide that, from half as many more on; all of it from a half more still."""
     streamed: float = 0.1
     """Of packed tiles from beyond the second level, although they are asked for."""
     parted: float = 0.5

@@ -207,7 +207,10 @@ def _tiles(s: _Shared) -> Array:
     out = np.ceil(s.part / s.kc) * s.mt * s.nt * x.batch * t.split * each
     out += w.partial_sum * t.split * x.m * s.rows * x.batch * (t.split > 1)
     if x.has["results"]:
-        out += w.strips * x.results / facts.LINE * (s.minor & (s.nt > 1) & (x.results > s.level))
+        of_n = np.where(s.minor & (s.nt > 1), x.m, t.mr)
+        rows = np.where(x.results > 0, of_n, np.where(t.major & (s.mt > 1), x.n, s.nr))
+        lines = np.abs(x.results) / facts.LINE * (np.abs(x.results) > s.level)
+        out += w.strips * lines * traffic.in_turn(rows, w.streams)
     return out + x.batch * x.m * s.rows * t.finish
 
 
@@ -294,7 +297,8 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
         asked = (x.b_strips > 0) & (s.ahead > 0) & ~s.b_buffer & ~lost
-        yield s.b_bytes * w.abreast * ((t.nv > 1) & asked), s.held, True
+        hidden = np.clip(x.m / w.shared_rows - 1.5, 0.0, 1.0)
+        yield s.b_bytes * w.abreast * (1 - hidden) * ((t.nv > 1) & asked), s.held, True
     if x.has["b_far"]:  # nothing asks for what every tile of M goes through in place
         alone = (x.b_far > 0) & s.b_inline & t.major & ~lost
         yield s.b_bytes * (1 + strips) * alone, s.held, True

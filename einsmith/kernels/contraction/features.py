@@ -39,8 +39,8 @@ class Features(SimpleNamespace):
     for many runs; copied: whether it is read from a window; window: bytes of one that no block of K changes; batch:
     points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no matter; share:
     points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; streams: tensors that
-    rows of N are read from; even: both sides are plain reads at one stride along K. results: bytes of results, and of
-    what is read with them, that strips wait for (traffic.far_results); elements: of all windows; copies: cycles that
+    rows of N are read from; even: both sides are plain reads at one stride along K. results: bytes of results that
+    strips wait for (`traffic.far_results`); elements: of all windows; copies: cycles that
     computing them takes; heads: blocks that windows cut K into, 0 for none.
     """
 
@@ -135,7 +135,7 @@ class OperandPlan(Setting):
     def numbers(self) -> Features:
         return self.features(traffic.far_results(self))
 
-    def features(self, results: float) -> Features:
+    def features(self, results: int) -> Features:
         """The numbers, of which this one is known."""
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)

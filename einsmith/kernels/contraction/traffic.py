@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.kernels.contraction.config import Setting, Side
 from einsmith.plan.kernel import Buffer
-from einsmith.target.facts import LINE, Target
+from einsmith.target.facts import LINE
 
 PAGE = 4096
 """Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
 BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
-NEAR_PAGES = 256
-"""Pages of a strip of results from which on it is waited for."""
 FAR_ROWS = 1024
 """Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
 APART = 512
@@ -115,33 +113,36 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
-def in_turn(rows: int, row: int, target: Target) -> float:
-    """The part of results in strips that is waited for (`Overheads.strips`): of so many rows of `row` bytes, which
-    begin within lines, so that none is written past the caches, and are more than a core writes at once."""
-    streams = target.overheads.streams
-    return min(1.0, max(0.0, (rows - streams) / (1.5 * streams))) * (row >= PAGE and row % LINE != 0)
+def in_turn(rows: Array | float, streams: int) -> Any:
+    """The part of the lines of so many rows of results, of which a stretch is written at a time, that are waited for
+    (`Overheads.strips`): a core writes a few as fast as one."""
+    return np.clip((rows - streams) / (1.5 * streams), 0.0, 1.0)
 
 
-def far_results(g: Setting) -> float:
-    """Bytes that a strip of rows of results waits for: of what is read with the results, where its pages are more than
-    addresses are kept for; and of the results themselves (`in_turn`); 0 elsewhere."""
-    kernel, n_axes, rows = g.kernel, g.n_side.axes, g.M
-    shape = kernel.root.shape
-    if not n_axes or n_axes[-1] != len(shape) - 1:
+def fetched(row: int) -> bool:
+    """Whether rows of so many bytes are fetched to be written, stretch by stretch of a page or more: they begin within
+    lines, so that none is written past the caches."""
+    return row >= PAGE and row % LINE != 0
+
+
+def far_results(g: Setting) -> int:
+    """Bytes of results that are `fetched`; below 0 where it is M whose axes lie along their rows, not N."""
+    kernel, shape = g.kernel, g.kernel.root.shape
+    side = next((x for x in (g.n_side, g.m_side) if x.axes and x.axes[-1] == len(shape) - 1), None)
+    if side is None:
         return 0
-    along = list(takewhile(lambda d: d in n_axes, reversed(range(len(shape)))))
-    operands = {ref[1] for ref in kernel.stages[0].args}
-    stored = {n for stage in kernel.stages for n in stage.outputs}
+    along = list(takewhile(lambda d: d in side.axes, reversed(range(len(shape)))))
 
-    def waits(n: int, x: Buffer) -> float:
-        run = 1  # elements of a strip that follow each other
+    def run(x: Buffer) -> int:
+        """Elements of a row that follow each other."""
+        out = 1
         for d in along:
-            run *= shape[d] if x.strides[d] == run else 1
-        row = run * g.item
-        return in_turn(rows, row, g.target) if n in stored else rows * min(row, PAGE) > NEAR_PAGES * PAGE
+            out *= shape[d] if x.strides[d] == out else 1
+        return out
 
-    found = [(n, x) for n, x in enumerate(kernel.buffers) if x.shape == shape and n not in operands]
-    return g.B * g.M * g.N * g.item * sum(waits(n, x) for n, x in found)
+    stored = [kernel.buffers[n] for n in sorted({n for stage in kernel.stages for n in stage.outputs if n is not None})]
+    found = sum(fetched(run(x) * g.item) for x in stored if x.shape == shape)
+    return g.B * g.M * g.N * g.item * found * (1 if side is g.n_side else -1)
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

@@ -9,7 +9,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Apply, Axis, below
-from einsmith.kernels.contraction.traffic import PAGE, in_turn
+from einsmith.kernels.contraction.traffic import PAGE, fetched, in_turn
 from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
@@ -266,11 +266,11 @@ def _again(s: Schedule, target: Target) -> float:
 
 
 def _in_strips(s: Schedule, target: Target) -> float:
-    """Bytes of results that are written in strips (`in_turn`): rows of a tile change within its vectors."""
+    """Bytes of results that are waited for (`in_turn`): rows of a tile change within its vectors."""
     box = s.box
     if s.tile is None or s.axis is None or s.along_row or s.axis != box.rank - 1:
-        return 0
-    return 4 * box.points * in_turn(box.extents[s.tile], 4 * box.extents[s.axis], target)
+        return 0.0
+    return 4 * box.points * fetched(4 * box.extents[s.axis]) * in_turn(box.extents[s.tile], target.overheads.streams)
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
