@@ -314,8 +314,10 @@ def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
             steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
             apart, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
             if d.vector in steps and which not in copied and apart >= PAGE and size > target.l2:
-                near = prod(n for a, n in box.items() if steps.get(a, PAGE) < PAGE)
-                out += size * target.overheads.strip / (min(near * target.vector_bytes * d.vectors, apart))
+                width = target.vector_bytes * d.vectors
+                for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
+                    width = max(width, step * n) if step <= width else width  # rows that follow each other
+                out += size * target.overheads.strip / min(width, apart)
     return out * (d.vector < len(p.piece.extents))
 
 
