@@ -46,22 +46,29 @@ class Features(SimpleNamespace):
 
 
 class FeatureArrays(Features):
-    """Features of many settings, or configurations, each field an array: the rows of `values`. has: whether a field is
-    anything but 0 in any setting."""
+    """Features of many settings, or of configurations that have the settings `which`: each field an array, made of its
+    row of `values` when it is asked for. has: whether a field is anything but 0 in any setting."""
 
-    def __init__(self, values: Array, has: Mapping[str, bool]):
-        self.__dict__.update(zip(has, values, strict=True))
-        self.values, self.has = values, has
+    def __init__(self, values: Mapping[str, Array], has: Mapping[str, bool], which: Array | None = None):
+        self.values, self.has, self.which = values, has, which
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in self.values:
+            raise AttributeError(name)
+        row = self.values[name]
+        found = self.__dict__[name] = row if self.which is None else row[self.which]
+        return found
 
     def of(self, which: Array) -> FeatureArrays:
         """Those of the settings with these numbers."""
-        return FeatureArrays(self.values[:, which], self.has)
+        return FeatureArrays(self.values, self.has, which)
 
 
 def together(every: Sequence[Features]) -> FeatureArrays:
     """The features of several settings."""
-    values = np.array([[*vars(x).values()] for x in every], np.float64).T
-    return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
+    values, names = np.array([[*vars(x).values()] for x in every], np.float64).T, vars(every[0])
+    has = zip(names, (values != 0).any(axis=1).tolist(), strict=True)
+    return FeatureArrays(dict(zip(names, values, strict=True)), dict(has))
 
 
 class OperandPlan(Setting):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
@@ -299,9 +299,13 @@ def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -
     return [_Tile(number, mr, nv, size, split, True, 1.0, after, depth) for size in blocks]
 
 
-WAYS = [*product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))]
-"""How M and N reach a tile, which is outermost, whether K is cut into blocks."""
-_WAYS = np.array(WAYS).T
+WAYS = [
+    (a, b, order, blocked) for a, b, order, blocked in product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))
+    if order == BY_N or order == BY_M and not blocked or order == BY_K and blocked and b == PANEL != a
+]  # fmt: skip
+"""How M and N reach a tile, which is outermost, whether K is cut into blocks. With blocks of K outermost, panels of N
+are packed once for all tiles of M, whose rows lie apart along K."""
+_A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
 
 
 def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> Table | None:
@@ -312,23 +316,36 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
     features = together([s.numbers for s in settings])
     tile, way = np.nonzero(sensible(columns, features.of(columns[:, 0].astype(np.int64)), settings[0].lanes))
     number, mr, nv, blocks, split, _, part, after, depth = columns[tile].T
-    a, b, order, blocked = _WAYS[:, way]
+    a, b, order = _A[way], _B[way], _ORDER[way]
     one = np.ones_like(mr)
-    rows = np.array((number, mr, nv, a, b, order, blocks * blocked, split, one, one, depth, part, after))
+    rows = np.array((number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, part, after))
     x = Table(settings, rows, features)
     x.rows[8:10] = _shares(x, target)  # what its tm and tn are views of
     if features.has["a_parts"] or features.has["b_parts"]:
         cuts = np.array((x.numbers.a_parts, x.numbers.b_parts))
         x.rows[8:10] = np.where(cuts.any(axis=0), np.maximum(cuts, 1), x.rows[8:10])
-    inner = np.where(order == BY_M, b, a)
-    again = np.nonzero((inner == BUFFER) & (a != PANEL) & (b != PANEL) & (x.numbers.windows == 0))[0]
-    whole = np.nonzero(order == BY_K)[0]
-    place = np.concatenate([np.arange(len(mr)), again, whole])
-    rows = x.rows[:, place]
-    rows[8:10, len(mr) :] = np.concatenate([in_cache(x, again, target), by_core(x, whole, target)], axis=1)
-    rows = rows[:, np.argsort(place, kind="stable")]
-    more = [column_of(n, c, 1.0, settings[n].finished(c.mr, c.nv, 2)) for n, c in sweeps]
-    return Table(settings, np.concatenate([rows, np.array(more).T], axis=1) if more else rows, features)
+    rows = _with_other_shares(x, target)
+    if sweeps:
+        more = [column_of(n, c, 1.0, settings[n].finished(c.mr, c.nv, 2)) for n, c in sweeps]
+        rows = np.concatenate([rows, np.array(more).T], axis=1)
+    return x if rows is x.rows else Table(settings, rows, features)
+
+
+def _with_other_shares(t: Table, target: Any) -> Array:
+    """The table's rows with more columns: behind a configuration the same with other tasks, where these may be better.
+    """
+    inner = np.where(t.major, t.b, t.a)
+    again = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.windows == 0)
+    found, places = [t.rows], [np.arange(len(t.mr))]
+    for which, shares in ((np.nonzero(again)[0], in_cache), (np.nonzero(t.order == BY_K)[0], by_core)):
+        if len(which):
+            columns = t.rows[:, which]
+            columns[8:10] = shares(t, which, target)
+            found.append(columns)
+            places.append(which)
+    if len(found) == 1:
+        return t.rows
+    return np.concatenate(found, axis=1)[:, np.argsort(np.concatenate(places), kind="stable")]
 
 
 def column_of(setting: int, c: Tiled, kept: float, finish: float) -> list[float]:
@@ -344,30 +361,52 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     return Table([s], np.array([column]).T, together([s.numbers]))
 
 
+class _Looks(NamedTuple):
+    """What rules look at of every tile, and of its setting (features.Features): points of K in blocks, parts of K;
+    whether M can be read in place; points of K in a vector; whether one tile has all rows, or all columns, and whether
+    K has no blocks."""
+
+    x: FeatureArrays
+    mr: Array
+    blocks: Array
+    split: Array
+    inline: Array
+    depth: Array
+    one_row: Array
+    one_column: Array
+    whole: Array
+
+
+_MAJOR, _BY_K = _ORDER == BY_M, _ORDER == BY_K
+_SENSELESS: list[tuple[Array, Callable[[_Looks], Array]]] = [
+    (_A == INLINE, lambda t: t.inline == 0),
+    # A buffer of what can be read in place pays where it spares conflicts, or is made once.
+    (_A == BUFFER, lambda t: (t.inline > 0) & ((t.x.windows > 0) | (t.x.m <= t.mr)) & (t.x.a_once == 0)),
+    (_B != INLINE, lambda t: t.x.row > 0),
+    ((_A == BUFFER) | (_B == BUFFER), lambda t: (t.split > 1) | (t.x.heads > 0)),
+    (_A == BUFFER, lambda t: t.x.a_copied > 0),
+    (_B == BUFFER, lambda t: t.x.b_copied > 0),
+    # What would be packed again for every tile.
+    (_MAJOR & (_B == PANEL), lambda t: ~t.one_column),
+    (~_MAJOR & (_A == PANEL), lambda t: ~t.one_row & ~t.one_column & t.whole),
+    (_MAJOR, lambda t: t.one_row),
+    (_MAJOR & (_A != PANEL), lambda t: t.one_column),
+    (_BLOCKED == 1, lambda t: t.blocks == 0),
+    ((_BLOCKED == 0) | (_B != PANEL), lambda t: (t.blocks > 0) & (t.split > 1)),
+    (_A != INLINE, lambda t: t.depth > 1),
+    (_BY_K, lambda t: (t.split > 1) | (t.x.b_turned > 0) | t.one_row | t.one_column),
+]
+"""Ways, and of which tiles they are not worth a prediction."""
+_RULED_OUT = np.array([ways for ways, _ in _SENSELESS])
+
+
 def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     """Which of WAYS is worth a prediction, for every tile; x: of their settings."""
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
-    a, b, order, some = _WAYS[:, :, None]
-    major, by_k = order == BY_M, order == BY_K
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
-    whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)  # K has no blocks
-    buffers = (a == BUFFER) | (b == BUFFER)
-    bad = (a == INLINE) & (inline == 0)
-    # A buffer of what can be read in place pays where it spares conflicts, or is made once.
-    bad |= (a == BUFFER) & (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_once == 0)
-    bad |= (x.row > 0) & (b != INLINE)
-    bad |= ((split > 1) | (x.heads > 0)) & buffers
-    bad |= (a == BUFFER) & (x.a_copied > 0) | (b == BUFFER) & (x.b_copied > 0)
-    # What would be packed again for every tile.
-    bad |= major & (b == PANEL) & ~one_column
-    bad |= ~major & (a == PANEL) & ~one_row & ~one_column & whole
-    bad |= major & (one_row | one_column & (a != PANEL))
-    bad |= (some == 1) & ((blocks == 0) | major)
-    bad |= (blocks > 0) & (split > 1) & ((some == 0) | (b != PANEL))
-    bad |= (depth > 1) & (a != INLINE)
-    # Blocks of K outermost: panels of N are packed once for all tiles of M, whose rows lie apart along K.
-    bad |= by_k & ((some == 0) | (b != PANEL) | (a == PANEL) | (split > 1) | (x.b_turned > 0) | one_row | one_column)
-    return ~bad.T
+    whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)
+    looks = _Looks(x, mr, blocks, split, inline, depth, one_row, one_column, whole)
+    return ~(np.array([rule(looks) for _, rule in _SENSELESS]).T @ _RULED_OUT)
 
 
 def _shares(t: Table, target: Any) -> tuple[Array, Array]:
@@ -388,8 +427,10 @@ def _shares(t: Table, target: Any) -> tuple[Array, Array]:
         more = np.minimum(np.where(packed, second // 8, second), np.ceil(want / outer))
         inner = np.where(outer < want, np.maximum(inner, more), inner)
     tm, tn = np.where(t.major, outer, inner), np.where(t.major, inner, outer)
-    waiting_m, waiting_n = _waiting_parts(t, tn, target)
     by_k = t.order == BY_K
+    if not by_k.any():
+        return tm, tn
+    waiting_m, waiting_n = _waiting_parts(t, tn, target)
     return np.where(by_k, np.maximum(tm, waiting_m), tm), np.where(by_k, waiting_n, tn)
 
 

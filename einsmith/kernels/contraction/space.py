@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 from math import ceil, prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from einsmith.kernels.contraction import search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.emission import k_pack
-from einsmith.kernels.contraction.features import OperandPlan, operand_plan
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
@@ -109,5 +110,6 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
         alone = c.depth == 1 and not c.rows and not c.windows
         return "" if in_place and alone and 0 < c.kc <= SWEEP else f"no blocks of {c.kc} points of K are outermost here"
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    way = search.WAYS.index((HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)))
-    return "" if search.sensible(one, s.numbers, s.lanes)[0, way] else f"operands do not reach tiles so: {c}"
+    sensible = search.sensible(one, together([s.numbers]), s.lanes)[0]
+    way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
+    return "" if way in compress(search.WAYS, sensible) else f"operands do not reach tiles so: {c}"
