@@ -48,9 +48,17 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Co
     found = {k: _NATIVE.get((k, target, text)) for k, text in texts.items()}
     missing = [k for k, kernel in found.items() if kernel is None]
     patterns = identity()
+
+    def choose(wanted: Sequence[int]) -> None:
+        """Chooses one after the other, so that what choosing goes through stays in the core's caches."""
+        for k in (missing[n] for n in wanted):
+            if not texts[k]:
+                autoconfig.choose(k, target)
+
     entries = native.compile_many(
-        [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target
-    )
+        [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target,
+        choose,
+    )  # fmt: skip
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])

@@ -77,13 +77,18 @@ def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
     return compile_many([(key, make)], target)[0]
 
 
-def compile_many(items: Sequence[tuple[bytes, Maker]], target: Any) -> list[Compiled]:
-    """`compile_cached` for several kernels at once; where much is missing, worker processes share the work."""
+def compile_many(
+    items: Sequence[tuple[bytes, Maker]], target: Any, prepare: Callable[[Sequence[int]], None] | None = None
+) -> list[Compiled]:
+    """`compile_cached` for several kernels at once; where much is missing, worker processes share the work. `prepare`
+    is told the numbers of the items that are missing before the first of them is made."""
     keys = [digest(b"kernel", key, target) for key, _ in items]
     found = {key: _find(key) for key in dict.fromkeys(keys)}
     missing = {key: make for key, (_, make) in zip(keys, items, strict=True) if found[key] is None}
     start = time.perf_counter()
     if missing:
+        if prepare is not None:
+            prepare([n for n, key in enumerate(keys) if key in missing])
         for key, entry in worker.build(missing, target):
             found[key] = _keep(key, entry)
         if knobs.debug() >= 1:
