@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,6 +25,22 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Collecting cycles every 700 objects, as is the default, takes a tenth of the time where so many are made and freed.
 gc.set_threshold(20_000, 10, 10)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: collections, which take half a second for all of it, leave it out."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def every_object() -> Iterator[None]:
+    """Within the test collections see everything again, and so does `gc.get_objects`."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
+
 
 # Tests run side by side, and threads of other libraries, which spin while they wait, would take each other's cores.
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):

@@ -253,7 +253,7 @@ def test_every_memoized_function_has_a_bound() -> None:
     assert unbounded_memos(modules()) == []
 
 
-def test_nothing_but_caches_grows_with_shapes() -> None:
+def test_nothing_but_caches_grows_with_shapes(every_object) -> None:
     where = modules()
     use = user()
     use(range(2, 4))

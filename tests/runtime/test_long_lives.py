@@ -93,7 +93,7 @@ def test_the_maps_of_code_come_back(few) -> None:
 
 
 @unchecked
-def test_nodes_die_with_the_caches_that_hold_them() -> None:
+def test_nodes_die_with_the_caches_that_hold_them(every_object) -> None:
     def everything_forgotten() -> int:
         for bound in caches.BOUNDS:
             for cache in bound.caches():
