@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
@@ -361,52 +361,32 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
     return Table([s], np.array([column]).T, together([s.numbers]))
 
 
-class _Looks(NamedTuple):
-    """What rules look at of every tile, and of its setting (features.Features): points of K in blocks, parts of K;
-    whether M can be read in place; points of K in a vector; whether one tile has all rows, or all columns, and whether
-    K has no blocks."""
-
-    x: FeatureArrays
-    mr: Array
-    blocks: Array
-    split: Array
-    inline: Array
-    depth: Array
-    one_row: Array
-    one_column: Array
-    whole: Array
-
-
-_MAJOR, _BY_K = _ORDER == BY_M, _ORDER == BY_K
-_SENSELESS: list[tuple[Array, Callable[[_Looks], Array]]] = [
-    (_A == INLINE, lambda t: t.inline == 0),
-    # A buffer of what can be read in place pays where it spares conflicts, or is made once.
-    (_A == BUFFER, lambda t: (t.inline > 0) & ((t.x.windows > 0) | (t.x.m <= t.mr)) & (t.x.a_once == 0)),
-    (_B != INLINE, lambda t: t.x.row > 0),
-    ((_A == BUFFER) | (_B == BUFFER), lambda t: (t.split > 1) | (t.x.heads > 0)),
-    (_A == BUFFER, lambda t: t.x.a_copied > 0),
-    (_B == BUFFER, lambda t: t.x.b_copied > 0),
-    # What would be packed again for every tile.
-    (_MAJOR & (_B == PANEL), lambda t: ~t.one_column),
-    (~_MAJOR & (_A == PANEL), lambda t: ~t.one_row & ~t.one_column & t.whole),
-    (_MAJOR, lambda t: t.one_row),
-    (_MAJOR & (_A != PANEL), lambda t: t.one_column),
-    (_BLOCKED == 1, lambda t: t.blocks == 0),
-    ((_BLOCKED == 0) | (_B != PANEL), lambda t: (t.blocks > 0) & (t.split > 1)),
-    (_A != INLINE, lambda t: t.depth > 1),
-    (_BY_K, lambda t: (t.split > 1) | (t.x.b_turned > 0) | t.one_row | t.one_column),
-]
-"""Ways, and of which tiles they are not worth a prediction."""
-_RULED_OUT = np.array([ways for ways, _ in _SENSELESS])
-
-
 def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     """Which of WAYS is worth a prediction, for every tile; x: of their settings."""
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
+    major = _ORDER == BY_M
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
-    whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)
-    looks = _Looks(x, mr, blocks, split, inline, depth, one_row, one_column, whole)
-    return ~(np.array([rule(looks) for _, rule in _SENSELESS]).T @ _RULED_OUT)
+    whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)  # K has no blocks
+    ruled_out = (  # ways, and the tiles for which they are
+        (_A == INLINE, inline == 0),
+        # A buffer of what can be read in place pays where it spares conflicts, or is made once.
+        (_A == BUFFER, (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_once == 0)),
+        (_B != INLINE, x.row > 0),
+        ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.heads > 0)),
+        (_A == BUFFER, x.a_copied > 0),
+        (_B == BUFFER, x.b_copied > 0),
+        # What would be packed again for every tile.
+        (major & (_B == PANEL), ~one_column),
+        (~major & (_A == PANEL), ~one_row & ~one_column & whole),
+        (major, one_row),
+        (major & (_A != PANEL), one_column),
+        (_BLOCKED == 1, blocks == 0),
+        ((_BLOCKED == 0) | (_B != PANEL), (blocks > 0) & (split > 1)),
+        (_A != INLINE, depth > 1),
+        (_ORDER == BY_K, (split > 1) | (x.b_turned > 0) | one_row | one_column),
+    )
+    ways, where = zip(*ruled_out, strict=True)
+    return ~(np.array(where).T @ np.array(ways))
 
 
 def _shares(t: Table, target: Any) -> tuple[Array, Array]:
