@@ -34,6 +34,8 @@ from einsmith.expr.nodes import (
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
+from einsmith.passes.layout.forced import orders_of
+from einsmith.passes.layout.laid_out import laid_out
 from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
@@ -124,7 +126,7 @@ class Executable:
 
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
-            self.plan: Plan = fuse(graph, finite, self.target)
+            self.plan: Plan = laid_out(fuse(graph, finite, self.target), orders_of)
             self.graph = self.plan.graph
             middle = time.perf_counter()
             self._bind = dict(bind)

@@ -148,7 +148,8 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
                     break
     except Exception as e:
         forced = tuple(trial.seen.forced) if trial and check.forced else ()
-        told = {"what": check.what, "threads": check.threads, "target": check.target, "forced": forced}
+        told = {"what": check.what, "threads": check.threads, "target": check.target, "forced": forced,
+                "orders": check.orders}  # fmt: skip
         if isinstance(e, EinsmithError) and trial is not None and trial._values is None and not trial._made:
             told = {"what": "value"}
         outcome.find = {
@@ -160,6 +161,7 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
         outcome.cells, outcome.offered = list(trial.seen.reached), list(trial.seen.offered)
 
 
+ORDERS = 8  # as they are, and drawn from so many seeds but one
 VARIED = ("varied", "")  # forced: configurations that choices pick
 
 
@@ -174,13 +176,13 @@ def _checks(choose: Choices):
     if choose.chance(2):
         yield Check("value", choose.pick((2, 1, 3)))
     for _ in range(choose.pick((1, 0, 2))):
-        yield Check("value", choose.pick((1, 2, 3)), _target(choose), (VARIED,))
+        yield Check("value", choose.pick((1, 2, 3)), _target(choose), (VARIED,), choose(ORDERS))
     what = choose.pick((*WHATS[1:], "gradient"))
     yield Check(what, choose.pick((1, 2, 3)))
     if choose.chance(2):
         yield Check("dot")
     if choose.chance(2):
-        yield Check(what, choose.pick((1, 2, 3)), _target(choose), (VARIED,))
+        yield Check(what, choose.pick((1, 2, 3)), _target(choose), (VARIED,), choose(ORDERS))
 
 
 def _target(choose: Choices) -> str:

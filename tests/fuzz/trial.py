@@ -23,7 +23,7 @@ from tests.fuzz import memory, torch_twin
 from tests.fuzz.case import Case
 from tests.fuzz.check import Unfit, agree, threads
 from tests.fuzz.tolerance import errors
-from tests.fuzz.variants import Picker, Seen, nearest, observed
+from tests.fuzz.variants import Picker, Seen, drawn_orders, nearest, observed
 
 WHATS = ("value", "gradient", "jvp", "second")
 TARGETS: dict[str, dict[str, Any]] = {
@@ -36,12 +36,14 @@ TARGETS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class Check:
     """What is compared: `what` of WHATS, or "twin", "dot", "call"; for so many threads; on a target of TARGETS; kernels
-    being forced into the configurations (pattern, configuration) in `forced`."""
+    being forced into the configurations (pattern, configuration) in `forced`, and intermediate tensors into orders of
+    their dimensions that are drawn from the seed `orders`; 0: none is."""
 
     what: str = "value"
     threads: int = 1
     target: str = "host"
     forced: tuple[tuple[str, str], ...] = ()
+    orders: int = 0
 
 
 class Wrong(AssertionError):
@@ -139,7 +141,7 @@ class Trial:
         program, case = self.program(check.what), self.case
         pick = pick or (nearest(check.forced) if check.forced else None)
         target = _target(check)
-        with observed(self.seen, pick):
+        with observed(self.seen, pick), drawn_orders(check.orders):
             run = program.compiled(check.threads, target)
         what = f"{check.what}, {check.threads} threads, {check.target}"
         first = program.run(run, what, bool(case.seed % 2), 0xFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -16,6 +17,7 @@ from einsmith.codegen.cache import native, objects
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.expr.nodes import Reduce
 from einsmith.kernels import choose as autoconfig
+from einsmith.passes.layout import forced
 from einsmith.plan.kernel import Rows
 from einsmith.runtime.pool import native_entry
 from einsmith.target.facts import Target
@@ -80,6 +82,17 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
         cpu._lower, autoconfig.choose = whole, plain
         if pick is not None:
             forget()
+
+
+@contextmanager
+def drawn_orders(seed: int) -> Iterator[None]:
+    """Within, intermediate tensors have their dimensions in memory in orders that are drawn; as they are for seed 0."""
+    if not seed:
+        yield
+        return
+    draw = random.Random(seed)
+    with forced.forcing(lambda t, orders: draw.choice(orders)):
+        yield
 
 
 def forget(code: bool = False) -> None:

@@ -1,8 +1,9 @@
 """Results in the memory of what their kernel reads last.
 
 A kernel may write an element where it has read that element, and nothing else of it (`plan.kernel.Kernel`). Where a
-tensor ends with the kernel that makes another one of the same shape, the two are one place in the arena: gradients of
-activations lie where the activations were, sums of branches where a branch was.
+tensor ends with the kernel that makes another one of the same shape, whose dimensions lie in the same order, the two
+are one place in the arena: gradients of activations lie where the activations were, sums of branches where a branch
+was.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def overwritten(
 def _may_take(call: Call, made: Tensor, read: Tensor) -> bool:
     """Whether a result may be written over a tensor that the call reads."""
     own = _places(call, read, False)
+    places = {call.kernel.buffers[n].strides for n in (*own, *_places(call, made, True))}
     alike = [(t := call.tensors[n]).shape == made.shape and t.dtype.itemsize == made.dtype.itemsize for n in own]
-    if not alike or not all(alike):
+    if not alike or not all(alike) or len(places) > 1:
         return False
     return _in_row(call, call.kernel, made, read) if isinstance(call.kernel, Rows) else _at_own_place(call, own)
 

@@ -94,7 +94,8 @@ class LoopCall:
 class Plan:
     """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` tell
     after which call a check can be evaluated: (call number, tensor, message). `again`: of what is computed once more
-    (`passes.schedule.rematerialize`), what it is a copy of."""
+    (`passes.schedule.rematerialize`), what it is a copy of. `orders`: of the tensors that do not lie as they are, the
+    dimensions from the outer ones inwards (`passes.layout`)."""
 
     graph: Graph
     calls: list[Call | LoopCall]
@@ -102,6 +103,7 @@ class Plan:
     checks: list[tuple[int, Tensor, str]]
     first_write: int
     again: dict[Tensor, Tensor] = field(default_factory=dict)
+    orders: dict[Tensor, tuple[int, ...]] = field(default_factory=dict)
 
     def kernel_calls(self) -> Iterator[tuple[int, Call, int]]:
         """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
