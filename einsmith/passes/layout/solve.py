@@ -1,0 +1,170 @@
+"""The assignment of the least cost: variables of a few values each, and tables of what values cost together.
+
+Values that are dominated go first, as states of a cut do in Megvii's search (Distance(i, j) < T_j - T_i): whatever the
+others are, another value costs no more (in protein design, dead-end elimination: Goldstein 1994). Then variables are
+eliminated one by one, the one first that leaves the smallest table: exact dynamic programming over cuts (Bertele and
+Brioschi 1972, "Nonserial dynamic programming"), which of at most two neighbours is a reduction R0, R1 or R2 of
+partitioned boolean quadratic problems. Where a cut is too wide, a variable takes the value that alone looks best (RN;
+Scholz and Eckstein 2002), and in the end each is looked at again, the others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import NamedTuple
+
+import numpy as np
+
+TABLE = 1 << 14
+"""Entries of a cut's table, at most."""
+
+
+class Factor(NamedTuple):
+    """What the values of some variables cost together: `costs` has an axis for each, in order; inf: they cannot be."""
+
+    over: tuple[int, ...]
+    costs: np.ndarray
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The value of each variable, what they cost in all, and whether nothing costs less."""
+
+    values: tuple[int, ...]
+    cost: float
+    exact: bool
+
+
+class _Step(NamedTuple):
+    """A variable that is gone, and its best value for each assignment of others."""
+
+    variable: int
+    others: tuple[int, ...]
+    best: np.ndarray
+
+
+def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -> Assignment:
+    """The assignment of variables with so many values each whose factors sum to the least. Of equal costs, lower values
+    are taken where one variable decides it. Raises ValueError where every assignment costs inf."""
+    given = [Factor(f.over, np.asarray(f.costs, float)) for f in factors]
+    alive = [np.ones(n, bool) for n in sizes]
+    tables: list[list[Factor]] = [[] for _ in sizes]  # by variable; a factor of several stands with each
+    for f in _pruned(given, alive):
+        for v in f.over:
+            tables[v].append(f)
+    steps: list[_Step] = []
+    exact = True
+    cuts = {v: _cut(v, tables[v]) for v in range(len(sizes))}
+    width = {v: prod(sizes[x] for x in cut) for v, cut in cuts.items()}
+    while width:
+        v = min(width, key=lambda v: (width[v], v))
+        if width[v] <= table:
+            met, others = tables[v], cuts[v]
+            summed = _sum((v, *others), met, sizes)
+            summed = np.where(alive[v].reshape(-1, *[1] * len(others)), summed, inf)
+            steps.append(_Step(v, others, summed.argmin(0)))
+            new = [Factor(others, summed.min(0))] if others else []
+        else:
+            exact = False
+            v = max(width, key=lambda v: (width[v], -v))
+            met, others = tables[v], cuts[v]
+            alone = sum(_others_least(f, v) for f in met) + np.where(alive[v], 0.0, inf)
+            n = int(np.argmin(alone))
+            steps.append(_Step(v, (), np.array(n)))
+            new = [_taken(f, v, n) for f in met]
+        for x in others:
+            tables[x] = [f for f in tables[x] if v not in f.over] + [f for f in new if x in f.over]
+            cuts[x] = _cut(x, tables[x])
+            width[x] = prod(sizes[y] for y in cuts[x])
+        del width[v]
+    values = [0] * len(sizes)
+    for step in reversed(steps):
+        values[step.variable] = int(step.best[tuple(values[x] for x in step.others)])
+    if not exact:
+        _descend(values, given, sizes)
+    cost = cost_of(values, given)
+    if cost == inf:
+        raise ValueError("no assignment has a finite cost")
+    return Assignment(tuple(values), cost, exact)
+
+
+def cost_of(values: Sequence[int], factors: Iterable[Factor]) -> float:
+    """What an assignment costs."""
+    return float(sum(f.costs[tuple(values[v] for v in f.over)] for f in factors))
+
+
+def changes(values: Sequence[int], v: int, factors: Iterable[Factor], size: int) -> np.ndarray:
+    """What each value of a variable would cost more than the one that it has, all others being as they are."""
+    out = np.zeros(size)
+    for f in factors:
+        if v in f.over:
+            out += f.costs[tuple(slice(None) if x == v else values[x] for x in f.over)]
+    return out - out[values[v]]
+
+
+def _cut(v: int, met: Sequence[Factor]) -> tuple[int, ...]:
+    """The neighbours of a variable."""
+    return tuple(sorted({x for f in met for x in f.over} - {v}))
+
+
+def _sum(over: Sequence[int], factors: Iterable[Factor], sizes: Sequence[int]) -> np.ndarray:
+    """The sum of factors as a table with an axis for each variable in `over`."""
+    out = np.zeros([sizes[v] for v in over])
+    for f in factors:
+        order = sorted(range(len(f.over)), key=lambda k: over.index(f.over[k]))
+        shape = [sizes[v] if v in f.over else 1 for v in over]
+        out = out + f.costs.transpose(order).reshape(shape)
+    return out
+
+
+def _others_least(f: Factor, v: int) -> np.ndarray:
+    """For each value of a variable the least of a factor, whatever the others are."""
+    return f.costs.min(tuple(k for k, x in enumerate(f.over) if x != v))
+
+
+def _taken(f: Factor, v: int, n: int) -> Factor:
+    """The factor where a variable has a value."""
+    return Factor(tuple(x for x in f.over if x != v), f.costs.take(n, f.over.index(v)))
+
+
+def _pruned(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
+    """The factors, in which values that are dominated cost inf; `alive` tells the others."""
+    tables = list(factors)
+    todo = set(range(len(alive)))
+    while todo:
+        v = min(todo)
+        todo.remove(v)
+        met = [(k, np.moveaxis(f.costs, f.over.index(v), 0)) for k, f in enumerate(tables) if v in f.over]
+        gone = False
+        for b in range(len(alive[v]) - 1, -1, -1):
+            others = [a for a in range(len(alive[v])) if a != b and alive[v][a]]
+            if alive[v][b] and any(sum(_distance(t[a], t[b]) for _, t in met) <= 0 for a in others):
+                alive[v][b], gone = False, True
+        if gone:
+            for k, _ in met:
+                f = tables[k]
+                dead = np.where(alive[v], 0.0, inf).reshape([-1 if x == v else 1 for x in f.over])
+                tables[k] = Factor(f.over, f.costs + dead)
+                todo |= set(f.over) - {v}
+    return tables
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """The most that one value costs more than another one, over what the others may be; what cannot be with the other
+    one does not count."""
+    possible = b < inf
+    return float(np.max(a[possible] - b[possible], initial=-inf)) if possible.any() else -inf
+
+
+def _descend(values: list[int], factors: Sequence[Factor], sizes: Sequence[int]) -> None:
+    """Changes one variable at a time as long as that costs less."""
+    better = True
+    while better:
+        better = False
+        for v, size in enumerate(sizes):
+            now = changes(values, v, factors, size)
+            n = int(np.argmin(now))
+            if now[n] < -1e-12 * max(1.0, abs(cost_of(values, factors))):
+                values[v], better = n, True
