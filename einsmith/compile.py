@@ -6,7 +6,7 @@ import ctypes
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,10 +34,12 @@ from einsmith.expr.nodes import (
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
-from einsmith.passes.layout.forced import orders_of
-from einsmith.passes.layout.laid_out import laid_out
+from einsmith.passes.layout import choice as layouts
+from einsmith.passes.layout import forced
+from einsmith.passes.layout.laid_out import Decided, laid_out
+from einsmith.passes.layout.price import Prices
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import PassContext, run_passes
+from einsmith.passes.pipeline import PassContext, left_out, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.rematerialize import Cost, rematerialized
@@ -57,6 +59,19 @@ FINITE = 1  # the status of a program that stopped because its loss is not finit
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
     """Seconds that a kernel takes as it would be compiled."""
     return autoconfig.choose(kernel, target).cost.seconds
+
+
+def layouts_of(target: Target) -> Callable[[Plan], Decided]:
+    """What decides how the tensors of a program's plans lie."""
+    prices = Prices(lambda kernel: predicted(kernel, target), target)
+
+    def decide(plan: Plan) -> Decided:
+        found = forced.decided(plan)
+        if found is not None or left_out("layouts"):
+            return found or Decided()
+        return layouts.decided(plan, prices)
+
+    return decide
 
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
@@ -126,7 +141,7 @@ class Executable:
 
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
-            self.plan: Plan = laid_out(fuse(graph, finite, self.target), orders_of)
+            self.plan: Plan = laid_out(fuse(graph, finite, self.target), layouts_of(self.target))
             self.graph = self.plan.graph
             middle = time.perf_counter()
             self._bind = dict(bind)
@@ -433,7 +448,7 @@ class Executable:
         """The passes that changed the graph and how many tensors more or fewer it has since; what is held for the
         backward pass; one line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop)
         and formula; then the predicted time of each part of a training step."""
-        again = sum(not call.own for call in self.calls)
+        again = sum(call.again for call in self.calls)
         lines = [
             f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
             f"{self._own / 2**20:.2f} MiB of {show_size(self.held_bytes)} in all, {self.threads} threads"
@@ -448,7 +463,7 @@ class Executable:
         for i, (role, call, kernel, turns) in enumerate(rows):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)
             parts[role] += kernel.seconds * turns
-            part = f"{role if call.own else 'again':<8}  " if several else ""
+            part = f"{'again' if call.again else role:<8}  " if several else ""
             lines.append(
                 f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
                 f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"

@@ -104,10 +104,15 @@ def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
 
 
 def optional() -> list[str]:
-    """The passes that can be left out: no other one needs what they provide."""
+    """The passes that can be left out, of graphs and of plans: no other one needs what they provide."""
     needed = frozenset[str]().union(*(p.needs for p in PASSES))
     bound = {p.name for p in PASSES if p.provides & needed}
-    return [p.name for p in PASSES if p.name not in bound]
+    return [*(p.name for p in PASSES if p.name not in bound), *PLAN_PASSES]
+
+
+def left_out(name: str) -> bool:
+    """Whether EINSMITH_WITHOUT names a pass of plans."""
+    return name in _left_out()
 
 
 def _left_out() -> tuple[str, ...]:
@@ -151,3 +156,5 @@ PASSES = ordered(
     )
 )  # fmt: skip
 """What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""
+PLAN_PASSES = ("layouts",)
+"""What follows the fusion into kernels, and can be left out (`compile.Executable`)."""

@@ -15,10 +15,10 @@ from einsmith.compile import Executable
 from einsmith.errors import VerifyError
 from einsmith.modes import to_array, trace_call
 from einsmith.passes.layout import forced
-from einsmith.passes.layout.laid_out import free, laid_out
+from einsmith.passes.layout.laid_out import Decided, free, laid_out
 from einsmith.passes.layout.order import as_is, candidates, innermost, moved, name_of, strides
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import fuse
+from einsmith.passes.schedule.plan import Laid, fuse
 from einsmith.plan.kernel import Buffer, row_major
 from tests.fuzz.check import agree
 
@@ -28,8 +28,9 @@ from tests.fuzz.check import agree
 def test_candidates_put_one_dimension_inside():
     assert candidates((2, 3, 4, 5)) == [(0, 1, 2, 3), (0, 2, 3, 1), (1, 2, 3, 0), (0, 1, 3, 2)]
     assert candidates((2, 3)) == [(0, 1), (1, 0)]
-    assert candidates((1, 3, 4, 4)) == [(0, 1, 2, 3), (0, 2, 3, 1), (0, 1, 3, 2)], "a batch of one lies anywhere"
+    assert candidates((1, 3, 4, 4)) == [(0, 1, 2, 3), (0, 1, 3, 2), (0, 2, 3, 1)], "a batch of one lies anywhere"
     assert candidates((7,)) == [(0,)] and candidates(()) == [()] and candidates((1, 9, 1)) == [(0, 1, 2)]
+    assert candidates((2, 1, 3, 4)) == [(0, 1, 2, 3), (0, 1, 3, 2), (1, 2, 3, 0)]
 
 
 def test_names():
@@ -213,7 +214,7 @@ def test_as_is_is_bitwise_what_it_was():
     want, step = trained(None)
     (run,) = step._programs.values()
     assert not run.plan.orders
-    assert laid_out(run.plan, lambda plan: {}).calls == run.plan.calls
+    assert laid_out(run.plan, lambda plan: Decided()).calls == run.plan.calls
     for a, b in zip(want, trained(None)[0], strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -257,7 +258,7 @@ def test_what_lies_as_it_is():
     wide = [t for t in found if t.shape == (3, 4, 5)]
     for t in wide:
         with pytest.raises(VerifyError, match="no strides"):
-            laid_out(plan, lambda _, t=t: {t: (2, 0, 1)})
+            laid_out(plan, lambda _, t=t: Decided({t: Laid((2, 0, 1))}))
 
 
 NETWORKS: dict[str, tuple[dict, tuple[int, ...], Callable]] = {

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from einsmith.expr.nodes import Tensor
-from einsmith.passes.layout.laid_out import Orders, call_in, free
+from einsmith.passes.layout.laid_out import Decided, call_in, free
 from einsmith.passes.layout.order import Order, as_is, candidates
-from einsmith.passes.schedule.plan import Call, Plan
+from einsmith.passes.schedule.plan import Call, Laid, Plan
 from einsmith.passes.schedule.views import storage
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]
@@ -31,20 +31,20 @@ def forcing(rule: Rule) -> Iterator[None]:
         _RULE.reset(token)
 
 
-def orders_of(plan: Plan) -> Orders:
-    """What is decided here and now of a plan's tensors, those as they are left out."""
+def decided(plan: Plan) -> Decided | None:
+    """What is decided here and now of a plan's tensors; None where nothing is."""
     rule = _RULE.get()
     if rule is None:
-        return {}
+        return None
     readers: dict[Tensor, list[Call]] = {}
     for call in plan.calls:
         if isinstance(call, Call):
             for s in dict.fromkeys(map(storage, call.tensors)):
                 readers.setdefault(s, []).append(call)
-    found: dict[Tensor, Order] = {}
+    found: dict[Tensor, Laid] = {}
     for t in free(plan):
         able = [o for o in candidates(t.shape) if all(call_in(c, {t: o}) is not None for c in readers[t])]
         order = rule(t, able)
         if order != as_is(t.shape):
-            found[t] = order
-    return found
+            found[t] = Laid(order)
+    return Decided(found)

@@ -7,50 +7,90 @@ after:  the same, 1 element from one channel to the next and c from one pixel to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from einsmith.errors import VerifyError
-from einsmith.expr.nodes import Tensor
+from einsmith.expr.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.passes.layout.order import Order, moved
-from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.plan import Call, Laid, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows
+from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
 
 Orders = Mapping[Tensor, Order]
 """By storage; of what is not in it, the dimensions lie as they are."""
-Decide = Callable[[Plan], Orders]
-"""The orders of what is `free` in a plan."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A copy of a tensor in another order, which some calls read in its place; `call` makes it (`converter`)."""
+
+    call: Call
+    laid: Laid
+    readers: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """How the tensors of a plan lie, those that are not as they are, and copies."""
+
+    orders: Mapping[Tensor, Laid] = field(default_factory=dict)
+    copies: tuple[Converted, ...] = ()
+
+
+def bound(plan: Plan) -> set[Tensor]:
+    """What lies as it is: inputs and results, what is stored into leaves, and what checks and loops see."""
+    found = {storage(t) for t in (*plan.graph.inputs, *plan.graph.roots)} | set(plan.home)
+    for call in plan.calls:
+        if isinstance(call, LoopCall):
+            found.update(storage(t) for tensors in (call.tensors, *(c.tensors for c in call.before)) for t in tensors)
+    return found
 
 
 def free(plan: Plan) -> list[Tensor]:
     """What may lie in any order: the tensors that kernels of the plan alone make and read, in the order in which they
-    are made. Inputs and results, what is stored into leaves, and what checks and loops see, lies as it is."""
-    bound = {storage(t) for t in (*plan.graph.inputs, *plan.graph.roots)} | set(plan.home)
-    made: dict[Tensor, None] = {}
-    for call in plan.calls:
-        if isinstance(call, LoopCall):
-            bound.update(map(storage, call.tensors))
-            for before in call.before:
-                bound.update(map(storage, before.tensors))
-        else:
-            made |= dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w)
-    return [t for t in made if t not in bound]
+    are made."""
+    calls = [c for c in plan.calls if isinstance(c, Call)]
+    made = dict.fromkeys(storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w)
+    as_it_is = bound(plan)
+    return [t for t in made if t not in as_it_is]
 
 
-def laid_out(plan: Plan, decide: Decide) -> Plan:
-    """The plan, and those of its loops' steps, with tensors in the orders that are decided for each plan. Raises
-    VerifyError where a kernel has no strides for one."""
-    orders = decide(plan)
+def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
+    """The plan, and those of its loops' steps, with tensors as is decided for each plan. Raises VerifyError where a
+    kernel has no strides for an order."""
+    found = decide(plan)
+    laid = {**found.orders, **{c.call.tensors[1]: c.laid for c in found.copies}}
+    orders = {t: x.order for t, x in laid.items()}
+    left = list(found.copies)
     calls: list[Call | LoopCall] = []
+    place: list[int] = []  # of each call of the plan given, among those here
     for call in plan.calls:
         if isinstance(call, LoopCall):
+            place.append(len(calls))
             calls.append(replace(call, plans=[laid_out(p, decide) for p in call.plans]))
             continue
-        found = call_in(call, orders)
-        if found is None:
-            raise VerifyError("a kernel sees a tensor in a shape that has no strides in the order that is asked for")
-        calls.append(found)
-    return replace(plan, calls=calls, orders={**plan.orders, **orders})
+        new: dict[Tensor, Tensor] = {}
+        for c in found.copies:
+            if any(call is r for r in c.readers):
+                t, made = c.call.tensors
+                new[t] = made
+                if c in left:  # its first reader
+                    left.remove(c)
+                    calls.append(_in(c.call, orders))
+        place.append(len(calls))
+        calls.append(_in(call.exchanged(new), orders))
+    place.append(len(calls))
+    checks = [(place[i], t, m) for i, t, m in plan.checks]
+    again = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
+    first = place[min(plan.first_write, len(plan.calls))]
+    return replace(plan, calls=calls, checks=checks, first_write=first, orders=laid, again=plan.again | again)
+
+
+def _in(call: Call, orders: Orders) -> Call:
+    found = call_in(call, orders)
+    if found is None:
+        raise VerifyError("a kernel sees a tensor in a shape that has no strides in the order that is asked for")
+    return found
 
 
 def call_in(call: Call, orders: Orders) -> Call | None:
@@ -95,3 +135,15 @@ def _member(m: Member, call: Call, offsets: tuple[int, ...], orders: Orders) -> 
         buffers.append(found[0])
     kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.fixed)
     return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
+
+
+def converter(t: Tensor) -> Call:
+    """The call that copies a tensor into memory of its own, which may lie otherwise. (The copy is cast twice, which
+    tells it from what a program has copies of besides.)"""
+    index = tuple(Axis(d) for d in range(len(t.shape)))
+    body = Apply("cast", (Apply("cast", (Read(0, index, t.dtype),), t.dtype),), t.dtype)
+    made = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
+    plain = template(t.shape, [(t.dtype, t.shape)], Read(0, index, t.dtype))
+    stage = Stage(plain, (("buffer", 0),), (1,))
+    kernel = Kernel((stage,), (Buffer(t.dtype, t.shape), Buffer(t.dtype, t.shape)))
+    return Call(kernel, (t, made), (False, True), ())

@@ -23,13 +23,12 @@ def innermost(shape: Sequence[int], d: int) -> Order:
 
 
 def candidates(shape: Sequence[int]) -> list[Order]:
-    """The orders that a tensor may have, as it is first; those whose elements lie alike are one. The first dimensions
-    come first: what is a batch or channels stands before rows and columns."""
-    found = {strides(shape, as_is(shape)): as_is(shape)}
-    for d in (1, 0, *range(2, len(shape))) if len(shape) > 1 else ():
-        order = innermost(shape, d)
-        found.setdefault(strides(shape, order), order)
-    return list(found.values())[:CANDIDATES]
+    """The orders that a tensor may have: as it is, or one dimension of several points inside of the others, the second
+    and the first before the rest, as batch and channels stand before rows and columns. Tensors of the same extents but
+    for dimensions of one point have the same ones."""
+    several = [d for d, n in enumerate(shape) if n > 1]
+    inner = [*several[1:2], *several[:1], *several[2:]]
+    return [as_is(shape), *(innermost(shape, d) for d in inner if d != several[-1])][:CANDIDATES]
 
 
 def strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class _Step(NamedTuple):
 def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -> Assignment:
     """The assignment of variables with so many values each whose factors sum to the least. Of equal costs, lower values
     are taken where one variable decides it. Raises ValueError where every assignment costs inf."""
-    given = [Factor(f.over, np.asarray(f.costs, float)) for f in factors]
+    given = _merged(factors, sizes)
     alive = [np.ones(n, bool) for n in sizes]
     tables: list[list[Factor]] = [[] for _ in sizes]  # by variable; a factor of several stands with each
     for f in _pruned(given, alive):
@@ -102,6 +102,14 @@ def changes(values: Sequence[int], v: int, factors: Iterable[Factor], size: int)
         if v in f.over:
             out += f.costs[tuple(slice(None) if x == v else values[x] for x in f.over)]
     return out - out[values[v]]
+
+
+def _merged(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
+    """One factor for all of the same variables."""
+    by: dict[tuple[int, ...], list[Factor]] = {}
+    for f in factors:
+        by.setdefault(tuple(sorted(f.over)), []).append(f)
+    return [Factor(over, _sum(over, found, sizes)) for over, found in by.items()]
 
 
 def _cut(v: int, met: Sequence[Factor]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from einsmith.errors import VerifyError
 from einsmith.expr.interned import Node
@@ -34,6 +35,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
+from einsmith.expr.rewrite.rebuild import with_args
 from einsmith.passes.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.passes.schedule.order import in_circles, lean_order
 from einsmith.passes.schedule.row_clusters import clusters
@@ -48,11 +50,21 @@ REPAID = 4
 """Steps of a loop from which on something is worth making once before it."""
 
 
+class Laid(NamedTuple):
+    """How a tensor lies: its dimensions from the outer ones inwards; where that was chosen by the model, the next best
+    order (None: it has no other one), and the predicted seconds that the program would take more with it."""
+
+    order: tuple[int, ...]
+    beside: tuple[int, ...] | None = None
+    more: float = 0.0
+
+
 @dataclass
 class Call:
     """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
-    bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage. `parts`: the
-    calls that were joined by their rows, each of which would do its own part."""
+    bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage; nothing, if it
+    only stores a tensor in another order. `parts`: the calls that were joined by their rows, each of which would do its
+    own part."""
 
     kernel: Kernel | Rows
     tensors: tuple[Tensor, ...]
@@ -70,6 +82,18 @@ class Call:
     def own(self) -> tuple[Compute | Loop, ...]:
         """What is computed here for all."""
         return tuple(c.node for c in self.copies if not c.number)
+
+    @property
+    def again(self) -> bool:
+        """Whether all that it computes has been computed before."""
+        return bool(self.copies) and not self.own
+
+    def exchanged(self, new: Mapping[Tensor, Tensor]) -> Call:
+        """The call with other memory, by storage."""
+        if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):
+            return self
+        tensors = tuple(_exchanged(t, new) for t in self.tensors)
+        return replace(self, tensors=tensors, parts=tuple(p.exchanged(new) for p in self.parts))
 
 
 @dataclass
@@ -94,8 +118,8 @@ class LoopCall:
 class Plan:
     """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` tell
     after which call a check can be evaluated: (call number, tensor, message). `again`: of what is computed once more
-    (`passes.schedule.rematerialize`), what it is a copy of. `orders`: of the tensors that do not lie as they are, the
-    dimensions from the outer ones inwards (`passes.layout`)."""
+    (`passes.schedule.rematerialize`), or stored once more in another order, what it is a copy of. `orders`: of the
+    tensors that do not lie as they are, how (`passes.layout`)."""
 
     graph: Graph
     calls: list[Call | LoopCall]
@@ -103,7 +127,7 @@ class Plan:
     checks: list[tuple[int, Tensor, str]]
     first_write: int
     again: dict[Tensor, Tensor] = field(default_factory=dict)
-    orders: dict[Tensor, tuple[int, ...]] = field(default_factory=dict)
+    orders: dict[Tensor, Laid] = field(default_factory=dict)
 
     def kernel_calls(self) -> Iterator[tuple[int, Call, int]]:
         """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
@@ -122,6 +146,15 @@ def _made(t: Tensor) -> Compute | Loop:
     if node is None:
         raise VerifyError("an input of the graph stands where a computed tensor must")
     return node
+
+
+def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
+    """A tensor, or a view of one, in other memory."""
+    if t in new:
+        return new[t]
+    if isinstance(t, Compute) and is_view(t.template):
+        return with_args(t, (_exchanged(t.args[0], new),))
+    return t
 
 
 def copy_of(t: Tensor) -> Compute:

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.expr.nodes import Compute, Leaf, Tensor, nbytes
-from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.expr.nodes import Leaf, Tensor, nbytes
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.in_place import Known, overwritten
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan, copy_of
 from einsmith.passes.schedule.schedule import Copy
-from einsmith.passes.schedule.views import is_view, storage
+from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
 
 DEPTH = 24
@@ -226,8 +225,8 @@ class _Timeline:
         for call in again.calls:
             made = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
             new |= {s: copy_of(s) for s in made}
-            calls.append(replace(_with(call, new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
-        rest = [_with(c, new) if isinstance(c, Call) else c for c in now.calls[before:]]
+            calls.append(replace(call.exchanged(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
+        rest = [c.exchanged(new) if isinstance(c, Call) else c for c in now.calls[before:]]
         origin = [*now.origin[:before], *[None] * len(calls), *now.origin[before:]]
         copies = now.again | {c: s for s, c in new.items()}
         return self._state([*now.calls[:before], *calls, *rest], origin, copies)
@@ -243,22 +242,6 @@ class _Timeline:
 def _read(call: Call) -> Iterator[Tensor]:
     """The memory that a call reads."""
     return iter(dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w))
-
-
-def _with(call: Call, new: Mapping[Tensor, Tensor]) -> Call:
-    """The call with other memory."""
-    if not any(storage(t) in new for t in call.tensors):
-        return call
-    return replace(call, tensors=tuple(_exchanged(t, new) for t in call.tensors))
-
-
-def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
-    """A tensor, or a view of one, in other memory."""
-    if t in new:
-        return new[t]
-    if isinstance(t, Compute) and is_view(t.template):
-        return with_args(t, (_exchanged(t.args[0], new),))
-    return t
 
 
 def _ways(call: Call, s: Tensor) -> Iterator[Call]:

@@ -22,8 +22,8 @@ def saved(plan: Plan) -> list[Tensor]:
     role = plan.graph.role
     made: dict[Tensor, None] = {}
     read: set[Tensor] = set()
-    for call in plan.calls:
-        forward = bool(call.own) and earliest(role[n] for n in call.own) == "forward"
+    for call, own in zip(plan.calls, _of_calls(plan, role), strict=True):
+        forward = own == "forward"
         for t, written in zip(call.tensors, call.written, strict=True):
             if forward and written:
                 made[storage(t)] = None
@@ -33,13 +33,21 @@ def saved(plan: Plan) -> list[Tensor]:
 
 
 def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
-    for call in plan.calls:
-        # What is computed only again is for the gradients.
-        own = earliest(role[n] for n in call.own) if call.own else "backward"
+    for call, own in zip(plan.calls, _of_calls(plan, role), strict=True):
         if isinstance(call, Call):
             yield own
         else:
             yield from _of_loop(call, role, own)
+
+
+def _of_calls(plan: Plan, role: Mapping[Any, Role]) -> list[Role]:
+    """Of each call the earliest role of what it computes. What is computed only again is for the gradients; a copy in
+    another order, for the call that follows."""
+    out: list[Role] = []
+    for call in reversed(plan.calls):
+        again: Role = "backward" if call.nodes or not out else out[-1]
+        out.append(earliest(role[n] for n in call.own) if call.own else again)
+    return out[::-1]
 
 
 def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Role]:

@@ -1,0 +1,63 @@
+"""Tensors that lie alike are one variable: an activation, its cotangent and what is saved of it for the backward pass.
+
+before: y = relu(conv(x)), saved; dy = conv'(dz); dx = where(y > 0, dy, 0), in one kernel; x, dx
+after:  {y, dy}, {x, dx}: what a kernel reads at the element that it makes lies as what it makes does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from einsmith.expr.nodes import Tensor
+from einsmith.passes.layout.order import candidates
+from einsmith.passes.schedule.fusion import reads_own_element
+from einsmith.passes.schedule.plan import Call
+from einsmith.passes.schedule.views import storage
+from einsmith.plan.kernel import Kernel, Rows
+
+
+def folded(calls: Sequence[Call], free: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The tensors that may lie in several orders, in sets that have one order, in the order in which they are made."""
+    into = {t: t for t in free if len(candidates(t.shape)) > 1}
+
+    def root(t: Tensor) -> Tensor:
+        while into[t] is not t:
+            into[t] = into[into[t]]
+            t = into[t]
+        return t
+
+    for call in calls:
+        for group in _alike(call):
+            found = [s for s in map(storage, group) if s in into]
+            for s in found[1:]:
+                if _points(s) == _points(found[0]):
+                    into[root(s)] = root(found[0])
+    sets: dict[Tensor, list[Tensor]] = {}
+    for t in into:
+        sets.setdefault(root(t), []).append(t)
+    return list(sets.values())
+
+
+def _points(t: Tensor) -> list[int]:
+    """The extents of the dimensions of several points, by which orders of two tensors are told to be one."""
+    return [n for n in t.shape if n > 1]
+
+
+def _alike(call: Call) -> Iterator[list[Tensor]]:
+    """Of each kernel of a call, what it makes and what it reads at the element that it makes."""
+    if isinstance(call.kernel, Rows):
+        for part in call.parts:
+            yield from _alike(part)
+        return
+    yield [call.tensors[n] for n in _own(call.kernel)]
+
+
+def _own(kernel: Kernel) -> list[int]:
+    """The buffers that a kernel writes, and those that it reads at its own element alone."""
+    written = [n for stage in kernel.stages for n in stage.outputs if n is not None]
+    ways: dict[int, bool] = {}
+    for stage in kernel.stages:
+        for slot, ref in enumerate(stage.args):
+            if ref[0] == "buffer":
+                ways[ref[1]] = ways.get(ref[1], True) and reads_own_element(stage.template, [slot])
+    return list(dict.fromkeys([*written, *(n for n, own in ways.items() if own)]))
