@@ -34,14 +34,13 @@ from einsmith.expr.nodes import (
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
-from einsmith.passes.layout import choice as layouts
-from einsmith.passes.layout import forced
+from einsmith.passes.layout import choice, forced
 from einsmith.passes.layout.laid_out import Decided, laid_out
 from einsmith.passes.layout.price import Prices
 from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import PassContext, left_out, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
-from einsmith.passes.schedule.printer import namer, show_arena, show_plan
+from einsmith.passes.schedule.printer import layouts, namer, show_arena, show_plan
 from einsmith.passes.schedule.rematerialize import Cost, rematerialized
 from einsmith.passes.schedule.roles import kernel_roles, saved
 from einsmith.passes.schedule.views import producer, storage
@@ -67,9 +66,7 @@ def layouts_of(target: Target) -> Callable[[Plan], Decided]:
 
     def decide(plan: Plan) -> Decided:
         found = forced.decided(plan)
-        if found is not None or left_out("layouts"):
-            return found or Decided()
-        return layouts.decided(plan, prices)
+        return found or (Decided() if left_out("layouts") else choice.decided(plan, prices))
 
     return decide
 
@@ -446,8 +443,8 @@ class Executable:
 
     def describe(self) -> str:
         """The passes that changed the graph and how many tensors more or fewer it has since; what is held for the
-        backward pass; one line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop)
-        and formula; then the predicted time of each part of a training step."""
+        backward pass; what does not lie as it is; one line a kernel: role, pattern, configuration, tasks, predicted
+        time (of one turn of its loop) and formula; then the predicted time of each part of a training step."""
         again = sum(call.again for call in self.calls)
         lines = [
             f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
@@ -459,6 +456,7 @@ class Executable:
         if held := saved(self.plan):
             lines.append(f"held for the backward pass: {len(held)} tensors, {sum(map(nbytes, held)) / 2**20:.2f} MiB")
         parts = dict.fromkeys(ROLES, 0.0)
+        lines += map(str, layouts(self.plan))
         rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)
         for i, (role, call, kernel, turns) in enumerate(rows):
             tasks = "+".join(str(n) for _, n, _ in kernel.launches)

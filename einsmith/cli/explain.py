@@ -23,7 +23,7 @@ from einsmith.expr.nodes import ROLES, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
-from einsmith.passes.schedule.printer import namer, show_calls
+from einsmith.passes.schedule.printer import layouts, namer, show_calls
 from einsmith.plan.apart import apart
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.threads import get_threads
@@ -203,7 +203,8 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     stages, predicted seconds of a kernel for each, and the `reward`, those less its own, in a turn. `call`: the number
     of a kernel's call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn
     reads and writes, each once. `share`: of the time of all kernels, measured or else predicted. `again`: it makes once
-    more what an earlier kernel has made.
+    more what an earlier kernel has made. `layouts`: what does not lie as it is in memory (`order`: its dimensions, the
+    outer ones first), and what the next best order would cost `more`.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
@@ -264,6 +265,11 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "again": _part("again", [k for k in kernels if k["again"]]),
         "kernels": kernels,
         "memory": _memory(run, kernels),
+        "layouts": [
+            {"tensors": list(x.names), "type": x.type, "order": list(x.order), "layout": x.told, "copies": x.copies,
+             "next": x.next_best, "more": x.more}
+            for x in layouts(run.plan)
+        ],
         "plan": show_calls(run.plan),
     }
 
@@ -386,8 +392,16 @@ def text_of(report: dict[str, Any]) -> str:
             lines.append(f"     {fused(k)}")
         lines += [f"     {line}" for line in candidate_lines(k)]
     lines.append("")
+    for x in report["layouts"]:
+        lines.append(f"layout: {laid(x)}: {', '.join(x['tensors'])}")
     parts = report["parts"] if several else report["parts"][-1:]
     return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
+
+
+def laid(layout: Mapping[str, Any]) -> str:
+    """How tensors lie that do not lie as they are, and the next best order."""
+    beside = f" (next best: {layout['next']})" if layout["next"] else ""
+    return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{beside}"
 
 
 def fused(kernel: Mapping[str, Any]) -> str:

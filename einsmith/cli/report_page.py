@@ -88,7 +88,8 @@ unfold();
 def page(report: Report) -> str:
     """The report (`explain.gather`, with `what` and `batch`) as a page."""
     name = escape(Path(report["what"]).name)
-    body = [f"<h1>{name}</h1>", _head(report), *_time(report), *_memory(report), *_kernels(report), *_plan(report)]
+    body = [f"<h1>{name}</h1>", _head(report), *_time(report), *_memory(report), *_kernels(report),
+            *_layouts(report), *_plan(report)]  # fmt: skip
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -210,6 +211,18 @@ def _what(k: Mapping[str, Any]) -> str:
     found = candidate_lines(k)
     more = html.text(f"{k['considered']} candidates", "\n".join(found), folded=True) if found else ""
     return "<br>".join(lines) + more
+
+
+def _layouts(report: Report) -> Iterator[str]:
+    if not report["layouts"]:
+        return
+    rows = [
+        (", ".join(x["tensors"]), x["type"], x["layout"] + (", copied" if x["copies"] else ""), x["next"])
+        for x in report["layouts"]
+    ]
+    yield "<h2>Layouts</h2>"
+    yield "<p>Tensors whose dimensions do not lie in memory as they are written, by their names in the plan.</p>"
+    yield html.table("", ("tensors", "type", "layout", "next best"), rows)
 
 
 def _plan(report: Report) -> Iterator[str]:

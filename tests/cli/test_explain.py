@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from einsmith import compile as driver
 from einsmith.cli import main as cli
+from einsmith.passes.layout.laid_out import Decided, free
+from einsmith.passes.schedule.plan import Laid, Plan
 from einsmith.sizes import size_of
 from einsmith.tune import calibrate, store
 
@@ -190,3 +193,31 @@ def test_a_limit_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("'" in line.partition(" of ")[2] for line in less["plan"])  # t3', t3 computed again
     assert cli.run(["explain", __file__, "--memory-limit", "9kB"]) == 2
     assert "a TrainStep in a file has its own" in capsys.readouterr().err
+
+
+def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not lie as it is, and the next best order: in the text, in JSON, on the page and in the plan."""
+    file, html = tmp_path / "two.txt", tmp_path / "two.html"
+    file.write_text("H[i,j] = tanh(sum[k](A[i,k]*B[k,j]))\nC[i,j] = sum[k](H[i,k]*B[k,j])\nreturn C")
+    given = (str(file), "--shape", "A=33,40", "--shape", "B=40,40")
+    assert explained(capsys, *given)["layouts"] == []
+
+    def decide(plan: Plan) -> Decided:
+        (t,) = free(plan)
+        return Decided({t: Laid((1, 0), (0, 1), 2.5e-6)})
+
+    monkeypatch.setattr(driver, "layouts_of", lambda target: decide)
+    report = explained(capsys, *given, "--html", str(html))
+    (layout,) = report["layouts"]
+    assert layout == {
+        "tensors": ["t1"], "type": "f32[33, 40]", "order": [1, 0], "layout": "dimension 0 innermost", "copies": False,
+        "next": "as is, 2.5 us more", "more": 2.5e-6,
+    }  # fmt: skip
+    told = "f32[33, 40], dimension 0 innermost (next best: as is, 2.5 us more)"
+    assert cli.run(["explain", *given]) == 0 and f"layout: {told}: t1\n" in capsys.readouterr().out
+    page = html.read_text()
+    assert "<h2>Layouts</h2>" in page and "dimension 0 innermost" in page and "as is, 2.5 us more" in page
+    assert any("at strides [1, 33]" in text for text in report["plan"])
+    monkeypatch.setenv("EINSMITH_DUMP", str(tmp_path / "dump"))
+    assert cli.run(["explain", *given]) == 0
+    assert f"layout of t1: {told}" in (tmp_path / "dump" / "program-0000" / "plan.txt").read_text()

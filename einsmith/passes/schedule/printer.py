@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from einsmith.expr.nodes import Item, Tensor, nbytes
 from einsmith.expr.printer import tensor_names
+from einsmith.passes.layout.order import as_is, name_of
 from einsmith.passes.schedule.arena import lifetimes
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
@@ -15,9 +17,54 @@ from einsmith.plan.printer import show_kernel
 def show_plan(plan: Plan) -> str:
     """The calls in order, each with its kernel; those of a loop's steps under the loop, whose tensors are the step's.
 
-    What is stored in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`.
+    What is stored in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`. Then what does not
+    lie as it is.
     """
-    return "\n".join(show_calls(plan))
+    return "\n".join([*show_calls(plan), *map(str, layouts(plan))])
+
+
+class Layout(NamedTuple):
+    """Tensors of one type, by name, that do not lie as they are: the order of their dimensions in memory, the outer
+    ones first, and the next best one, if the model chose, which the program would take `more` predicted seconds with.
+    copies: of tensors that lie in another order too."""
+
+    names: tuple[str, ...]
+    type: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    beside: tuple[int, ...] | None
+    more: float
+    copies: bool
+
+    @property
+    def told(self) -> str:
+        return name_of(self.shape, self.order)
+
+    @property
+    def next_best(self) -> str:
+        """Empty where the model did not choose."""
+        if self.beside is None:
+            return ""
+        beside = "no copy" if self.copies and self.beside == as_is(self.shape) else name_of(self.shape, self.beside)
+        return f"{beside}, {self.more * 1e6:.1f} us more"
+
+    def __str__(self) -> str:
+        copies = "copies " if self.copies else ""
+        beside = f" (next best: {self.next_best})" if self.next_best else ""
+        return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.told}{beside}"
+
+
+def layouts(plan: Plan) -> list[Layout]:
+    """What does not lie as it is, those that were decided together as one; of loops' steps after the rest, under the
+    names that tensors have there."""
+    name, found = namer(plan), dict[Any, list[Tensor]]()
+    for t, laid in plan.orders.items():
+        found.setdefault((t.dtype, t.shape, laid, t in plan.again), []).append(t)
+    out = [
+        Layout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
+        for (dtype, shape, x, copies), ts in found.items()
+    ]
+    return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]
 
 
 def namer(plan: Plan) -> Callable[[Tensor], str]:
