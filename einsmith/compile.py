@@ -6,7 +6,7 @@ import ctypes
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import knobs, locks
-from einsmith.backends import registry
+from einsmith.backends import override, registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
@@ -34,11 +34,10 @@ from einsmith.expr.nodes import (
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
-from einsmith.passes.layout import choice, forced
-from einsmith.passes.layout.laid_out import Decided, laid_out
-from einsmith.passes.layout.price import Prices
+from einsmith.passes.layout.choice import layouts_of
+from einsmith.passes.layout.laid_out import laid_out
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import PassContext, left_out, run_passes
+from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import Call, Plan, fuse
 from einsmith.passes.schedule.printer import layouts, namer, show_arena, show_plan
 from einsmith.passes.schedule.rematerialize import Cost, rematerialized
@@ -58,17 +57,6 @@ FINITE = 1  # the status of a program that stopped because its loss is not finit
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
     """Seconds that a kernel takes as it would be compiled."""
     return autoconfig.choose(kernel, target).cost.seconds
-
-
-def layouts_of(target: Target) -> Callable[[Plan], Decided]:
-    """What decides how the tensors of a program's plans lie."""
-    prices = Prices(lambda kernel: predicted(kernel, target), target)
-
-    def decide(plan: Plan) -> Decided:
-        found = forced.decided(plan)
-        return found or (Decided() if left_out("layouts") else choice.decided(plan, prices))
-
-    return decide
 
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
@@ -138,11 +126,12 @@ class Executable:
 
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
-            self.plan: Plan = laid_out(fuse(graph, finite, self.target), layouts_of(self.target))
+            self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph
             middle = time.perf_counter()
             self._bind = dict(bind)
             self._compile()
+            self._lay_out()
             if memory is not None:
                 self._fit(memory)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
@@ -168,6 +157,15 @@ class Executable:
         self.kernels = self.backend.compile(kernels, self.target)
         self._compiled = dict(zip(kernels, self.kernels, strict=True))
         self._scratch = max((k.scratch for k in self.kernels), default=0)
+
+    def _lay_out(self) -> None:
+        """Exchanges the plan for one whose tensors lie as costs least by the model, which has told most already."""
+        known = {k: made.seconds for k, made in self._compiled.items() if not override.text_of(k)}
+        decide = layouts_of(lambda k: known[k] if k in known else predicted(k, self.target), self.target)
+        plan = laid_out(self.plan, decide)
+        if plan is not self.plan:
+            self.plan = plan
+            self._compile()
 
     def _outputs(self) -> list[Tensor]:
         """The memory that a run makes for its outputs."""

@@ -140,7 +140,7 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     monkeypatch.setattr(choice, "ENTRIES", 1 << 8)
     for seed in range(4):
         monkeypatch.setattr(
-            driver, "layouts_of", lambda t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            driver, "layouts_of", lambda _, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
         )
         run = Executable(traced.graph, traced.bind, 2)
         assert run.plan.orders and len(run.roles) == len(run.calls) and run.describe()
@@ -161,7 +161,7 @@ def test_checked_copies(asking, monkeypatch, rng):
         return [float(step(x, y)) for _ in range(3)]
 
     want = steps()
-    monkeypatch.setattr(driver, "layouts_of", lambda t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
+    monkeypatch.setattr(driver, "layouts_of", lambda _, t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
 
 

@@ -8,7 +8,7 @@ assignment costs less by the model. As it is, everything is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import inf, prod
@@ -16,13 +16,16 @@ from math import inf, prod
 import numpy as np
 
 from einsmith.expr.nodes import Tensor, nbytes
+from einsmith.passes.layout import forced
 from einsmith.passes.layout.folded import folded
 from einsmith.passes.layout.laid_out import Converted, Decided, converter, free
 from einsmith.passes.layout.order import Order, candidates
-from einsmith.passes.layout.price import Prices
+from einsmith.passes.layout.price import Prices, Seconds
 from einsmith.passes.layout.solve import Factor, changes, least
+from einsmith.passes.pipeline import left_out
 from einsmith.passes.schedule.plan import Call, Laid, Plan
 from einsmith.passes.schedule.views import storage
+from einsmith.target.facts import Target
 
 GAINS, LOSSES = 40, 24
 """Kernels of a program that the cost model is asked for, at most, 1 to 20 ms each: of those that might gain by other
@@ -100,6 +103,18 @@ class Converter(Node):
         (t, made), (copy,) = self.call.tensors, self.copies.values()
         own = values[self.stored[t]] if t in self.stored else 0
         yield tuple((x, k) for x, k in ((t, own), (made, values[copy])) if k and values[copy])
+
+
+def layouts_of(seconds: Seconds, target: Target) -> Callable[[Plan], Decided]:
+    """What decides how the tensors of a program's plans lie: what is forced here and now, else the model, which says
+    how many seconds a kernel takes; nothing is decided where EINSMITH_WITHOUT names the layouts."""
+    prices = Prices(seconds, target)
+
+    def decide(plan: Plan) -> Decided:
+        found = forced.decided(plan)
+        return found or (Decided() if left_out("layouts") else decided(plan, prices))
+
+    return decide
 
 
 def decided(plan: Plan, prices: Prices) -> Decided:

@@ -56,8 +56,8 @@ def free(plan: Plan) -> list[Tensor]:
 
 
 def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
-    """The plan, and those of its loops' steps, with tensors as is decided for each plan. Raises VerifyError where a
-    kernel has no strides for an order."""
+    """The plan, and those of its loops' steps, with tensors as is decided for each plan; the one that is given where
+    nothing is. Raises VerifyError where a kernel has no strides for an order."""
     found = decide(plan)
     laid = {**found.orders, **{c.call.tensors[1]: c.laid for c in found.copies}}
     orders = {t: x.order for t, x in laid.items()}
@@ -66,8 +66,10 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     place: list[int] = []  # of each call of the plan given, among those here
     for call in plan.calls:
         if isinstance(call, LoopCall):
+            steps = [laid_out(p, decide) for p in call.plans]
+            same = all(p is q for p, q in zip(steps, call.plans, strict=True))
             place.append(len(calls))
-            calls.append(replace(call, plans=[laid_out(p, decide) for p in call.plans]))
+            calls.append(call if same else replace(call, plans=steps))
             continue
         new: dict[Tensor, Tensor] = {}
         for c in found.copies:
@@ -79,6 +81,8 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
                     calls.append(_in(c.call, orders))
         place.append(len(calls))
         calls.append(_in(call.exchanged(new), orders))
+    if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
+        return plan
     place.append(len(calls))
     checks = [(place[i], t, m) for i, t, m in plan.checks]
     again = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
