@@ -35,7 +35,7 @@ class Training:
 
     def describe(self) -> dict[str, Any]:
         """How many distinct kernels the training step has, how often they are called, the bytes of their code and of
-        the arena, and the passes that changed the graph."""
+        the arena, and the passes that changed the graph or the plan."""
         (run,) = self._step._programs.values()
         calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
         return {
@@ -43,5 +43,5 @@ class Training:
             "calls": len(calls),
             "code_bytes": sum(k.nbytes for k in set(run.kernels)),
             "arena_bytes": run.arena_bytes,
-            "passes": list(run.changes.tensors),
+            "passes": [*run.changes.tensors, *(["layouts"] if run.plan.orders else [])],
         }
