@@ -1,7 +1,7 @@
 """What do other orders of dimensions gain? python -m benchmarks.layouts NETWORK-bBATCH ... [--kernels 6] [--threads 2]
 
-The experiment behind `DOUBT` of `einsmith/passes/layout/price.py`: of each network's training step the kernels for
-which the model predicts the most of other orders of their tensors, tensors of one shape in one order, whatever the
+The experiment behind what is doubted in `einsmith/passes/layout/price.py`: of each network's training step the kernels
+for which the model predicts the most of other orders of their tensors, tensors of one shape in one order, whatever the
 kernels around them would lose. Each is measured as it is and so.
 """
 

@@ -59,7 +59,7 @@ def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel | Rows], float]:
 def asking(monkeypatch):
     """Everything may be asked, and whatever might gain is looked at."""
     monkeypatch.setattr(choice, "GAINS", 10**6)
-    monkeypatch.setattr(price, "floor", lambda kernel, target: 0.0)
+    monkeypatch.setattr(price, "DOUBT_OF_SUMS", price.DOUBT)
     monkeypatch.setattr(Prices, "least", lambda self, call: 0.0)
     monkeypatch.setattr(choice, "SMALL", 10**6)
 
@@ -163,6 +163,16 @@ def test_checked_copies(asking, monkeypatch, rng):
     want = steps()
     monkeypatch.setattr(driver, "layouts_of", lambda _, t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
+
+
+def test_sums_of_operands_in_other_orders_are_doubted_most():
+    """Of what is predicted for a product: where its result lies otherwise, and where an operand does."""
+    plan = plan_of("products", False)
+    prices = Prices(lambda kernel: 1.0, Target())
+    first, second = (c for c in plan.calls[:2] if isinstance(c, Call))
+    (t,) = [t for t, w in zip(first.tensors, first.written, strict=True) if w]
+    assert prices.now(first) == 1.0 and prices.ask(first, {t: (1, 0)}) == 1 + price.DOUBT
+    assert prices.ask(second, {t: (1, 0)}) == 1 + price.DOUBT_OF_SUMS
 
 
 def test_nothing_is_asked_where_nothing_might_gain():

@@ -49,10 +49,10 @@ def _alike(call: Call) -> Iterator[list[Tensor]]:
         for part in call.parts:
             yield from _alike(part)
         return
-    yield [call.tensors[n] for n in _own(call.kernel)]
+    yield [call.tensors[n] for n in own_elements(call.kernel)]
 
 
-def _own(kernel: Kernel) -> list[int]:
+def own_elements(kernel: Kernel) -> list[int]:
     """The buffers that a kernel writes, and those that it reads at its own element alone."""
     written = [n for stage in kernel.stages for n in stage.outputs if n is not None]
     ways: dict[int, bool] = {}
