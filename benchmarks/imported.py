@@ -2,7 +2,8 @@
 
 A training step in plain PyTorch, the optimizer being torch.optim's as it is: eager, inductor and backend="einsmith"
 take turns in one process. Before they are timed, losses and gradients are compared with eager execution in float64. The
-first call's seconds are those of whatever the caches on disk have; --fresh gives all empty ones.
+first call's seconds are those of whatever the caches on disk have; --fresh gives all empty ones. The networks are those
+of benchmarks.twins and, where their packages are installed, of benchmarks.models_of_others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from rich.table import Table
 from torch.nn import functional as tf
 
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
-from benchmarks import twins
+from benchmarks import models_of_others, twins
+from benchmarks.models_of_others import Batch, Trained, converted
 
 PEERS = ("eager", "inductor", "einsmith")
 CLOSE = 1e-4
@@ -45,24 +47,18 @@ NETWORKS: dict[str, tuple[dict[str, Any], int, tuple[int, ...]]] = {
     "mlp3": ({}, 256, (1, 28, 28)),
 }
 """Arguments of the twin, batch and shape of a sample (of tokens where it has one dimension)."""
+Gradients = Sequence[torch.Tensor | None]
 
 
 class Problem:
     """A network with a batch; steps of a peer on a model of its own."""
 
     def __init__(self, name: str, batch: int | None = None):
-        arguments, usual, shape = NETWORKS[name]
         torch.manual_seed(0)
-        self.batch = batch or usual
-        self.model = twins.get(name, **arguments)
-        tokens = len(shape) == 1
-        classes = arguments["vocabulary"] if tokens else 10
-        self.x = torch.randint(0, classes, (self.batch, *shape)) if tokens else torch.randn(self.batch, *shape)
-        self.y = torch.randint(0, classes, (self.batch, *shape) if tokens else (self.batch,))
-
-    def loss(self, model: Callable, x: torch.Tensor) -> torch.Tensor:
-        out = model(x)
-        return tf.cross_entropy(out.flatten(0, out.ndim - 2), self.y.flatten())
+        self.trained = models_of_others.get(name, "usual") if name in models_of_others.MODELS else _twin(name, batch)
+        self.model = self.trained.model
+        self.inputs = self.trained.batch(0)
+        self.batch = len(next(iter(self.inputs.values())))
 
     def stepper(self, peer: str) -> tuple[Callable[[], float], torch.nn.Module]:
         model = copy.deepcopy(self.model)
@@ -71,31 +67,48 @@ class Problem:
 
         def step() -> float:
             optimizer.zero_grad()
-            loss = self.loss(run, self.x)
+            loss = self.trained.loss(run, self.inputs)
             loss.backward()
             optimizer.step()
             return loss.item()
 
         return step, model
 
-    def gradients(self, model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-        return list(torch.autograd.grad(self.loss(model, x), list(model.parameters())))
+    def in_eager(self, dtype: torch.dtype) -> tuple[float, Gradients]:
+        """The loss and the gradients of a copy."""
+        model = copy.deepcopy(self.model).to(dtype)
+        loss = self.trained.loss(model, converted(self.inputs, dtype))
+        loss.backward()
+        return loss.item(), [p.grad for p in model.parameters()]
 
 
-def _off(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
-    """Relative error of all gradients as one vector."""
-    error = sum(float((a.double() - b).square().sum()) for a, b in zip(got, want, strict=True))
-    return math.sqrt(error / sum(float(b.square().sum()) for b in want))
+def _twin(name: str, batch: int | None) -> Trained:
+    arguments, usual, shape = NETWORKS[name]
+    tokens = len(shape) == 1
+    count, classes = batch or usual, arguments["vocabulary"] if tokens else 10
+
+    def make(_: int) -> Batch:
+        x = torch.randint(0, classes, (count, *shape)) if tokens else torch.randn(count, *shape)
+        return {"x": x, "y": torch.randint(0, classes, (count, *shape) if tokens else (count,))}
+
+    def loss(f: Callable, inputs: Batch) -> torch.Tensor:
+        out = f(inputs["x"])
+        return tf.cross_entropy(out.flatten(0, out.ndim - 2), inputs["y"].flatten())
+
+    return Trained(twins.get(name, **arguments), make, loss)
+
+
+def _off(got: Gradients, want: Gradients) -> float:
+    """Relative error of all gradients as one vector; those of parameters that nothing uses are None."""
+    pairs = [(a, b) for a, b in zip(got, want, strict=True) if a is not None and b is not None]
+    error = sum(float((a.double() - b).square().sum()) for a, b in pairs)
+    return math.sqrt(error / sum(float(b.square().sum()) for _, b in pairs))
 
 
 def verified(problem: Problem, peers: Sequence[str]) -> tuple[dict, dict[str, Callable], dict[str, float]]:
     """(errors by peer, steps by peer, seconds of first calls)."""
-    floats = problem.x.is_floating_point()
-    exact = copy.deepcopy(problem.model).double()
-    x = problem.x.double() if floats else problem.x
-    want = problem.gradients(exact, x)
-    wanted = float(problem.loss(copy.deepcopy(problem.model).double(), x))
-    usual = _off(problem.gradients(copy.deepcopy(problem.model), problem.x), want)
+    wanted, want = problem.in_eager(torch.float64)
+    usual = _off(problem.in_eager(torch.float32)[1], want)
     errors: dict[str, str] = {}
     steps, first = {}, {}
     for peer in peers:
@@ -142,10 +155,11 @@ def _fresh(name: str, peer: str, batch: int | None) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], help="those to run; all where none is given")
+    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS, *models_of_others.MODELS],
+                        help="those to run; all where none is given")  # fmt: skip
     parser.add_argument("--peers", default=",".join(PEERS), help="separated by commas")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each peer; 0: verified alone")
-    parser.add_argument("--batch", type=int, help="instead of the network's own")
+    parser.add_argument("--batch", type=int, help="instead of the network's own, for those that benchmarks.twins has")
     parser.add_argument("--fresh", action="store_true", help="also time first calls in empty caches")
     parser.add_argument("--json", help="a file that gets a line a network; - for standard output alone")
     options = parser.parse_args()
@@ -154,7 +168,11 @@ def main() -> None:
     failed, ratios = False, []
     columns = [*(f"{p}, ms" for p in peers), "against the best other", *(f"{p} first, s" for p in peers)]
     table = Table("network", "batch", *columns)
-    for name in options.networks or NETWORKS:
+    for name in options.networks or (*NETWORKS, *models_of_others.MODELS):
+        package = models_of_others.missing(name) if name in models_of_others.MODELS else ""
+        if package:
+            console.print(f"{name}: {package} is not installed")
+            continue
         row = measured(name, peers, options.rounds, options.batch)
         if options.fresh:
             row["first"] = {p: _fresh(name, p, options.batch) for p in peers}
