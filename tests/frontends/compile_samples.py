@@ -79,19 +79,18 @@ def run(f: Callable, tensors: list[torch.Tensor], gradients: bool) -> tuple[list
     out = f(*own)
     moving = [x for x in own if x.requires_grad]
     paths = [x for x in out if x.requires_grad and x.numel()]
-    if not gradients or not moving or not paths:
-        return [x.detach() for x in out], [], [x.detach() for x in own]
-    weights = [torch.cos(torch.arange(x.numel(), dtype=torch.float64)).reshape(x.shape).to(x.dtype) for x in paths]
-    total = torch.autograd.grad(paths, moving, weights, allow_unused=True)
-    return [x.detach() for x in out], list(total), [x.detach() for x in own]
+    total: list[torch.Tensor | None] = [None for _ in moving] if gradients else []
+    if total and paths:
+        weights = [torch.cos(torch.arange(x.numel(), dtype=torch.float64)).reshape(x.shape).to(x.dtype) for x in paths]
+        total = list(torch.autograd.grad(paths, moving, weights, allow_unused=True))
+    return [x.detach() for x in out], total, [x.detach() for x in own]
 
 
 def same(a: torch.Tensor | None, b: torch.Tensor | None, what: str, rtol: float | None) -> None:
-    if a is None or b is None:
-        given = a if b is None else b
-        if given is not None and bool((given != 0).any()):
-            raise Differs(f"{what}: one is None, the other {given}")
+    if a is None and b is None:
         return
+    a = torch.zeros_like(b) if a is None else a  # a derivative that is None is 0
+    b = torch.zeros_like(a) if b is None else b
     if a.shape != b.shape or a.dtype != b.dtype:
         raise Differs(f"{what}: {a.shape} {a.dtype}, PyTorch {b.shape} {b.dtype}")
     if a.layout is not torch.strided:
@@ -239,6 +238,21 @@ def counted(tally: Counter, call: Callable, tensors: list[torch.Tensor]) -> tupl
     return told, strides
 
 
+def derived(f: Callable) -> Callable:
+    """The derivatives of f's weighted results, which can be derived once more."""
+
+    def call(*tensors: torch.Tensor) -> list:
+        paths = [x for x in Call(f)(*tensors) if x.requires_grad and x.numel()]
+        moving = [x for x in tensors if x.requires_grad]
+        if not paths:
+            return [x.clone() for x in moving]
+        weights = [torch.sin(torch.arange(x.numel(), dtype=torch.float64) + 1).reshape(x.shape).to(x) for x in paths]
+        found = torch.autograd.grad(paths, moving, weights, create_graph=True, allow_unused=True)
+        return [x for x in found if x is not None]
+
+    return call
+
+
 def samples(op: Any, dtype: torch.dtype, count: int, seed: int) -> Iterator[Any]:
     """Some of an operator's samples."""
     with warnings.catch_warnings():
@@ -269,8 +283,11 @@ LEFT_OUT = {
 }  # fmt: skip
 
 
-def sweep(dtype: torch.dtype, count: int, seed: int, chosen: list[Any], say: Callable[[str], None]) -> Counter:
-    """Compares samples of operators; how many ran wholly on programs, partly in PyTorch, or could not be asked."""
+def sweep(
+    dtype: torch.dtype, count: int, seed: int, chosen: list[Any], say: Callable[[str], None], second: bool = False
+) -> Counter:  # fmt: skip
+    """Compares samples of operators; how many ran wholly on programs, partly in PyTorch, or could not be asked.
+    second: samples of their derivatives instead, with what these are derived to."""
     tally: Counter = Counter()
     reasons: Counter = Counter()
     left: Counter = Counter()
@@ -288,6 +305,7 @@ def sweep(dtype: torch.dtype, count: int, seed: int, chosen: list[Any], say: Cal
             if any("dropout" in k and v for k, v in sample.kwargs.items()):
                 tally["random"] += 1
                 continue
+            call = derived(call) if second else call
             torch.manual_seed(0), np.random.seed(0)
             try:
                 told, strides = counted(tally, call, tensors)
@@ -367,6 +385,7 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="which of how many parts of the operators")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--second", action="store_true", help="their derivatives, derived once more, instead")
     parser.add_argument("--modules", action="store_true", help="those of module_db instead")
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
@@ -377,7 +396,9 @@ def main() -> None:
         print(dict(tally))
         sys.exit(1 if tally["wrong"] else 0)
     chosen = [op for op in operators(dtype) if not options.only or op.name in options.only.split(",")][k::n]
-    tally = sweep(dtype, options.samples, options.seed, chosen, lambda text: print(text, flush=True))
+    if options.second:
+        chosen = [op for op in chosen if op.supports_gradgrad]
+    tally = sweep(dtype, options.samples, options.seed, chosen, lambda text: print(text, flush=True), options.second)
     share = tally["ours"] / max(tally["ours"] + tally["in PyTorch"], 1)
     print(dict(tally), f"{share:.1%} of those that neither take nor give complex or sparse tensors")
     sys.exit(1 if tally["wrong"] or tally["error"] else 0)

@@ -49,7 +49,10 @@ def _sized(value: float) -> Any:
     return lambda size, dtype=None: full(size, value, dtype or type_of(1.0))
 
 
-enter("zeros.default empty.memory_format", "0; also for memory that is to be written first", _sized(0))
+enter(
+    "zeros.default _efficientzerotensor.default empty.memory_format", "0; also for memory that is to be written first",
+    _sized(0),
+)  # fmt: skip
 enter("ones.default", "1", _sized(1))
 
 
