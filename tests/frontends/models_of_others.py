@@ -1,11 +1,12 @@
 """Training steps of other packages' models through `torch.compile(model, backend="einsmith")`, against eager execution.
 
-    python -m tests.frontends.models_of_others [--only bert,gpt2] [--json FILE]
+    python -m tests.frontends.models_of_others [--only bert,gpt2] [--json FILE] [--from-torch]
 
 In float64, losses and all gradients at each step are to be those of eager execution within 1e-7; what a model computes
 in float32 whatever it is given, such as a mean of squares, is then in float64, too. In float32, with nothing changed,
 they are to be no farther from eager execution in float64 than 3 times eager execution in float32 is. With --json, each
-model's row goes to a file as soon as it is known, and those that are there are not run again.
+model's row goes to a file as soon as it is known, and those that are there are not run again. With --from-torch, losses
+and parameters of a TrainStep of what `from_torch` makes of the model are compared instead, in float64.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -30,13 +32,16 @@ from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-import einsmith.frontends.torch  # noqa: F401 - registers the backend
+import einsmith as es
+import einsmith.frontends.torch  # registers the backend
 from benchmarks.models_of_others import MODELS, Trained, converted, get, missing
 from einsmith.frontends.torch_compile import split
 
 WHOLE = ("bert", "gpt2", "llama", "vit", "t5", "whisper_encoder")
 """Those of which no operator may run in PyTorch."""
-STEPS = 5
+BY_VALUES = ("gcn", "gat")
+"""Those that leave edges out by their values, so that `from_torch` refuses them."""
+STEPS, RATE, MOMENTUM = 5, 0.05, 0.9
 CLOSE = 1e-7
 TIMES = 3.0
 NOISE = 1e-6
@@ -44,6 +49,7 @@ NOISE = 1e-6
 such as that of a key's bias, is rounding alone."""
 EPS = torch.finfo(torch.float32).eps
 Step = tuple[float, list[torch.Tensor]]
+Named = Mapping[str, torch.Tensor]
 
 
 @dataclass
@@ -76,7 +82,7 @@ def steps(made: Trained, dtype: torch.dtype, compile_: Callable) -> list[Step]:
     """The loss and the gradients of each step of a copy of the model."""
     model = copy.deepcopy(made.model).to(dtype)
     f = compile_(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=MOMENTUM)
     found = []
     for seed in range(STEPS):
         optimizer.zero_grad()
@@ -121,16 +127,25 @@ def in_single(model: torch.nn.Module) -> Callable:
     return torch.compile(model, backend="einsmith")
 
 
+def greatest(got: Named, want: Named) -> tuple[float, str]:
+    """The greatest relative difference of tensors that have names, and of which."""
+    least = NOISE * max(float(b.abs().max()) for b in want.values())
+    found = [(float((got[n] - b).abs().max()) / max(float(b.abs().max()), least), n) for n, b in want.items()]
+    return max(found, key=_nan_first)
+
+
+def _nan_first(off: tuple[float, str]) -> float:
+    return math.inf if math.isnan(off[0]) else off[0]
+
+
 def largest(got: Sequence[Step], want: Sequence[Step], names: Sequence[str]) -> tuple[float, str]:
     """The greatest relative difference of a loss or a gradient, and where."""
-    found = [(0.0, "")]
+    found = []
     for n, ((loss, ours), (wanted, theirs)) in enumerate(zip(got, want, strict=True)):
         found.append((abs(loss - wanted) / abs(wanted), f"the loss of step {n}"))
-        least = NOISE * max(float(b.abs().max()) for b in theirs)
-        for name, a, b in zip(names, ours, theirs, strict=True):
-            off = float((a - b).abs().max()) / max(float(b.abs().max()), least)
-            found.append((off, f"the gradient of {name} in step {n}"))
-    return max(found, key=lambda f: math.inf if math.isnan(f[0]) else f[0])
+        off, name = greatest(dict(zip(names, ours, strict=True)), dict(zip(names, theirs, strict=True)))
+        found.append((off, f"the gradient of {name} in step {n}"))
+    return max(found, key=_nan_first)
 
 
 def distance(got: Sequence[Step], want: Sequence[Step]) -> float:
@@ -168,6 +183,44 @@ def row(name: str) -> Row:
     return Row(name, off, worst, single, eager, tuple(dict.fromkeys(said)), seconds)
 
 
+class WithLoss(torch.nn.Module):
+    """A model that gives its loss, of the tensors of a batch in their order."""
+
+    def __init__(self, made: Trained):
+        super().__init__()
+        self.model, self.loss, self.names = copy.deepcopy(made.model), made.loss, tuple(made.batch(0))
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.model, dict(zip(self.names, tensors, strict=True)))
+
+
+def imported(name: str) -> Row:
+    """Runs what `from_torch` makes of a model, in float64: how far losses and, at the end, parameters are."""
+    made = get(name)
+    model = WithLoss(made).double()
+    batches = [tuple(converted(made.batch(seed), torch.float64).values()) for seed in range(STEPS)]
+    start = time.perf_counter()
+    with Widened():
+        ours = es.frontends.torch.from_torch(model, *batches[0])
+    step = es.TrainStep(ours, lambda loss, _: loss, es.optim.SGD(lr=RATE, momentum=MOMENTUM))
+    losses = [step(*(x.numpy() for x in batch), np.zeros(())) for batch in batches]
+    seconds = time.perf_counter() - start
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=MOMENTUM)
+    wanted = []
+    for batch in batches:
+        optimizer.zero_grad()
+        with Widened():
+            loss = model(*batch)
+        loss.backward()
+        optimizer.step()
+        wanted.append(loss.item())
+    mine = {n: torch.from_numpy(x) for n, x in ours.state_dict().items()}
+    parameters = greatest(mine, {n: p.detach() for n, p in model.named_parameters()})
+    at_steps = greatest({"the losses": torch.tensor(losses)}, {"the losses": torch.tensor(wanted)})
+    off, worst = max(parameters, at_steps, key=_nan_first)
+    return Row(name, off, worst, 0.0, 0.0, (), seconds)
+
+
 def _known(file: Path | None) -> dict[str, Row]:
     if file is None or not file.exists():
         return {}
@@ -178,6 +231,7 @@ def _known(file: Path | None) -> dict[str, Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help=f"some of {', '.join(MODELS)}, separated by commas")
+    parser.add_argument("--from-torch", action="store_true", help="what from_torch makes of the models instead")
     parser.add_argument("--json", type=Path, help="a file that gets a line a model; models in it are not run again")
     options = parser.parse_args()
     known = _known(options.json)
@@ -188,7 +242,10 @@ def main() -> None:
         if package := missing(name):
             table.add_row(name, "", "", "", "", f"{package} is not installed")
             continue
-        found = known.get(name) or row(name)
+        if options.from_torch and name in BY_VALUES:
+            table.add_row(name, "", "", "", "", "from_torch refuses it: it leaves out edges by their values")
+            continue
+        found = known.get(name) or (imported if options.from_torch else row)(name)
         if options.json and name not in known:
             with options.json.open("a") as f:
                 f.write(json.dumps(asdict(found)) + "\n")
