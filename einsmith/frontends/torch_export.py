@@ -26,6 +26,7 @@ from einsmith.modes import trace_shapes
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
 
+_TELLS_GUARDS = "_guards_code" in torch.export.ExportedProgram.__annotations__
 _STORED = KNOWN - {"bfloat16", "float16"}
 
 
@@ -42,6 +43,8 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     `to_torch` gives them back. Raises DtypeError for weights of a type that no step updates, TraceError where
     torch.export fails, and for operators that are not in the table (docs/aten.md), with the user's own lines.
     """
+    if not _TELLS_GUARDS:
+        raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
     if not isinstance(module, torch.nn.Module):
         raise KindError(f"from_torch takes a torch.nn.Module, not a {type(module).__name__}")
     tensors = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
@@ -208,11 +211,8 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
 
 def _guards(exported: Any, module: torch.nn.Module) -> Guards:
     """What torch.export found that the module takes for granted of its sizes."""
-    found = getattr(exported, "_guards_code", None)
-    if found is None:
-        raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
     parameters = inspect.signature(module.forward).parameters.values()
-    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(found))
+    return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code))
 
 
 def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.amp.autocast_mode import _cast
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
@@ -29,6 +30,7 @@ class Definition(Protocol):
 
 
 _LIBRARY = torch.library.Library("einsmith", "FRAGMENT")
+_AUTOCAST = torch._C.DispatchKey.AutocastCPU
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
@@ -128,6 +130,11 @@ def register(
         out = definition.any_op(first, derived(program, len(first), "*", at))
         return pack(out), pack([0] * len(out))
 
+    def in_single(*arguments: Any) -> Any:
+        """Under autocast, on narrower floats as float32. What registers it in torch.library came after 2.6."""
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOCAST)):
+            return op(*_cast(arguments, "cpu", torch.float32))
+
     def batched_grads(*arguments: Any) -> Any:
         """Under the vmap of torch.autograd's own (is_grads_batched, vectorize, gradcheck), which has tensors and levels
         of its own kind: the innermost level is taken off the tensors, and put on the results."""
@@ -148,7 +155,8 @@ def register(
     torch.library.register_fake(qualname, fake, lib=_LIBRARY)
     _LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
     torch.library.register_vmap(qualname, batched, lib=_LIBRARY)
-    torch.library.register_autocast(qualname, "cpu", torch.float32, lib=_LIBRARY)
+    op.py_impl(_AUTOCAST)(in_single)
+    _LIBRARY.impl(name, in_single, "AutocastCPU")
     return op
 
 

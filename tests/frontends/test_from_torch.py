@@ -15,10 +15,13 @@ torch = pytest.importorskip("torch", reason="modules of PyTorch are taken apart"
 from torch import nn  # noqa: E402
 
 from benchmarks import twins  # noqa: E402
+from einsmith.frontends import torch_export  # noqa: E402
 from einsmith.frontends.torch import from_torch, operator, to_torch  # noqa: E402
 from tests.models.twin import OPTIMIZERS, close, gradients_agree, numbers, outputs, spread, torch_losses  # noqa: E402
 
 STEPS = 5
+if not torch_export._TELLS_GUARDS:
+    pytest.skip(f"from_torch needs a newer PyTorch than {torch.__version__}", allow_module_level=True)
 
 
 def trains_alike(theirs, batches: list[tuple], loss: str = "mse_loss", optimizer: str = "sgd") -> es.nn.Module:
@@ -344,3 +347,9 @@ def test_what_is_not_built_is_an_error_before_anything_runs(what):
 def test_only_modules_are_taken():
     with pytest.raises(ArgumentError, match="torch.nn.Module"):
         from_torch(torch.relu, torch.rand(3))
+
+
+def test_a_version_whose_export_tells_no_guards_is_named(monkeypatch):
+    monkeypatch.setattr(torch_export, "_TELLS_GUARDS", False)
+    with pytest.raises(TraceError, match=f"needs a newer PyTorch than {torch.__version__.replace('+', '.')}"):
+        from_torch(nn.Linear(2, 3), torch.zeros(1, 2))

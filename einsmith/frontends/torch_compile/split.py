@@ -12,6 +12,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -66,7 +67,16 @@ class _Refused(Exception):
 
 def _dead(node: FxNode) -> bool:
     """Whether a node must stay though nothing reads it. Random numbers that nobody reads are not drawn."""
-    return node.op in ("placeholder", "output") or node.is_impure(impure_random=False)
+    return node.op in ("placeholder", "output") or _impure(node)
+
+
+_RANDOM_IS_PURE = {"impure_random": False} if "impure_random" in signature(FxNode.is_impure).parameters else {}
+"""Older versions of PyTorch (before 2.8) have no other answer."""
+
+
+def _impure(node: FxNode) -> bool:
+    """Whether a node does more than to give a value or to draw random numbers."""
+    return node.is_impure(**_RANDOM_IS_PURE)
 
 
 def is_view(node: FxNode) -> bool:
@@ -178,7 +188,7 @@ class _Parts:
                 continue
             ours = self._ours(n)
             least = max([floor, *(level[a] for a in n.all_input_nodes)])
-            fixed = not ours and n.target is not operator.getitem and n.is_impure(impure_random=False)
+            fixed = not ours and n.target is not operator.getitem and _impure(n)
             random = not ours and isinstance(n.target, torch._ops.OpOverload) and _draws(n.target)
             if fixed:
                 least = max(least, top)
