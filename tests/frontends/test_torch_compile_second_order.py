@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="its backend is tested")
 import einsmith as es  # noqa: E402
 from einsmith.frontends import torch_export  # noqa: E402
 from einsmith.frontends.torch import from_torch  # noqa: E402
-from tests.frontends.compile_samples import operators, sweep  # noqa: E402
+from tests.frontends.compile_samples import compare, derived, operators, sweep  # noqa: E402
 from tests.frontends.torch_compiled import agree, compiled, fresh, randn  # noqa: E402, F401
 
 
@@ -47,6 +47,11 @@ def test_deriving_the_backward_of_a_compiled_function_is_an_error():
     (first,) = torch.autograd.grad(compiled(network)(x, w), [x], create_graph=True)
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         torch.autograd.grad(first.sum(), [w])
+
+
+def test_a_derivative_that_is_zero_is_a_tensor():
+    f = derived(lambda x: x.abs())
+    assert compare(f, [randn(3, 4, grad=True)]) == []
 
 
 @pytest.mark.skipif(not torch_export._TELLS_GUARDS, reason="from_torch needs a newer PyTorch")

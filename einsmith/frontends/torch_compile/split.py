@@ -71,7 +71,7 @@ def _dead(node: FxNode) -> bool:
 
 
 _RANDOM_IS_PURE = {"impure_random": False} if "impure_random" in signature(FxNode.is_impure).parameters else {}
-"""Older versions of PyTorch (before 2.8) have no other answer."""
+"""PyTorch 2.6 has no other answer."""
 
 
 def _impure(node: FxNode) -> bool:
