@@ -265,8 +265,7 @@ def _walked_again(s: _Shared) -> Iterator[_Bytes]:
 
 
 def _repeated(s: _Shared) -> Iterator[_Bytes]:
-    """The same of the outer side, which comes once for each task, and of what is the same at every point of the batch.
-    """
+    """The same of the outer side, which comes once for each task, and of what no point of the batch changes."""
     t = s.t
     outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)
     anew, footprint = outer * (again - 1), 2 * np.maximum(outer, s.level)
@@ -296,9 +295,8 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         yield s.b_bytes * strips * (slow & ~lost), s.held, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
-        asked = (x.b_strips > 0) & (s.ahead > 0) & ~s.b_buffer & ~lost
-        hidden = np.clip(x.m / w.shared_rows - 1.5, 0.0, 1.0)
-        yield s.b_bytes * w.abreast * (1 - hidden) * ((t.nv > 1) & asked), s.held, True
+        asked = (x.b_strips > 0) & (s.ahead > 0) & ~s.b_buffer & ~lost & (t.nv > 1)
+        yield s.b_bytes * asked * w.abreast * np.clip(2.5 - x.m / w.shared_rows, 0.0, 1.0), s.held, True
     if x.has["b_far"]:  # nothing asks for what every tile of M goes through in place
         alone = (x.b_far > 0) & s.b_inline & t.major & ~lost
         yield s.b_bytes * (1 + strips) * alone, s.held, True

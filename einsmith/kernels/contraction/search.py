@@ -193,8 +193,7 @@ def _promises(s: Setting) -> bool:
 
 
 def rows_fit(s: Setting) -> bool:
-    """Whether vectors of N that keep to rows are worth a look: rows of a window that are no whole vectors, but nearly.
-    """
+    """Whether vectors of N that keep to rows are worth a look: rows of a window that are nearly whole vectors."""
     cut = any(isinstance(x, plan.HaloBlock) and not x.of_k for _, x in s.windows)
     if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
         return False
@@ -332,8 +331,7 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
 
 
 def _with_other_shares(t: Table, target: Any) -> Array:
-    """The table's rows with more columns: behind a configuration the same with other tasks, where these may be better.
-    """
+    """The table's rows with more columns: after a configuration the same with other tasks, where they may be better."""
     inner = np.where(t.major, t.b, t.a)
     again = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.windows == 0)
     found, places = [t.rows], [np.arange(len(t.mr))]
@@ -426,8 +424,7 @@ def _waiting_parts(t: Table, tn: Array, target: Any) -> tuple[Array, Array]:
 
 
 def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
-    """Tasks along M and N of the configurations `which` with one part of N for each core, which reads the longest rows.
-    """
+    """Tasks along M and N of configurations `which` with a part of N for each core, which reads the longest rows."""
     x = t.numbers
     tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
     tm, tn = _waiting_parts(t, tn, target)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.kernels.contraction.config import Setting, Side
-from einsmith.plan.kernel import Buffer
+from einsmith.plan.kernel import row_major
 from einsmith.target.facts import LINE
 
 PAGE = 4096
@@ -114,14 +115,12 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
 
 
 def in_turn(rows: Array | float, streams: int) -> Any:
-    """The part of the lines of so many rows of results, of which a stretch is written at a time, that are waited for
-    (`Overheads.strips`): a core writes a few as fast as one."""
+    """The part of lines of so many rows of results that is waited for (`Overheads.strips`); none of a few."""
     return np.clip((rows - streams) / (1.5 * streams), 0.0, 1.0)
 
 
 def fetched(row: int) -> bool:
-    """Whether rows of so many bytes are fetched to be written, stretch by stretch of a page or more: they begin within
-    lines, so that none is written past the caches."""
+    """Whether rows of so many bytes, a page or more, begin within lines: none is written past the caches then."""
     return row >= PAGE and row % LINE != 0
 
 
@@ -131,18 +130,10 @@ def far_results(g: Setting) -> int:
     side = next((x for x in (g.n_side, g.m_side) if x.axes and x.axes[-1] == len(shape) - 1), None)
     if side is None:
         return 0
-    along = list(takewhile(lambda d: d in side.axes, reversed(range(len(shape)))))
-
-    def run(x: Buffer) -> int:
-        """Elements of a row that follow each other."""
-        out = 1
-        for d in along:
-            out *= shape[d] if x.strides[d] == out else 1
-        return out
-
-    stored = [kernel.buffers[n] for n in sorted({n for stage in kernel.stages for n in stage.outputs if n is not None})]
-    found = sum(fetched(run(x) * g.item) for x in stored if x.shape == shape)
-    return g.B * g.M * g.N * g.item * found * (1 if side is g.n_side else -1)
+    row = prod(shape[d] for d in takewhile(side.axes.__contains__, reversed(range(len(shape)))))
+    stored = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
+    count = sum((x.shape, x.strides) == (shape, row_major(shape)) for x in stored)
+    return g.B * g.M * g.N * g.item * count * fetched(row * g.item) * (1 if side is g.n_side else -1)
 
 
 def scattered(stride: int, size: int, l2: int) -> float:

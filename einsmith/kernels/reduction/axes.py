@@ -173,8 +173,7 @@ class Schedule:
 
     @cached_property
     def tile(self) -> int | None:
-        """The output axis of a register tile's rows: the one along which the accesses are shared most; None: no tile.
-        """
+        """The output axis of a register tile's rows: the one along which accesses are shared most; None: no tile."""
         return None if self.column is None else self._tile_axis(self.column)
 
     def _tile_axis(self, column: int) -> int | None:

@@ -267,10 +267,10 @@ def _again(s: Schedule, target: Target) -> float:
 
 def _in_strips(s: Schedule, target: Target) -> float:
     """Bytes of results that are waited for (`in_turn`): rows of a tile change within its vectors."""
-    box = s.box
-    if s.tile is None or s.axis is None or s.along_row or s.axis != box.rank - 1:
+    box, (tile, axis) = s.box, (s.tile, s.axis)
+    if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
         return 0.0
-    return 4 * box.points * fetched(4 * box.extents[s.axis]) * in_turn(box.extents[s.tile], target.overheads.streams)
+    return 4 * box.points * fetched(4 * box.extents[axis]) * in_turn(box.extents[tile], target.overheads.streams)
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
@@ -291,8 +291,7 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
     strips = sum([_in_strips(s, target) for s in schedules])
-    if strips > target.l2 * tasks:
-        beside += target.overheads.strips * strips / LINE * target.cycle_seconds / tasks
+    beside += target.overheads.strips * strips / LINE * target.cycle_seconds / tasks * (strips > target.l2 * tasks)
     again = sum([w.again for w in work])
     if again:
         memory += target.seconds_for_bytes(again, footprint + target.l2 * target.cores, tasks)

@@ -67,8 +67,7 @@ class Sweep:
         return states
 
     def _within(self, axis: int) -> tuple[Value, Value] | None:
-        """From where to where a reduction axis has terms, at the output axes that are no lanes; None: from end to end.
-        """
+        """From where to where a reduction axis has terms, at output axes that are no lanes; None: from end to end."""
         found = self.s.bounds(axis)
         return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
 

@@ -42,8 +42,7 @@ def repeated(b: Builder, pointer: Value, offset: Value, elem: str, depth: int, l
 
 
 def added(b: Builder, row: Sequence[Value], depth: int) -> list[Value]:
-    """Vectors with one lane for each point of N: the sums of its `depth` lanes. What is left of the last one is zero.
-    """
+    """Vectors with one lane for each point of N: the sums of its `depth` lanes. The rest of the last one is zero."""
     out = list(row)
     while depth > 1:
         n = out[0].type.lanes

@@ -1,0 +1,49 @@
+"""Kernels of some of a kernel's pieces: those with a reduction and those without, what all have and the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from einsmith.expr.nodes import Piece, Reduce, Scatter, Template
+from einsmith.expr.rewrite.simplify import restricted
+from einsmith.plan.kernel import Kernel, Stage
+
+
+@lru_cache(maxsize=1024)
+def kinds(kernel: Kernel) -> list[Kernel]:
+    """The kernel's pieces with a reduction, and those without, as kernels; the kernel where there is one kind."""
+    root = kernel.root
+    if root.is_scatter:
+        return [kernel]
+    parts = [[p for p in root.parts if isinstance(p.body, Reduce) is kind] for kind in (True, False)]
+    return [_of_pieces(kernel, p) for p in parts] if all(parts) else [kernel]
+
+
+@lru_cache(maxsize=1024)
+def inner(kernel: Kernel) -> list[Kernel] | None:
+    """The points that all pieces have, as one kernel; then the others, by kind. None where pieces have no such points,
+    or no others."""
+    pieces = [p for p in kernel.root.parts if isinstance(p, Piece)]
+    least = tuple(map(min, zip(*(p.extents for p in pieces), strict=True)))
+    if not all(least) or len({p.step for p in pieces}) > 1 or all(p.extents == least for p in pieces):
+        return None
+    first = _of_pieces(kernel, [restricted(p, (0,) * len(least), least) for p in pieces])
+    edges = [edge for p in pieces for edge in _edges(p, least)]
+    return [first, *kinds(_of_pieces(kernel, edges))]
+
+
+def _edges(piece: Piece, least: Sequence[int]) -> Iterator[Piece]:
+    """The points of a piece beside its first `least` ones along every axis."""
+    extents = piece.extents
+    for d, (few, n) in enumerate(zip(least, extents, strict=True)):
+        if n > few:
+            first = (*(0 for _ in least[:d]), few, *(0 for _ in least[d + 1 :]))
+            yield restricted(piece, first, (*least[:d], n - few, *extents[d + 1 :]))
+
+
+def _of_pieces(kernel: Kernel, parts: Sequence[Piece | Scatter]) -> Kernel:
+    """The kernel with these pieces of its root."""
+    first = kernel.stages[0]
+    stage = Stage(Template(kernel.root.shape, kernel.root.params, tuple(parts)), first.args, first.outputs)
+    return Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed)
