@@ -131,9 +131,18 @@ class Executable:
             middle = time.perf_counter()
             self._bind = dict(bind)
             self._compile()
+            as_it_is = self.plan
             self._lay_out()
+            laid = self.plan is not as_it_is
             if memory is not None:
-                self._fit(memory)
+                try:
+                    self._fit(memory)
+                except ArgumentError:  # copies, and places that are shared no more, take memory
+                    if not laid:
+                        raise
+                    self.plan = as_it_is
+                    self._compile()
+                    self._fit(memory)
         self._inputs = [x for x in graph.inputs if x not in self._bind]
         stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())

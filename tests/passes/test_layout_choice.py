@@ -15,15 +15,16 @@ import einsmith as es
 from einsmith import compile as driver
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable, predicted
+from einsmith.errors import ArgumentError, VerifyError
 from einsmith.expr.nodes import Tensor
 from einsmith.modes import to_array, trace_call
 from einsmith.passes.layout import choice, price
 from einsmith.passes.layout.folded import folded
-from einsmith.passes.layout.laid_out import free, laid_out
+from einsmith.passes.layout.laid_out import Converted, Decided, converter, free, held, laid_out
 from einsmith.passes.layout.order import candidates
 from einsmith.passes.layout.price import Prices
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import Call, Plan, fuse
+from einsmith.passes.schedule.plan import Call, Laid, LoopCall, Plan, fuse
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from tests.fuzz.check import agree
@@ -165,6 +166,66 @@ def test_checked_copies(asking, monkeypatch, rng):
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
 
 
+RECURRENCE = es.op("h[t,b,k] = tanh(x[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], 0)*U[j,k]))\nreturn h")
+
+
+@pytest.mark.parametrize("sizes", [(8, 16, 64), (16, 4, 64)])
+def test_what_a_loop_packs_before_it_begins_is_not_copied_in_its_steps(sizes, asking, monkeypatch, rng):
+    """The steps' kernels know that the weights stay as they are, and may read them when no step has run."""
+    steps, batch, width = sizes
+    arrays = [rng.standard_normal((steps, batch, width)) * 0.3, rng.standard_normal((width, width)) * 0.1]
+    traced = trace_call(RECURRENCE, tuple(arrays), {})
+    given = [to_array(a) for a in arrays]
+    for seed in range(4):
+        monkeypatch.setattr(
+            driver, "layouts_of", lambda _, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+        )
+        run = Executable(traced.graph, traced.bind, 2)
+        agree(run(given)[1], traced.graph, given, f"costs {seed}")
+    (plan,) = {id(p): p for c in run.plan.calls if isinstance(c, LoopCall) for p in c.plans[:1]}.values()
+    (call,) = [c for c in plan.calls if isinstance(c, Call) and held(c)]
+    (t,) = held(call)
+    copy = Converted(converter(t), Laid((1, 0)), (call,))
+    with pytest.raises(VerifyError, match="before the loop"):
+        laid_out(plan, lambda _: Decided({}, (copy,)))
+
+
+def test_a_limit_of_memory_that_fits_as_it_is_fits(asking, monkeypatch, rng):
+    """Copies take memory: where they leave too little, there are none."""
+    arrays = list(rng.standard_normal((2, 96, 96)).astype("f"))
+    whole = es.value_and_grad(lambda a, b: F.softmax(F.tanh(a @ b) @ b, 1).sum(), (0, 1))
+    traced = trace_call(whole, tuple(arrays), {})
+
+    def compiled(memory: int | None) -> Executable:
+        return Executable(traced.graph, traced.bind, 2, memory=memory)
+
+    monkeypatch.setenv("EINSMITH_WITHOUT", "layouts")
+    plain = compiled(None)
+    (arrays_bytes, others), want = plain.fixed_bytes(), plain(arrays)[1]
+    low, high = arrays_bytes + others, plain.held_bytes
+    while high - low > 256:
+        middle = (low + high) // 2
+        try:
+            compiled(middle)
+            high = middle
+        except ArgumentError:
+            low = middle
+    monkeypatch.delenv("EINSMITH_WITHOUT")
+    copying = dict(seed=0)
+    monkeypatch.setattr(
+        driver, "layouts_of", lambda _, t: lambda p: choice.decided(p, Prices(drawn(copying["seed"], 0.01), t))
+    )
+    more = 0
+    for copying["seed"] in range(4):
+        free_run, run = compiled(None), compiled(high)
+        more += len(free_run.plan.again) > len(run.plan.again)
+        for a, b in zip(run(arrays)[1], want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert more
+    with pytest.raises(ArgumentError, match="too little"):
+        compiled(low - 4096)
+
+
 def test_sums_of_operands_in_other_orders_are_doubted_most():
     """Of what is predicted for a product: where its result lies otherwise, and where an operand does."""
     plan = plan_of("products", False)
@@ -191,6 +252,7 @@ def test_questions_have_a_limit(asking, monkeypatch):
         prices = Prices(seconds, Target())
         found = laid_out(plan, lambda p, s=prices: choice.decided(p, s))
         assert prices.asked <= 6 + choice.LOSSES + 2 * choice.AT_ONCE
+        assert all(x.more < inf for x in found.orders.values())
         assert seconds_of(found, seconds, plan) <= seconds_of(plan, seconds, plan)
 
 

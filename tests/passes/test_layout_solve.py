@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from math import inf
 
 import numpy as np
@@ -52,6 +52,21 @@ def test_cuts_that_are_too_wide():
         guessed += not found.exact
         ratios.append((found.cost + 1) / (want + 1))
     assert guessed > 20 and np.mean(ratios) < 1.05 and np.median(ratios) == 1.0
+
+
+def test_guesses_that_cannot_be():
+    """Every pair of nine variables has a table in which few entries can be, all zeros among them."""
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        factors = []
+        for pair in combinations(range(9), 2):
+            costs = np.full(16, inf)
+            costs[rng.choice(np.arange(1, 16), 5, replace=False)] = rng.random(5)
+            costs[0] = 1.0
+            factors.append(Factor(pair, costs.reshape(4, 4)))
+        found = least([4] * 9, factors, table=64)
+        assert not found.exact and found.cost == cost_of(found.values, factors) <= cost_of([0] * 9, factors)
+        assert not any(np.isnan(changes(found.values, v, factors, 4)).any() for v in range(9))
 
 
 def test_dominated_values_go():

@@ -3,7 +3,8 @@
 Variables are sets of tensors that lie alike (`folded`), and copies of what kernels read that might gain by another
 order. What is not known yet of a kernel's costs is taken to be as little as it can be; the kernels that the cheapest
 assignment rests on are asked for, the most promising ones first, until all that it rests on is known: then no
-assignment costs less by the model. As it is, everything is known.
+assignment costs less by the model, unless the limit on questions or a cut that is too wide (`solve`) comes before.
+As it is, everything is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from einsmith.expr.nodes import Tensor, nbytes
 from einsmith.passes.layout import forced
 from einsmith.passes.layout.folded import folded
-from einsmith.passes.layout.laid_out import Converted, Decided, converter, free
+from einsmith.passes.layout.laid_out import Converted, Decided, converter, free, held
 from einsmith.passes.layout.order import Order, candidates
 from einsmith.passes.layout.price import Prices, Seconds
 from einsmith.passes.layout.solve import Factor, changes, least
@@ -28,7 +29,7 @@ from einsmith.passes.schedule.views import storage
 from einsmith.target.facts import Target
 
 GAINS, LOSSES = 40, 24
-"""Kernels of a program that the cost model is asked for, at most, 1 to 20 ms each: of those that might gain by other
+"""Kernels of a plan that the cost model is asked for, at most, 1 to 20 ms each: of those that might gain by other
 orders, and then of the others that what gains would have to change."""
 AT_ONCE = 4
 """Of them, before the cheapest assignment is looked for again."""
@@ -149,7 +150,7 @@ class _Problem:
     def _add(self, call: Call, now: float, bound: float) -> None:
         """The node of a call, and of the copies of what it reads, if it might gain by them."""
         touched = dict.fromkeys(map(storage, call.tensors))
-        written = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
+        apart = held(call).union(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w)
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
         if entries > ENTRIES:
@@ -159,7 +160,7 @@ class _Problem:
         largest = max(map(nbytes, touched), default=0)
         for t in touched if bound < now else ():
             size = len(candidates(t.shape))
-            if t not in written and size > 1 and nbytes(t) * SMALL > largest and entries * size <= ENTRIES:
+            if t not in apart and size > 1 and nbytes(t) * SMALL > largest and entries * size <= ENTRIES:
                 entries *= size
                 copies[t] = self._copy(t)
         over = tuple(dict.fromkeys([*stored.values(), *copies.values()]))
@@ -217,7 +218,8 @@ class _Problem:
             beside = int(np.argmin(more))
             for t in variable.tensors:
                 found = candidates(t.shape)
-                laid = Laid(found[value], found[beside], float(more[beside]))
+                known = more[beside] < inf
+                laid = Laid(found[value], found[beside], float(more[beside])) if known else Laid(found[value])
                 if variable.copied:
                     copies.append(self._converted(v, t, value, laid, values))
                 else:

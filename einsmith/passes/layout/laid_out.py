@@ -79,6 +79,8 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
                 if c in left:  # its first reader
                     left.remove(c)
                     calls.append(_in(c.call, orders))
+        if not held(call).isdisjoint(new):
+            raise VerifyError("a step of a loop reads a copy of what it has packed before the loop begins")
         place.append(len(calls))
         calls.append(_in(call.exchanged(new), orders))
     if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
@@ -88,6 +90,15 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     again = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
     first = place[min(plan.first_write, len(plan.calls))]
     return replace(plan, calls=calls, checks=checks, first_write=first, orders=laid, again=plan.again | again)
+
+
+def held(call: Call) -> set[Tensor]:
+    """The tensors that hold the same elements in all steps of a loop, as the kernel knows: it may have packed them
+    before the loop begins, when there is no copy of them yet."""
+    if isinstance(call.kernel, Kernel):
+        return {storage(call.tensors[n]) for n in call.kernel.fixed or ()}
+    places = (m.places[n] for m in call.kernel.members for n in m.kernel.fixed or ())
+    return {storage(call.tensors[n]) for n in places if n < len(call.tensors)}
 
 
 def _in(call: Call, orders: Orders) -> Call:

@@ -47,7 +47,8 @@ class _Step(NamedTuple):
 
 def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -> Assignment:
     """The assignment of variables with so many values each whose factors sum to the least. Of equal costs, lower values
-    are taken where one variable decides it. Raises ValueError where every assignment costs inf."""
+    are taken where one variable decides it. No more than what all zeros cost. Raises ValueError where every assignment
+    costs inf."""
     given = _merged(factors, sizes)
     alive = [np.ones(n, bool) for n in sizes]
     tables: list[list[Factor]] = [[] for _ in sizes]  # by variable; a factor of several stands with each
@@ -82,7 +83,8 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
     values = [0] * len(sizes)
     for step in reversed(steps):
         values[step.variable] = int(step.best[tuple(values[x] for x in step.others)])
-    if not exact:
+    if not exact:  # what was guessed may cost inf
+        values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, given))
         _descend(values, given, sizes)
     cost = cost_of(values, given)
     if cost == inf:
@@ -101,7 +103,9 @@ def changes(values: Sequence[int], v: int, factors: Iterable[Factor], size: int)
     for f in factors:
         if v in f.over:
             out += f.costs[tuple(slice(None) if x == v else values[x] for x in f.over)]
-    return out - out[values[v]]
+    now = out[values[v]]
+    with np.errstate(invalid="ignore"):
+        return np.where(out == now, 0.0, out - now)
 
 
 def _merged(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
