@@ -268,9 +268,9 @@ def _again(s: Schedule, target: Target) -> float:
 def _in_strips(s: Schedule, target: Target) -> float:
     """Bytes of results that are waited for (`in_turn`): rows of a tile change within its vectors."""
     box, (tile, axis) = s.box, (s.tile, s.axis)
-    if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
+    if tile is None or axis is None or axis != box.rank - 1 or s.along_row or not fetched(4 * box.extents[axis]):
         return 0.0
-    return 4 * box.points * fetched(4 * box.extents[axis]) * in_turn(box.extents[tile], target.overheads.streams)
+    return 4 * box.points * float(in_turn(box.extents[tile], target.overheads.streams))
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
