@@ -295,9 +295,9 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         yield s.b_bytes * strips * (slow & ~lost), s.held, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
-        asked = (x.b_strips > 0) & (s.ahead > 0) & ~s.b_buffer & ~lost & (t.nv > 1)
-        yield s.b_bytes * asked * w.abreast * np.clip(2.5 - x.m / w.shared_rows, 0.0, 1.0), s.held, True
     if x.has["b_far"]:  # nothing asks for what every tile of M goes through in place
+        asked = (s.ahead > 0) & ~s.b_buffer & ~lost & (t.nv > 1)
+        yield s.b_bytes * asked * w.abreast * np.clip(2.5 - x.m / w.shared_rows, 0.0, 1.0), s.held, True
         alone = (x.b_far > 0) & s.b_inline & t.major & ~lost
         yield s.b_bytes * (1 + strips) * alone, s.held, True
     first = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
