@@ -101,7 +101,7 @@ class Overheads:
     lines are missed at once, where hardware brings the neighbour of one. Products of 6 to 32 rows, 96 to 469 points of
     K, on a Zen 4: tiles of one vector took 0.5 to 0.9 of the time of those of two to four."""
     shared_rows: float = 16.0
-    """Rows of M whose multiply-adds begin to hide that, from half as many more on; all of it from a half more still."""
+    """Rows of M: the multiply-adds of 1.5 times as many hide nothing of that, of 2.5 times as many all of it."""
     streamed: float = 0.1
     """Of packed tiles from beyond the second level, although they are asked for."""
     parted: float = 0.5

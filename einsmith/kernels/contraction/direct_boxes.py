@@ -306,6 +306,8 @@ def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
     vectors at every point of K, a page apart or more (`Overheads.strip`)."""
     shape, scalar = _shaped_accesses(kernel, original, d)
     p, box = shape.problem, dict([*d.tile, *d.unroll])
+    if d.vector >= len(p.piece.extents):
+        return 0.0
     item, copied = p.dtype.itemsize, dict(shape.windows)
     walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
     out = 0.0
@@ -316,9 +318,9 @@ def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
             if d.vector in steps and which not in copied and apart >= PAGE and size > target.l2:
                 width = target.vector_bytes * d.vectors
                 for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
-                    width = max(width, step * n) if step <= width else width  # rows that follow each other
+                    width = max(width, step * n * (step <= width))  # rows that follow each other
                 out += size * target.overheads.strip / min(width, apart)
-    return out * (d.vector < len(p.piece.extents))
+    return out
 
 
 @lru_cache(maxsize=4096)

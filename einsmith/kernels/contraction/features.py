@@ -40,9 +40,8 @@ class Features(SimpleNamespace):
     points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no matter; share:
     points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; streams: tensors that
     rows of N are read from; even: both sides are plain reads at one stride along K. results: bytes of results that
-    strips wait for (`traffic.far_results`); elements: of all windows; copies: cycles that
-    computing them takes; heads: blocks that windows cut K into, 0 for none.
-    """
+    strips wait for (`traffic.far_results`); elements: of all windows; copies: cycles that computing them takes; heads:
+    blocks that windows cut K into, 0 for none."""
 
 
 class FeatureArrays(Features):

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.kernels.contraction.config import Setting, Side
-from einsmith.plan.kernel import row_major
 from einsmith.target.facts import LINE
 
 PAGE = 4096
@@ -132,7 +131,7 @@ def far_results(g: Setting) -> int:
         return 0
     row = prod(shape[d] for d in takewhile(side.axes.__contains__, reversed(range(len(shape)))))
     stored = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
-    count = sum((x.shape, x.strides) == (shape, row_major(shape)) for x in stored)
+    count = sum(x.shape == shape and x.row_major for x in stored)
     return g.B * g.M * g.N * g.item * count * fetched(row * g.item) * (1 if side is g.n_side else -1)
 
 
