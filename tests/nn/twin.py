@@ -23,11 +23,14 @@ from einsmith.lang.builder import Value
 
 
 def torch_testing(name: str) -> Any:
-    """torch.testing._internal.<name>. It imports `expecttest`, of which lists of samples use nothing."""
+    """torch.testing._internal.<name>. It imports `expecttest`, of which lists of samples use nothing. Every list of
+    samples looks for the unittest.TestCase that asks for it, reading the source of the whole stack: there is none."""
     if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stand_in = types.ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
         sys.modules["expecttest"] = stand_in
+    for part in ("common_utils", "opinfo.core"):
+        importlib.import_module(f"torch.testing._internal.{part}").extract_test_fn = lambda: None  # type: ignore[attr-defined]
     return importlib.import_module(f"torch.testing._internal.{name}")
 
 
