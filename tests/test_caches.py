@@ -30,7 +30,6 @@ ROOT = Path(es.__file__).parent
 # Module-level containers that may grow beside caches, and with what.
 GROWING = {
     "einsmith.expr.interned._TABLE": "nodes, which are held weakly",
-    "einsmith.expr.interned._REFS": "the same",
     "einsmith.modes._JITTED": "functions, which are held weakly",
     "einsmith.transforms._PULLBACKS": "functions, which are held weakly",
     "einsmith.transforms._JVPS": "functions, which are held weakly",

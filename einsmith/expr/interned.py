@@ -7,17 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import weakref
+from _weakref import _remove_dead_weakref as _remove_dead  # as in WeakValueDictionary: nothing else may be there by now
 from collections.abc import Iterable
 from typing import Any, ClassVar
+from weakref import ref
 
 from einsmith import locks
 from einsmith.dtypes import DType
 
 _LOCK = locks.lock()
-_TABLE: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
 _set = object.__setattr__
-_REFS: dict[tuple, weakref.ref[Node]] = _TABLE.data  # type: ignore[attr-defined]  # most of what is made is in it
+
+
+class _Held(ref):
+    """A node that is held weakly, and what it is found by."""
+
+    __slots__ = ("key",)
+    key: tuple
+
+
+_TABLE: dict[tuple, _Held] = {}
+"""All nodes. A WeakValueDictionary takes four calls where this takes one, for a node that comes and goes."""
+
+
+def _gone(held: _Held) -> None:
+    _remove_dead(_TABLE, held.key)
 
 
 def _encode(value: Any) -> bytes:
@@ -54,15 +68,15 @@ class Node:
 
     def __new__(cls, *values: Any):
         key = (cls, *values) if cls.exact else (cls, *map(_key, values))
-        ref = _REFS.get(key)
-        node = None if ref is None else ref()
+        held = _TABLE.get(key)
+        node = None if held is None else held()
         return node if node is not None else cls._make(key, values)
 
     @classmethod
     def _make(cls, key: tuple, values: tuple):
         with _LOCK:  # two threads that meet the same new node must get one object
-            ref = _REFS.get(key)
-            node = None if ref is None else ref()
+            held = _TABLE.get(key)
+            node = None if held is None else held()
             if node is not None:
                 return node
             if len(values) != len(cls.fields):
@@ -72,7 +86,8 @@ class Node:
                 _set(node, name, value)
             _set(node, "_digest", None)
             node._derive()
-            _TABLE[key] = node
+            held = _TABLE[key] = _Held(node, _gone)
+            held.key = key
             return node
 
     def _derive(self) -> None:
