@@ -76,7 +76,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
     for mate, p, other, c in pairs:
         for q, d in ((mate, other), (p, c)):
             s = operand_plan(kernel, q, d.windows, d.swap, d.rows, target)
-            features.append(s.features(0) if q is mate else s.numbers)
+            features.append(s.without_results() if q is mate else s.numbers)
             after = 0.0 if q is mate else _finish(kernel, mate, p, c, target)[0]
             columns.append(search.column_of(len(settings), d, s.kept([(d.mr, d.nv)])[0], after))
             settings.append(s)

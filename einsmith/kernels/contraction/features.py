@@ -45,18 +45,12 @@ class Features(SimpleNamespace):
 
 
 class FeatureArrays(Features):
-    """Features of many settings, or of configurations that have the settings `which`: each field an array, made of its
-    row of `values` when it is asked for. has: whether a field is anything but 0 in any setting."""
+    """Features of many settings, a row of `values` each, or of configurations that have the settings `which`: each field
+    an array. has: whether a field is anything but 0 in any setting."""
 
-    def __init__(self, values: Mapping[str, Array], has: Mapping[str, bool], which: Array | None = None):
-        self.values, self.has, self.which = values, has, which
-
-    def __getattr__(self, name: str) -> Array:
-        if name not in self.values:
-            raise AttributeError(name)
-        row = self.values[name]
-        found = self.__dict__[name] = row if self.which is None else row[self.which]
-        return found
+    def __init__(self, values: Array, has: Mapping[str, bool], which: Array | None = None):
+        self.__dict__.update(zip(has, values if which is None else values.take(which, axis=1), strict=True))
+        self.values, self.has = values, has
 
     def of(self, which: Array) -> FeatureArrays:
         """Those of the settings with these numbers."""
@@ -65,9 +59,8 @@ class FeatureArrays(Features):
 
 def together(every: Sequence[Features]) -> FeatureArrays:
     """The features of several settings."""
-    values, names = np.array([[*vars(x).values()] for x in every], np.float64).T, vars(every[0])
-    has = zip(names, (values != 0).any(axis=1).tolist(), strict=True)
-    return FeatureArrays(dict(zip(names, values, strict=True)), dict(has))
+    values = np.array([[*vars(x).values()] for x in every], np.float64).T
+    return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
 
 
 class OperandPlan(Setting):
@@ -137,12 +130,12 @@ class OperandPlan(Setting):
         (form,) = (s.forms[i].coef for i in s.reads.values())
         return form.get(k[0], 0) == form.get(m[0], 0) != 0
 
+    def without_results(self) -> Features:
+        """The numbers of one whose results are another's to store."""
+        return Features(**{**vars(self.numbers), "results": 0})
+
     @cached_property
     def numbers(self) -> Features:
-        return self.features(traffic.far_results(self))
-
-    def features(self, results: int) -> Features:
-        """The numbers, of which this one is known."""
         target, item, m_side, n_side, k = self.target, self.item, self.m_side, self.n_side, self.K
         s = self.access(n_side, n_side.axes, self.lanes)
         pairs = bool(s.lane_groups) and any(s.step(f) == 2 for f in s.reads.values())
@@ -158,7 +151,7 @@ class OperandPlan(Setting):
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
             even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,
-            results=results, windows=bool(self.windows), heads=self.heads,
+            results=traffic.far_results(self), windows=bool(self.windows), heads=self.heads,
             elements=sum(w.buffer.size for _, w in self.halos),
             copies=sum(w.buffer.size * self._made(i) for i, w in self.halos) / self.lanes,
         )  # fmt: skip
