@@ -47,6 +47,9 @@ def every_object() -> Iterator[None]:
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(_threads, "1")
 
+# Inductor tries what this processor says it has by building a program for each width of vectors, which takes seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # Where a test asks PyTorch for more of them, they sleep while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
