@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from _weakref import _remove_dead_weakref as _remove_dead  # as in WeakValueDictionary: nothing else may be there by now
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # as WeakValueDictionary does
 from collections.abc import Iterable
 from typing import Any, ClassVar
 from weakref import ref
@@ -31,7 +31,8 @@ _TABLE: dict[tuple, _Held] = {}
 
 
 def _gone(held: _Held) -> None:
-    _remove_dead(_TABLE, held.key)
+    """Takes out what a node that has died was found by, unless another one is there by now."""
+    _remove_dead_weakref(_TABLE, held.key)
 
 
 def _encode(value: Any) -> bytes:

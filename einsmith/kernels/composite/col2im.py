@@ -34,18 +34,19 @@ class Col2im(Composite):
     name = "col2im"
 
     def match(self, kernel: Kernel) -> bool:
-        return _parts(kernel) is not None
+        return _products(kernel) is not None
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The products at the peak, then written and read again; infinite where they are too large."""
-        ((first, _),) = self.ways(kernel, target)
-        products, (piece,) = first.buffers[-1], first.root.parts
-        room, size = sum(touched(kernel)), products.nbytes
+        products = _products(kernel)
+        assert products is not None
+        item, count = products.pieces[0].problem.dtype.itemsize, prod(products.shape)
+        room, size = sum(touched(kernel)), count * item
         if size > max(target.l3, room):
             return float("inf")
-        peak = target.fma_per_second * 4 / products.dtype.itemsize * target.cores
+        peak = target.fma_per_second * 4 / item * target.cores
         moved = target.seconds_for_bytes(size, size + room, target.cores)
-        return max(prod(piece.domain) / peak, moved) + moved
+        return max(count * prod(products.depth) / peak, moved) + moved
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         return super().best(kernel, target, limit) if self.bound(kernel, target) < WORTH * limit else None
@@ -54,9 +55,7 @@ class Col2im(Composite):
         return super().configs(kernel, target) if self.bound(kernel, target) < float("inf") else []
 
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
-        parts = _parts(kernel)
-        assert parts is not None
-        return [parts]
+        return [_parts(kernel)]
 
 
 class _Factored(NamedTuple):
@@ -90,18 +89,32 @@ def _factored(kernel: Kernel, p: Problem) -> _Factored | None:
     return _Factored(p, (first, second), together)
 
 
-class _Axes(NamedTuple):
-    """What becomes of the dimensions of two factors: `summed` and `batch` are (dimension of the one, of the other) that
-    run along the same axis in every piece, of K and of the results; `free`: (factor, dimension) of all others."""
-
-    summed: list[tuple[int, int]]
-    batch: list[tuple[int, int]]
-    free: list[tuple[int, int]]
+_Pair = tuple[int | None, int | None]
+"""A dimension of the one factor, one of the other, or one of each that run along the same axis in every piece."""
 
 
-def _axes(pieces: Sequence[_Factored], ranks: Sequence[int]) -> _Axes | None:
-    """None where nothing is summed in the products, or nothing is left for the sums."""
-    same = [d for d in pieces[0].together if all(d in p.together for p in pieces)]
+class _Products(NamedTuple):
+    """All products that some pieces need: the dimensions of the factors that are summed in them, and those that stay,
+    in the order of the products' own; the extents of both."""
+
+    pieces: Sequence[_Factored]
+    summed: Sequence[_Pair]
+    stays: Sequence[_Pair]
+    depth: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def _products(kernel: Kernel) -> _Products | None:
+    """None where the kernel is not taken apart so: nothing is summed in the products, or nothing is left for the sums.
+    """
+    root = kernel.stages[0]
+    found = problems(kernel.root) if all(ref[0] == "buffer" for ref in root.args) else None
+    pieces = [x for p in found or () if (x := _factored(kernel, p)) is not None]
+    if found is None or len(pieces) < len(found) or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1:
+        return None
+    first, shapes = pieces[0], [kernel.root.params[r.slot][1] for r in pieces[0].factors]
+    same = [d for d in first.together if all(d in p.together for p in pieces)]
     if any(len({d[f] for d in same}) < len(same) for f in (0, 1)):  # a diagonal
         return None
     inside = [{p.together[d] in p.problem.k for p in pieces} for d in same]
@@ -109,46 +122,37 @@ def _axes(pieces: Sequence[_Factored], ranks: Sequence[int]) -> _Axes | None:
     if not summed or all({p.together[d] for d in summed} == set(p.problem.k) for p in pieces):
         return None
     # The factor that changes with the last axis of the results has the last dimensions of the products.
-    first = pieces[0]
     last = max((a for a, n in enumerate(first.problem.piece.extents) if n > 1), default=0)
     order = (1, 0) if last in axes_of(first.factors[0]) else (0, 1)
     taken = [{d[f] for d in (*summed, *batch)} for f in (0, 1)]
-    return _Axes(summed, batch, [(f, d) for f in order for d in range(ranks[f]) if d not in taken[f]])
+    free = [(f, d) for f in order for d in range(len(shapes[f])) if d not in taken[f]]
+    stays: list[_Pair] = [*batch, *((d, None) if f == 0 else (None, d) for f, d in free)]
+    shape = tuple(shapes[0][d] if d is not None else shapes[1][e] for d, e in stays)  # type: ignore[index]
+    return _Products(pieces, summed, stays, tuple(shapes[0][d] for d, _ in summed), shape)
 
 
 @lru_cache(maxsize=1024)
-def _parts(kernel: Kernel) -> tuple[Kernel, Kernel] | None:
-    """The kernel that writes the products into one more buffer, and the one that adds them up from there; None where
-    the kernel is not taken apart so."""
-    root = kernel.stages[0]
-    found = problems(kernel.root) if all(ref[0] == "buffer" for ref in root.args) else None
-    pieces = [x for p in found or () if (x := _factored(kernel, p)) is not None]
-    slots = {tuple(r.slot for r in p.factors) for p in pieces}
-    if found is None or len(pieces) < len(found) or len(slots) > 1:
-        return None
-    (slot,) = slots
-    shapes = [kernel.root.params[s][1] for s in slot]
-    axes = _axes(pieces, [len(s) for s in shapes])
-    if axes is None:
-        return None
-    outer = [*axes.batch, *((d, None) if f == 0 else (None, d) for f, d in axes.free)]
-    place = [{pair[f]: n for n, pair in enumerate([*outer, *axes.summed])} for f in (0, 1)]
-    shape = tuple(shapes[0][d] if d is not None else shapes[1][e] for d, e in outer)  # type: ignore[index]
-    dtype, last = pieces[0].problem.dtype, len(kernel.buffers)
-    both = [Read(s, tuple(Axis(place[f][d]) for d in range(len(shapes[f]))), dtype) for f, s in enumerate(slot)]
-    terms = Reduce("sum", tuple(shapes[0][d] for d, _ in axes.summed), (apply("mul", *both),))
+def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
+    """The kernel that writes the products into one more buffer, and the one that adds them up from there."""
+    products, root, last = _products(kernel), kernel.stages[0], len(kernel.buffers)
+    assert products is not None
+    pieces, summed, stays, depth, shape = products
+    dtype = pieces[0].problem.dtype
+    place = [{pair[f]: n for n, pair in enumerate([*stays, *summed])} for f in (0, 1)]
+    both = [Read(r.slot, tuple(Axis(place[f][d]) for d in range(len(r.index))), dtype)
+            for f, r in enumerate(pieces[0].factors)]  # fmt: skip
     buffers = (*kernel.buffers, Buffer(dtype, shape))
-    made = template(shape, kernel.root.params, terms)
-    products = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.fixed)
+    made = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *both),)))
+    first = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.fixed)
 
     parts: list[Piece] = []
     for p in pieces:
-        index = [p.factors[0].index[d] if d is not None else p.factors[1].index[e] for d, e in outer]  # type: ignore
-        gone = {p.together[d] for d in axes.summed}
+        index = [p.factors[0].index[d] if d is not None else p.factors[1].index[e] for d, e in stays]  # type: ignore
+        gone = {p.together[d] for d in summed}  # type: ignore[index]
         parts += [_summed(p.problem, Read(len(root.args), tuple(index), dtype), gone), *p.problem.beside]
     added = Template(kernel.root.shape, (*kernel.root.params, (dtype, shape)), tuple(parts))
     stage = Stage(added, (*root.args, ("buffer", last)), root.outputs)
-    return products, Kernel((stage, *kernel.stages[1:]), buffers, kernel.fixed)
+    return first, Kernel((stage, *kernel.stages[1:]), buffers, kernel.fixed)
 
 
 def _summed(p: Problem, products: Expr, gone: set[int]) -> Piece:

@@ -45,7 +45,7 @@ class Features(SimpleNamespace):
 
 
 class FeatureArrays(Features):
-    """Features of many settings, a row of `values` each, or of configurations that have the settings `which`: each field
+    """Features of many settings, columns of `values`, or of configurations that have the settings `which`: each field
     an array. has: whether a field is anything but 0 in any setting."""
 
     def __init__(self, values: Array, has: Mapping[str, bool], which: Array | None = None):
