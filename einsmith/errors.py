@@ -114,6 +114,10 @@ class SaveError(EinsmithError, OSError):
     """A save folder is missing, truncated, or not one of Einsmith's."""
 
 
+class StoreError(EinsmithError, OSError):
+    """The store of tuned configurations, or a file of them, cannot be read or written, or is none of Einsmith's."""
+
+
 class ArgumentError(EinsmithError, ValueError):
     """An option has a value that it cannot have; the message names both."""
 

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from dataclasses import asdict, fields, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,24 @@ def facts_of(target: Target) -> dict[str, Any]:
     return {f.name: getattr(target, f.name) for f in fields(target) if f.name not in (*COEFFICIENTS, "measured")}
 
 
-@cache
-def version() -> str:
-    """A hash of the sources that make the measured code: figures of other code are not these figures."""
+def machine_of(target: Target) -> str:
+    """What a machine is known by, in hexadecimal digits."""
+    return hashlib.blake2b(_text(facts_of(target)), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def sources(*patterns: str) -> str:
+    """A hash of those of Einsmith's sources whose paths are like one of these, in hexadecimal digits."""
     root = Path(__file__).resolve().parent.parent
     out = hashlib.blake2b(digest_size=8)
-    for path in sorted([*root.glob("codegen/**/*.py"), root / "tune/probes.py", root / "tune/calibrate.py"]):
+    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
         out.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return out.hexdigest()
+
+
+def version() -> str:
+    """The sources that make the measured code: figures of other code are not these figures."""
+    return sources("codegen/**/*.py", "tune/probes.py", "tune/calibrate.py")
 
 
 def path_of(target: Target, pattern: str = "") -> Path:

@@ -1,0 +1,60 @@
+"""What kernels that differ in extents alone have in common: what is found out of one is a first guess for others."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from einsmith.dtypes import DType
+from einsmith.expr.interned import Node
+from einsmith.expr.nodes import Const, Piece, Reduce, Scatter, Template
+from einsmith.plan.kernel import Buffer, Kernel, Rows
+
+_SIZES: dict[type, tuple[str, ...]] = {
+    Const: ("value",), Template: ("shape", "params"), Piece: ("offset", "extents"), Reduce: ("extents",),
+    Scatter: ("extents",), Buffer: ("shape", "strides"), Rows: ("rows",),
+}  # fmt: skip
+"""The fields that change with extents; how many numbers they hold does not. Constants, as those of guards, are among
+them."""
+
+
+def structure(kernel: Kernel | Rows) -> str:
+    """The kernel's digest without its extents, in hexadecimal digits: `sum[k](A[i,k]*B[k,j])` has one for all sizes."""
+    known: dict[Node, bytes] = {}
+    stack: list[Node] = [kernel]
+    while stack:
+        node = stack[-1]
+        fields = [getattr(node, f) for f in node.fields]
+        missing = [n for n in _nodes(fields) if n not in known]
+        stack += missing
+        if not missing:
+            stack.pop()
+            sizes = _SIZES.get(type(node), ())
+            text = b"|".join(_text(v, f in sizes, known) for f, v in zip(node.fields, fields, strict=True))
+            known[node] = hashlib.blake2b(type(node).__name__.encode() + b"|" + text, digest_size=16).digest()
+    return known[kernel].hex()
+
+
+def extents(kernel: Kernel | Rows) -> tuple[int, ...]:
+    """The extents of all buffers and of the results: as many for all kernels of one structure."""
+    return (*(n for b in kernel.buffers for n in b.shape), *kernel.shape)
+
+
+def _nodes(values: Any) -> list[Node]:
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            out.append(v)
+        elif isinstance(v, tuple):
+            out += _nodes(v)
+    return out
+
+
+def _text(value: Any, size: bool, known: dict[Node, bytes]) -> bytes:
+    if isinstance(value, Node):
+        return known[value]
+    if isinstance(value, tuple):
+        return b"(" + b",".join(_text(v, size, known) for v in value) + b")"
+    if isinstance(value, DType):
+        return value.name.encode()
+    return b"n" if size and isinstance(value, (int, float)) else repr(value).encode()

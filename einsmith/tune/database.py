@@ -1,0 +1,168 @@
+"""The SQLite file of tuned configurations: how it is made, opened, and put aside where it is damaged.
+
+Every piece of work has a connection of its own, so that no process inherits one, and is one transaction: a process that
+is killed loses at most what it was writing. The file comes into being whole, by a link to a finished one. It is in WAL
+mode, in which who reads waits for nobody, or where the file system has no shared memory in SQLite's plain one.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from einsmith import knobs, locks
+
+FORMAT = 1
+"""Grows with every change of the tables."""
+PATIENCE = 2.0
+"""Seconds that work waits for another process's."""
+REST = 60.0
+"""Seconds for which a store that could not be used is left alone."""
+_TABLES = """
+CREATE TABLE records (
+    kernel TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, own INTEGER NOT NULL, text TEXT NOT NULL,
+    seconds REAL NOT NULL, spread REAL NOT NULL, prior REAL NOT NULL, at REAL NOT NULL, confirmed INTEGER NOT NULL,
+    described TEXT NOT NULL, structure TEXT NOT NULL, extents TEXT NOT NULL,
+    PRIMARY KEY (kernel, machine, version, own)
+);
+CREATE INDEX by_structure ON records (structure);
+CREATE TABLE measurements (
+    kernel TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, text TEXT NOT NULL, seconds REAL NOT NULL,
+    arithmetic REAL NOT NULL, memory REAL NOT NULL, special REAL NOT NULL, launch REAL NOT NULL, at REAL NOT NULL
+);
+CREATE INDEX by_kernel ON measurements (machine, version, kernel);
+"""
+
+T = TypeVar("T")
+_LOCK = locks.Awaited("using the store of tuned configurations")
+_said: set[str] = set()
+_resting: dict[bool, tuple[Path, float]] = {}
+"""A store that could not be written (True) or read, and until when it is left alone in that."""
+
+
+class Foreign(sqlite3.DatabaseError):
+    """A file of another format."""
+
+
+def path_of() -> Path:
+    """Where the store lies; there need be none yet."""
+    return knobs.cache_dir() / "tuning" / "records.sqlite"
+
+
+def attempt(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
+    """As `run`; `nothing` where the store cannot be used, which is said once: whoever asks goes on without."""
+    path = path_of()
+    left, until = _resting.get(write, (None, 0.0))
+    if left == path and time.monotonic() < until:
+        return nothing
+    try:
+        return run(work, nothing, write)
+    except (sqlite3.Error, OSError) as e:
+        _resting[write] = path, time.monotonic() + REST
+        _say(f"tuned configurations are {'not kept' if write else 'not used'}: {path}: {e}")
+        return nothing
+
+
+def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
+    """What `work` returns of the store, in a transaction if it is to `write`; `nothing` where there is none to read.
+
+    A damaged store, or one of another format, is put aside and begun anew, which is said. Raises sqlite3.Error or
+    OSError where the store cannot be used.
+    """
+    path = path_of()
+    with _LOCK:
+        for last in (False, False, True):
+            seen = _number(path)
+            if not seen and not write:
+                break
+            try:
+                if not seen:
+                    _create(path)
+                with _opened(path, write) as link:
+                    return work(link)
+            except sqlite3.Error as e:
+                if last or not (_is_damage(e) or _number(path) != seen):  # else another process has put it aside
+                    raise
+                if _is_damage(e):
+                    _put_aside(path, seen, e)
+    return nothing
+
+
+@contextmanager
+def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    mode = "mode=rw" if writable else "mode=ro&immutable=1"  # else SQLite makes files beside it even to read
+    link = sqlite3.connect(f"{path.as_uri()}?{mode}", PATIENCE, isolation_level=None, uri=True)
+    try:
+        (found,) = link.execute("PRAGMA user_version").fetchone()
+        if found != FORMAT:
+            raise Foreign(f"it has format {found}, not {FORMAT}")
+        if write:
+            link.execute("PRAGMA synchronous=NORMAL")
+            link.execute("BEGIN IMMEDIATE")
+        yield link
+        if write:
+            link.execute("COMMIT")
+    finally:
+        link.close()  # what is not committed is taken back
+
+
+def _create(path: Path) -> None:
+    """Puts an empty store in place, unless another process is quicker."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    os.close(handle)
+    try:
+        link = sqlite3.connect(name, PATIENCE, isolation_level=None)
+        try:
+            with suppress(sqlite3.OperationalError):
+                link.execute("PRAGMA journal_mode=WAL")
+            link.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={FORMAT}; COMMIT;")
+        finally:
+            link.close()
+        try:
+            os.link(name, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(name, path)
+    finally:
+        for end in ("", "-wal", "-shm", "-journal"):
+            Path(name + end).unlink(missing_ok=True)
+
+
+def _is_damage(e: sqlite3.Error) -> bool:
+    code = getattr(e, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(e, Foreign) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _put_aside(path: Path, seen: int, why: Exception) -> None:
+    """Moves a damaged store away, if it is still the file of that number: of two processes that find it, one does."""
+    if _number(path) != seen:
+        return
+    aside = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{seen}"
+    for end in ("-wal", "-shm", ""):  # the file itself last: until then nobody begins a new one
+        with suppress(FileNotFoundError):
+            os.replace(path.with_name(path.name + end), path.with_name(aside + end))
+    _say(f"the store of tuned configurations {path} is damaged ({why}); it is begun anew, and kept as {aside}")
+
+
+def _number(path: Path) -> int:
+    """What tells a file from another one that is put in its place; 0 where there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _say(what: str) -> None:
+    if what not in _said:
+        _said.add(what)
+        print(f"einsmith: {what}", file=sys.stderr)

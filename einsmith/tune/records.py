@@ -1,0 +1,296 @@
+"""Tuned configurations: of a kernel on a machine, the one that was measured to be the fastest.
+
+What was found on this machine with these sources is used; anything else about the same kernel, or about kernels that
+differ from it in extents alone, is a first guess for a search. A record is a text, as `kernels.decisions` reads it:
+whoever uses one finds out whether it can be. Where the store cannot be used, work goes on as if it were empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from einsmith.errors import StoreError
+from einsmith.kernels.pattern import Cost
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.plan.structure import extents, structure
+from einsmith.target.facts import Target
+from einsmith.tune import database, store
+
+MOST_RECORDS, MOST_MEASUREMENTS = 20_000, 20_000
+"""Those that are kept, the newest."""
+GUESSES = 8
+"""First guesses of one kind, at most."""
+EXPORTED = "einsmith: tuned configurations"
+_ASKED = 500
+"""Kernels in one question: SQLite's own limit may be 999."""
+
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """The fastest configuration of a kernel. kernel: its digest, in hexadecimal digits; seconds: the median, spread:
+    the part of it by which its runs differ; prior: seconds of the model's own choice, measured beside it; when: in
+    seconds since 1970; confirmed: how often it was faster again inside a program; described: the kernel, for people."""
+
+    kernel: str
+    text: str
+    seconds: float
+    spread: float
+    prior: float
+    when: float
+    confirmed: int
+    described: str
+
+
+class Stored(NamedTuple):
+    """A record and where it is from. machine: as `store.machine_of` has it; version: of the sources that made the code;
+    own: it was measured here, not imported."""
+
+    record: Record
+    machine: str
+    version: str
+    own: bool
+
+
+class Measurement(NamedTuple):
+    """Seconds that a kernel took in a configuration, and what was predicted."""
+
+    kernel: str
+    text: str
+    seconds: float
+    cost: Cost
+    when: float
+
+
+_OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
+_COLUMNS: dict[str, type] = {
+    "kernel": str, "machine": str, "version": str, "text": str, "seconds": float, "spread": float, "prior": float,
+    "at": float, "confirmed": int, "described": str, "structure": str, "extents": str,
+}  # fmt: skip
+"""Of the table of records, but for whether a record is this machine's own."""
+_PUT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?, ' * len(_COLUMNS)}?)"
+
+
+def version() -> str:
+    """The sources that make the code of a configuration: figures of other code are not these figures."""
+    return store.sources("kernels/**/*.py", "loops/**/*.py", "codegen/**/*.py")
+
+
+def _here(target: Target) -> tuple[str, str]:
+    return store.machine_of(target), version()
+
+
+def _sizes(kernel: Kernel | Rows) -> str:
+    return ",".join(map(str, extents(kernel)))
+
+
+# -- used while programs are compiled: nothing here raises an error
+
+
+def _found(query: str, asked: Sequence[Any]) -> list[tuple]:
+    return database.attempt(lambda link: link.execute(query, asked).fetchall(), list[tuple]())
+
+
+def text_of(kernel: Kernel | Rows, target: Target) -> str:
+    """What is recorded for a kernel; empty where nothing is."""
+    return texts_of((kernel,), target).get(kernel, "")
+
+
+def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, str]:
+    """What is recorded for kernels; those are left out for which nothing is."""
+    if not database.path_of().exists():
+        return {}
+    by_name = {k.digest.hex(): k for k in kernels}
+    names = list(by_name)
+
+    def find(link: sqlite3.Connection) -> dict[Kernel | Rows, str]:
+        found: dict[Kernel | Rows, str] = {}
+        for first in range(0, len(names), _ASKED):
+            some = names[first : first + _ASKED]
+            places = ", ".join("?" * len(some))
+            query = f"SELECT kernel, text FROM records WHERE kernel IN ({places}) AND machine=? AND version=? AND own=1"
+            found |= {by_name[name]: str(text) for name, text in link.execute(query, (*some, *_here(target)))}
+        return found
+
+    return database.attempt(find, {})
+
+
+def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
+    """What is recorded for a kernel by other machines, with other sources, or in an imported file, the newest first."""
+    query = "SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND own=1) ORDER BY at DESC"
+    rows = _found(query, (kernel.digest.hex(), *_here(target)))
+    return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
+
+
+def near(kernel: Kernel | Rows, target: Target) -> list[str]:
+    """What is recorded for kernels that differ in extents alone: what was found here first, and of these the nearest
+    extents."""
+    query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
+    rows = _found(query, (*_here(target), structure(kernel), kernel.digest.hex()))
+    own = extents(kernel)
+
+    def distance(row: Sequence[Any]) -> tuple[bool, float]:
+        try:
+            sizes = [int(n) for n in str(row[1]).split(",")]
+            far = sum(abs(math.log((a + 1) / (b + 1))) for a, b in zip(own, sizes, strict=True))
+        except ValueError:
+            far = math.inf
+        return not row[2], far
+
+    return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:GUESSES]
+
+
+def put(kernel: Kernel | Rows, target: Target, record: Record) -> None:
+    """Records what was found for a kernel here, in the place of what was found before."""
+    machine, made = _here(target)
+    values = {
+        "kernel": kernel.digest.hex(), "machine": machine, "version": made, "text": record.text,
+        "seconds": record.seconds, "spread": record.spread, "prior": record.prior, "at": record.when,
+        "confirmed": record.confirmed, "described": record.described, "structure": structure(kernel),
+        "extents": _sizes(kernel),
+    }  # fmt: skip
+
+    def insert(link: sqlite3.Connection) -> None:
+        link.execute(_PUT, (*(values[c] for c in _COLUMNS), 1))
+        _trim(link)
+
+    database.attempt(insert, None, write=True)
+
+
+def _trim(link: sqlite3.Connection) -> None:
+    link.execute(
+        "DELETE FROM records WHERE rowid IN (SELECT rowid FROM records ORDER BY at DESC LIMIT -1 OFFSET ?)",
+        (MOST_RECORDS,),
+    )
+
+
+def confirm(kernel: Kernel | Rows, target: Target) -> None:
+    """Notes that what is recorded for a kernel was the fastest once more."""
+    query = "UPDATE records SET confirmed=confirmed+1 WHERE kernel=? AND machine=? AND version=? AND own=1"
+    asked = (kernel.digest.hex(), *_here(target))
+    database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
+
+
+def note(kernel: Kernel | Rows, target: Target, found: Iterable[tuple[str, float, Cost]]) -> None:
+    """Keeps what was measured: (text, seconds, what was predicted)."""
+    where, now = (kernel.digest.hex(), *_here(target)), time.time()
+    rows = [(*where, text, seconds, *cost, now) for text, seconds, cost in found]
+
+    def insert(link: sqlite3.Connection) -> None:
+        link.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        last = "SELECT max(rowid) FROM measurements"
+        link.execute(f"DELETE FROM measurements WHERE rowid <= ({last}) - ?", (MOST_MEASUREMENTS,))
+
+    database.attempt(insert, None, write=True)
+
+
+def measured(kernel: Kernel | Rows | None, target: Target) -> list[Measurement]:
+    """What was measured here of a kernel, or of all, in the order in which it was."""
+    query = "SELECT kernel, text, seconds, at, arithmetic, memory, special, launch FROM measurements"
+    query += " WHERE machine=? AND version=?" + (" AND kernel=?" if kernel is not None else "") + " ORDER BY rowid"
+    rows = _found(query, (*_here(target), *((kernel.digest.hex(),) if kernel is not None else ())))
+    return [Measurement(name, text, seconds, Cost(*terms), when) for name, text, seconds, when, *terms in rows]
+
+
+# -- for people: these raise StoreError where the store cannot be used
+
+
+def _asked_for(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
+    try:
+        return database.run(work, nothing, write)
+    except (sqlite3.Error, OSError) as e:
+        raise StoreError(f"the store of tuned configurations {database.path_of()} cannot be used: {e}") from e
+
+
+def _all(query: str) -> list[tuple]:
+    return _asked_for(lambda link: link.execute(query).fetchall(), list[tuple]())
+
+
+def every() -> list[Stored]:
+    """All that is recorded, the newest first."""
+    query = f"SELECT machine, version, own, {_OF_RECORD} FROM records ORDER BY at DESC"
+    rows = _all(query)
+    return [Stored(Record(*record), machine, made, bool(own)) for machine, made, own, *record in rows]
+
+
+def forget(prefix: str = "") -> int:
+    """Removes what is recorded and was measured of the kernels whose digests begin so, from wherever it is; how many
+    records there were."""
+
+    def remove(link: sqlite3.Connection) -> int:
+        found = [
+            link.execute(f"DELETE FROM {table} WHERE substr(kernel, 1, ?)=?", (len(prefix), prefix)).rowcount
+            for table in ("records", "measurements")
+        ]
+        return found[0]
+
+    return _asked_for(remove, 0, write=True) if database.path_of().exists() else 0
+
+
+def export_file(path: Path) -> int:
+    """Writes what was found on this machine, with whatever sources, to a file for others; how many records that are."""
+    query = f"SELECT {', '.join(_COLUMNS)} FROM records WHERE own=1 ORDER BY kernel, machine, version"
+    rows = _all(query)
+    records = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    content = {"format": EXPORTED, "number": database.FORMAT, "checksum": _checksum(records), "records": records}
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False) as file:
+            try:
+                json.dump(content, file, indent=1)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as e:
+        raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
+    return len(records)
+
+
+def import_file(path: Path) -> int:
+    """Keeps what another machine's file says as first guesses; how many records that are. Raises StoreError, with
+    nothing changed, for a file that is none of `export_file`, or is damaged."""
+    try:
+        rows = _content(json.loads(path.read_bytes()))
+    except OSError as e:
+        raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise StoreError(f"{path} is no sound file of `einsmith tune --export`: {e}; nothing is changed") from None
+
+    def insert(link: sqlite3.Connection) -> None:
+        link.executemany(_PUT, [(*row, 0) for row in rows])
+        _trim(link)
+
+    _asked_for(insert, None, write=True)
+    return len(rows)
+
+
+def _content(found: Any) -> list[tuple]:
+    """The rows of a file. Raises ValueError, KeyError or TypeError where it is not sound."""
+    if not isinstance(found, dict) or found.get("format") != EXPORTED:
+        raise ValueError("it holds something else")
+    if found["number"] != database.FORMAT:
+        raise ValueError(f"its format is number {found['number']!r}, and {database.FORMAT} is read")
+    if found["checksum"] != _checksum(found["records"]):
+        raise ValueError("its content does not fit its checksum")
+    rows = []
+    for record in found["records"]:
+        values = [record[name] for name in _COLUMNS]
+        for (name, kind), value in zip(_COLUMNS.items(), values, strict=True):
+            if type(value) is not kind or (isinstance(value, float) and not 0 <= value < math.inf):
+                raise ValueError(f"a record has {value!r} for {name}")
+        rows.append(tuple(values))
+    return rows
+
+
+def _checksum(records: Any) -> str:
+    return hashlib.blake2b(json.dumps(records, sort_keys=True).encode(), digest_size=16).hexdigest()
