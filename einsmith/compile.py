@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import knobs, locks
-from einsmith.backends import override, registry
+from einsmith.backends import registry
 from einsmith.backends.backend import Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
@@ -167,11 +167,15 @@ class Executable:
         self._compiled = dict(zip(kernels, self.kernels, strict=True))
         self._scratch = max((k.scratch for k in self.kernels), default=0)
 
+    def _predicted(self, kernel: Kernel | Rows) -> float:
+        """Seconds of the model's choice, which is told already of kernels that were compiled to it: which kernels there
+        are does not depend on what was decided about some of them."""
+        made = self._compiled.get(kernel)
+        return made.seconds if made is not None and not made.decision else predicted(kernel, self.target)
+
     def _lay_out(self) -> None:
-        """Exchanges the plan for one whose tensors lie as costs least by the model, which has told most already."""
-        known = {k: made.seconds for k, made in self._compiled.items() if not override.text_of(k)}
-        decide = layouts_of(lambda k: known[k] if k in known else predicted(k, self.target), self.target)
-        plan = laid_out(self.plan, decide)
+        """Exchanges the plan for one whose tensors lie as costs least by the model."""
+        plan = laid_out(self.plan, layouts_of(self._predicted, self.target))
         if plan is not self.plan:
             self.plan = plan
             self._compile()
@@ -191,10 +195,7 @@ class Executable:
         arrays, batch = self.fixed_bytes()
         outside = {*self.graph.inputs, *self._bind, *self._outputs()}
         whole = self.plan
-        cost = Cost(
-            lambda k: self._compiled[k].seconds if k in self._compiled else predicted(k, self.target),
-            lambda k: self._compiled[k].workspace if k in self._compiled else 0,
-        )
+        cost = Cost(self._predicted, lambda k: self._compiled[k].workspace if k in self._compiled else 0)
 
         def results() -> int:
             return layout(self.plan, outside, self._compiled).nbytes + self.backend.scratch_area(
@@ -472,6 +473,7 @@ class Executable:
             lines.append(
                 f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
                 f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"
+                f"{'  tuned' if kernel.tuned else ''}"
             )
         if several:
             lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]

@@ -92,6 +92,11 @@ CALIBRATE: Knob[int] = Knob(
     "1 measures the machine at its first use (about a second, once) and keeps the figures, unless it is busy; 0 "
     "chooses kernels by static figures of the processor",
 )
+TUNED: Knob[int] = Knob(
+    "EINSMITH_TUNED", 1, _whole(0, 1), "0 or 1",
+    "1 compiles kernels as tuning has found them to be fastest, where it has (`einsmith tune --list`); 0 as the cost "
+    "model chooses",
+)
 CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",
     "where compiled code and measurements are kept; by default the user's cache directory",
@@ -121,7 +126,7 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
     "einsmith/passes/pipeline.py that no other pass needs, as step.plan names them",
 )
 
-ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP, WITHOUT)
+ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, TUNED, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP, WITHOUT)
 
 
 def debug() -> int:

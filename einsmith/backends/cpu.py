@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith import knobs
 from einsmith.backends import override
 from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound, Cache
 from einsmith.codegen.cache import native
+from einsmith.errors import CompileError
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.pattern import Pattern
+from einsmith.kernels import decisions
+from einsmith.kernels.pattern import Lowered, Pattern
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block, host
@@ -23,9 +25,25 @@ from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
 from einsmith.target import facts
 from einsmith.target.facts import Target
-from einsmith.tune import calibrate, measure
+from einsmith.tune import calibrate, measure, records
 
-_NATIVE: Cache[tuple[Kernel | Rows, Target, str], CompiledKernel] = Cache(
+
+class Decision(NamedTuple):
+    """What a kernel is to be compiled to, as `kernels.decisions` reads it; empty for the model's choice. `recorded`:
+    tuning has found it to be the fastest, so that the model's choice stands where it cannot be."""
+
+    text: str = ""
+    recorded: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """Its part of a key of compiled code."""
+        return b"tuned\0" * self.recorded + self.text.encode()
+
+
+MODEL = Decision()
+"""The model's choice."""
+_NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
     Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
 )
 """What no program uses any more is found again here, without a look at the disk."""
@@ -41,22 +59,37 @@ def identity() -> bytes:
     return b" ".join(name + (_NOWHERE if source is None else source) for name, source in sources)
 
 
+def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, Decision]:
+    """What is decided about each kernel: by an override, else by what tuning has found, else by the model."""
+    found = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
+    if knobs.TUNED.get():
+        tuned = records.texts_of([k for k, decision in found.items() if not decision.text], target)
+        found |= {k: Decision(text, recorded=True) for k, text in tuned.items() if text}
+    return found
+
+
 def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
-    """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target and what is
-    decided about it (`backends.override`) or, where nothing is, the patterns that choose."""
-    texts = {k: override.text_of(k) for k in dict.fromkeys(kernels)}
-    found = {k: _NATIVE.get((k, target, text)) for k, text in texts.items()}
+    """Machine code for each kernel as it is decided about it (`decisions_of`)."""
+    return compile_decided(kernels, decisions_of(kernels, target), target)
+
+
+def compile_decided(
+    kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
+) -> list[CompiledKernel]:
+    """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target, what is
+    decided about it, and the patterns, which choose where nothing is."""
+    found = {k: _NATIVE.get((k, target, decided[k])) for k in dict.fromkeys(kernels)}
     missing = [k for k, kernel in found.items() if kernel is None]
     patterns = identity()
 
     def choose(wanted: Sequence[int]) -> None:
         """Chooses one after the other, so that what choosing goes through stays in the core's caches."""
         for k in (missing[n] for n in wanted):
-            if not texts[k]:
+            if not decided[k].text:
                 autoconfig.choose(k, target)
 
     entries = native.compile_many(
-        [(k.digest + patterns + texts[k].encode(), partial(_lower, k, target, texts[k])) for k in missing], target,
+        [(k.digest + patterns + decided[k].key, partial(_lower, k, target, decided[k])) for k in missing], target,
         choose,
     )  # fmt: skip
     for k, entry in zip(missing, entries, strict=True):
@@ -64,16 +97,28 @@ def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[Co
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
         found[k] = made = CompiledKernel(
             launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
-            entry.nbytes,
+            entry.nbytes, meta["decision"], meta["tuned"],
         )  # fmt: skip
-        _NATIVE.put((k, target, texts[k]), made)
+        _NATIVE.put((k, target, decided[k]), made)
     return [found[k] for k in kernels]  # type: ignore[misc]
 
 
-def _lower(kernel: Kernel | Rows, target: Target, text: str = ""):
-    """(functions, metadata) of a kernel that is in no cache. `text`: what is decided about it."""
-    choice = override.choice_of(kernel, target, text)
-    lowered = autoconfig.lowered(choice)
+def _follow(kernel: Kernel | Rows, target: Target, decision: Decision) -> tuple[Decision, autoconfig.Choice, Lowered]:
+    """What is done of a decision: a recorded one that cannot be followed is left, which is said at EINSMITH_DEBUG=1."""
+    try:
+        choice = decisions.choice_of(kernel, target, decision.text)
+        return decision, choice, autoconfig.lowered(choice)
+    except CompileError as e:
+        if not decision.recorded:
+            raise
+        if knobs.debug() >= 1:
+            print(f"einsmith: what is recorded for a kernel is not followed: {e}", file=sys.stderr)
+        return _follow(kernel, target, MODEL)
+
+
+def _lower(kernel: Kernel | Rows, target: Target, decision: Decision = MODEL):
+    """(functions, metadata) of a kernel that is in no cache."""
+    decision, choice, lowered = _follow(kernel, target, decision)
     if knobs.debug() >= 3:
         print(autoconfig.explain(kernel, target), file=sys.stderr)
     for launch in lowered.launches:
@@ -92,6 +137,8 @@ def _lower(kernel: Kernel | Rows, target: Target, text: str = ""):
         "pattern": choice.pattern.name,
         "config": str(choice.config),
         "seconds": choice.cost.seconds,
+        "decision": decision.text,
+        "tuned": decision.recorded,
     }
     return [launch.function for launch in lowered.launches], meta
 
@@ -129,7 +176,7 @@ class Cpu(Backend):
         graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)
         subjects = [
             Subject(call.kernel, target, (), k.scratch, k.workspace, k.pattern, k.config,
-                    partial(others.source_of, call.kernel, target))
+                    partial(others.source_of, partial(decisions.choice_of, call.kernel, target, k.decision)))
             for call, k in zip(watched.calls, watched.kernels, strict=True)
         ]  # fmt: skip
         context = Context(graph, len(bind), bind, target.winograd, tuple(watched.outputs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +21,10 @@ OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64"
 """What a processor with a feature can run as well, as LLVM's names and ours."""
 
 
-def source_of(kernel: Kernel | Rows, target: Target) -> Source:
-    """The text that a kernel is compiled from on a target."""
-    choice = autoconfig.choose(kernel, target)
-    return _source(choice.pattern.lower(kernel, choice.config, target), target)
+def source_of(choose: Callable[[], autoconfig.Choice]) -> Source:
+    """The text that a kernel is compiled from as it is chosen."""
+    choice = choose()
+    return _source(choice.pattern.lower(choice.kernel, choice.config, choice.target), choice.target)
 
 
 def _source(lowered: Lowered, target: Target) -> Source:

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from einsmith.errors import CheckError
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Graph
 from einsmith.expr.printer import show
+from einsmith.kernels import choose as autoconfig
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.serial import from_data, to_data
 from einsmith.target.facts import Target
@@ -143,7 +145,7 @@ def replay(where: Path | str, anew: bool = False) -> None:
     kernel: Kernel | Rows = from_data(facts["kernel"])
     target = Target(**{k: _tuples(v) for k, v in facts["target"].items()})
     if anew:
-        source = others.source_of(kernel, target)
+        source = others.source_of(partial(autoconfig.choose, kernel, target))
     else:
         launches = tuple((name, tasks) for name, tasks in facts["launches"])
         text = (Path(where) / "kernel.ll").read_text()

@@ -21,6 +21,7 @@ from einsmith.compile import Executable, label
 from einsmith.errors import EinsmithError
 from einsmith.expr.nodes import ROLES, size
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.decisions import choice_of, name_of
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
 from einsmith.passes.schedule.printer import layouts, namer, show_calls
@@ -202,16 +203,17 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     of which a prediction tells), and of each candidate shown, alone with warm caches. `fusion`: of a kernel of several
     stages, predicted seconds of a kernel for each, and the `reward`, those less its own, in a turn. `call`: the number
     of a kernel's call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn
-    reads and writes, each once. `share`: of the time of all kernels, measured or else predicted. `again`: it makes once
-    more what an earlier kernel has made. `layouts`: what does not lie as it is in memory (`order`: its dimensions, the
-    outer ones first), and what the next best order would cost `more`.
+    reads and writes, each once. `tuned`: measuring has found what is compiled (`einsmith tune --list`). `share`: of the
+    time of all kernels, measured or else predicted. `again`: it makes once more what an earlier kernel has made.
+    `layouts`: what does not lie as it is in memory (`order`: its dimensions, the outer ones first), and what the next
+    best order would cost `more`.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
     places = (n for n, _, _ in run.plan.kernel_calls())
     rows = zip(run.roles, run.calls, places, run.kernels, run.turns, times, strict=True)
     for role, call, place, compiled, turns, seconds in rows:
-        choice = override.choice_of(call.kernel, run.target)
+        choice = choice_of(call.kernel, run.target, compiled.decision)
         taken = (choice.pattern.name, choice.config)
         shown = _shown(choice.alternatives, candidates, taken)
         alone: Sequence[float | None] = [None] * len(shown)
@@ -220,7 +222,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
             alone = run.backend.seconds_of(call.kernel, pairs, run.target, run.threads)
         kernels.append(
             {
-                "kernel": override.name_of(call.kernel)[:8],
+                "kernel": name_of(call.kernel)[:8],
                 "call": place,
                 "role": role,
                 "again": call.again,
@@ -231,6 +233,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "bytes": sum(size(b.shape) * b.dtype.itemsize for b in call.kernel.buffers),
                 "pattern": compiled.pattern,
                 "config": compiled.config,
+                "tuned": compiled.tuned,
                 "tasks": [tasks for _, tasks, _ in compiled.launches],
                 "predicted": terms(choice.cost),
                 "fusion": _fusion(run, call.kernel, choice.cost.seconds),
@@ -384,6 +387,7 @@ def text_of(report: dict[str, Any]) -> str:
     ]
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {us(k['measured'])}"
+        measured += ", tuned" if k["tuned"] else ""
         times = f" {k['turns']} times" if k["turns"] > 1 else ""
         role = f"{k['role']}  " if several else ""
         lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]

@@ -187,7 +187,7 @@ def _row(n: int, k: Mapping[str, Any], measured: bool, most: float) -> str:
         f'<td data-v="{-n}">{n}</td>',
         f'<td class="role"><i class="{colour}"></i>{k["role"]}{" (again)" if k["again"] else ""}</td>',
         f"<td>{_what(k)}</td>",
-        f"<td>{escape(k['pattern'])}</td>",
+        f"<td>{escape(k['pattern'])}{' (tuned)' if k['tuned'] else ''}</td>",
         number(sum(k["tasks"]), "+".join(map(str, k["tasks"]))),
         number(seconds_of(k, False), us(seconds_of(k, False))),
     ]

@@ -7,9 +7,10 @@ import pytest
 
 import einsmith as es
 from einsmith.backends import override
-from einsmith.backends.override import name_of, overriding
+from einsmith.backends.override import overriding
 from einsmith.compile import Executable
 from einsmith.errors import CompileError
+from einsmith.kernels.decisions import name_of
 from einsmith.modes import trace_call
 
 MATMUL = "C[i,j] = sum[k](A[i,k]*B[k,j])"

@@ -65,11 +65,11 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
         seen.patterns.append(found.pattern.name)
         return found
 
-    def lower(kernel: Any, target: Target, text: str = "") -> Any:
+    def lower(kernel: Any, target: Target, *decided: Any) -> Any:
         inside[0] += 1
         seen.kernels += 1
         try:
-            return whole(kernel, target, text)
+            return whole(kernel, target, *decided)
         finally:
             inside[0] -= 1
 

@@ -1,0 +1,115 @@
+"""Decisions: a decision is a configuration as a text. `contraction mr=6 nv=4` is a pattern's name and genes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from einsmith.errors import CompileError
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.genes import FORM, Space, genes, members
+from einsmith.kernels.pattern import Pattern, cost_of, describe
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.target.facts import Target
+
+
+def name_of(kernel: Kernel | Rows) -> str:
+    """The kernel's digest in hexadecimal digits."""
+    return kernel.digest.hex()
+
+
+def choice_of(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
+    """What a text decides for a kernel or, where it is empty, the model's choice."""
+    return decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
+
+
+def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
+    """The choice that a text stands for. Genes that it leaves out are those of the model's choice, and one that several
+    parts have (`pieces.0.mr`) may be called by its last name. Raises CompileError for a pattern that does not take the
+    kernel, a gene or a value that is none, and a configuration that is not legal."""
+    where = f"the kernel {name_of(kernel)[:8]} ({describe(kernel)})"
+    pattern, words = _pattern(kernel, target, text, where)
+    space = pattern.space(kernel, target)
+    values: dict[str, Any] = {}
+    for word in words:
+        gene, _, value = word.partition("=")
+        names = [gene] if gene in space else [g for g in space if g.endswith(f".{gene}")]
+        found = {g: [v for v in space[g] if _text(v) == value] for g in names}
+        if not any(found.values()):
+            raise CompileError(f"{word!r} is no gene of {pattern.name} on {where}: {show_space(space)}")
+        values |= {g: vs[0] for g, vs in found.items() if vs}
+    config = _nearest(pattern, kernel, target, values)
+    reason = "no configuration has these genes" if config is None else pattern.legal(kernel, config, target)
+    if reason:
+        raise CompileError(
+            f"{text!r} cannot be for {where}: {reason}; the genes of {pattern.name}: {show_space(space)}"
+        )
+    return autoconfig.Choice(pattern, config, cost_of(pattern, kernel, config, target), kernel, target, 0.0)
+
+
+def written(pattern: Pattern, config: Any) -> str:
+    """The text that stands for a configuration, with all of its genes: `decided` gives exactly that one back."""
+    return " ".join([pattern.name, *(f"{gene}={_text(value)}" for gene, value in genes(config).items())])
+
+
+def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
+    """The pattern that a text begins with, and the words that follow."""
+    able = [p for p in autoconfig.asked(kernel, target) if p.match(kernel)]
+    for p in sorted(able, key=lambda p: -len(p.name)):
+        if text == p.name or text.startswith(p.name + " "):
+            return p, text[len(p.name) :].split()
+    names = ", ".join(p.name for p in able)
+    raise CompileError(f"{text!r} begins with no pattern that takes {where}: {names}")
+
+
+def _text(value: Any) -> str:
+    return "".join(str(value).split())
+
+
+def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Mapping[str, Any]) -> Any | None:
+    """The first of the pattern's configurations that has the wanted forms, with these values of its genes; rather one
+    that has no other genes, so that all of them say exactly which is meant."""
+    forms = {g: v for g, v in values.items() if g.rpartition(".")[2] == FORM}
+    rest = {g: v for g, v in values.items() if g not in forms}
+    found = None
+    for config in pattern.configs(kernel, target):
+        own = genes(config)
+        if all(own.get(g) == v for g, v in forms.items()) and set(rest) <= set(own):
+            if len(own) == len(values):
+                return changed(config, rest)
+            found = found or changed(config, rest)
+    return found
+
+
+def changed(config: Any, values: Mapping[str, Any]) -> Any:
+    """The configuration with other values of some of its genes. Raises KeyError for one that it does not have."""
+    inner: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
+    parts = members(config) or {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if first not in parts or bool(rest) is (members(parts[first]) is None) or rest == FORM:
+            raise KeyError(name)
+        if rest:
+            inner.setdefault(first, {})[rest] = value
+        else:
+            own[name] = value
+    own |= {name: changed(parts[name], more) for name, more in inner.items()}
+    if hasattr(config, "_fields"):
+        return config._replace(**own)
+    if is_dataclass(config) and not isinstance(config, type):
+        return replace(config, **own)
+    return tuple(own.get(str(n), x) for n, x in enumerate(config))
+
+
+def show_space(space: Space) -> str:
+    """The genes in a line: each with its values, a run of whole numbers as from..to."""
+    return "; ".join(f"{name}={_show(values)}" for name, values in space.items())
+
+
+def _show(values: tuple[Any, ...]) -> str:
+    numbers = all(type(v) is int for v in values)
+    if numbers and len(values) > 2 and values == tuple(range(values[0], values[-1] + 1)):
+        return f"{values[0]}..{values[-1]}"
+    return "|".join(map(str, values))

@@ -1,0 +1,155 @@
+"""What tuning has found is what programs are compiled to, unless it cannot be; a text stands for one configuration."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.backends import cpu
+from einsmith.backends.override import overriding
+from einsmith.compile import Executable
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.decisions import decided, written
+from einsmith.modes import trace_call
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.target.facts import Target
+from einsmith.tune import database, records
+from einsmith.tune.records import Record
+from tests.kernels.runner import WIDE
+from tests.kernels.samples import capsule_da, strided_conv_dx, strided_dx
+from tests.kernels.test_space import KERNELS, mutants
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch) -> None:
+    """A store of the test's own; what other tests have compiled is not met."""
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(database, "_resting", {})
+    cpu._NATIVE.clear()
+
+
+def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
+    traced = trace_call(es.op(formula), arrays, {}, frozenset())
+    return Executable(traced.graph, traced.bind, threads)
+
+
+def recorded(kernel: Kernel | Rows, target: Target, text: str) -> None:
+    records.put(kernel, target, Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, time.time(), 0, "of a test"))
+
+
+SOFTMAX = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k]-m[i]))\ny[i,k] = exp(x[i,k]-m[i])/s[i]"
+
+
+def samples() -> dict[str, Kernel | Rows]:
+    """One of every pattern at least."""
+    x = np.zeros((300, 70), np.float32)
+    (rows,) = compiled(SOFTMAX, x).calls
+    squares = es.grad(lambda t, ids: (es.functional.embedding(ids, t) ** 2).sum())
+    traced = trace_call(squares, (x, np.zeros(50, np.int64)), {})
+    calls = Executable(traced.graph, traced.bind, 1).calls
+    (scatter,) = (c.kernel for c in calls if c.kernel.stages[0].template.is_scatter)
+    more = {"rows of softmax": rows.kernel, "scatter": scatter, "capsule": capsule_da(2, 4, 8, 4, 2)}
+    return KERNELS | more | {"strided": strided_dx(2, 8, 3, 5), "joint": strided_conv_dx(2, 3, 8, 16, 5)}
+
+
+def test_a_text_stands_for_one_configuration() -> None:
+    met = set()
+    for name, kernel in samples().items():
+        for target in (WIDE, Target(), replace(WIDE, winograd=True, cores=2)):
+            for pattern in autoconfig.asked(kernel, target):
+                if not pattern.match(kernel):
+                    continue
+                configs = list(pattern.configs(kernel, target))
+                assert len({written(pattern, c) for c in configs}) == len(configs)
+                for config in configs[:20]:
+                    choice = decided(kernel, target, written(pattern, config))
+                    assert (choice.pattern, choice.config) == (pattern, config), name
+                met.add(pattern.name)
+    assert met >= {p.name for p in autoconfig.PATTERNS} | {autoconfig.ROWS.name}
+
+
+def test_a_text_stands_for_one_that_nobody_proposes(rng) -> None:
+    contraction = autoconfig.pattern_of("contraction")
+    for name in ("product", "padded", "pieces", "weights"):
+        for config in mutants(contraction, KERNELS[name], WIDE, rng, 10):
+            assert decided(KERNELS[name], WIDE, written(contraction, config)).config == config
+
+
+PRODUCT = "C[i,j] = sum[k](A[i,k]*B[k,j])"
+
+
+def test_what_is_recorded_is_compiled(rng, monkeypatch) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
+    before = compiled(PRODUCT, a, b)
+    kernel, target = before.calls[0].kernel, before.target
+    other = written(autoconfig.pattern_of("reduction"), autoconfig.pattern_of("reduction").configs(kernel, target)[0])
+    recorded(kernel, target, other)
+    for _ in range(2):  # made, and found again
+        run = compiled(PRODUCT, a, b)
+        assert (run.kernels[0].pattern, run.kernels[0].tuned, run.kernels[0].decision) == ("reduction", True, other)
+        assert run.describe().splitlines()[-1].endswith("tuned")
+        np.testing.assert_allclose(run((a, b))[1][0], a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
+    assert not compiled(PRODUCT, a, b, threads=2).kernels[0].tuned or run.target.cores == 2
+    with overriding({kernel.digest.hex(): "contraction mr=3"}):
+        run = compiled(PRODUCT, a, b)
+    assert run.kernels[0].pattern == "contraction" and not run.kernels[0].tuned and "3x" in run.kernels[0].config
+    monkeypatch.setenv("EINSMITH_TUNED", "0")
+    run = compiled(PRODUCT, a, b)
+    assert run.kernels[0] == before.kernels[0] and "tuned" not in run.describe()
+
+
+WRONG = ["nonsense", "contraction mr=77", "contraction mr=28 nv=8", "contraction mr", "\0", ""]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_cannot_be_followed_is_left(rng, text, capfd, monkeypatch) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
+    before = compiled(PRODUCT, a, b)
+    recorded(before.calls[0].kernel, before.target, text)
+    assert compiled(PRODUCT, a, b).kernels[0].config == before.kernels[0].config
+    cpu._NATIVE.clear()
+    (run,) = compiled(PRODUCT, a, b).kernels
+    assert (run.config, run.tuned, run.decision) == (before.kernels[0].config, False, "")
+    if text:  # an override of the same text is an error as ever
+        name = before.calls[0].kernel.digest.hex()
+        with pytest.raises(es.EinsmithError), overriding({name: text}):
+            compiled(PRODUCT, a, b)
+
+
+def test_a_damaged_store_is_no_hindrance(rng, capfd) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
+    database.path_of().parent.mkdir()
+    database.path_of().write_bytes(b"garbage" * 999)
+    np.testing.assert_allclose(compiled(PRODUCT, a, b)((a, b))[1][0], a.astype(np.float64) @ b, rtol=1e-5, atol=1e-5)
+    assert "is damaged" in capfd.readouterr().err
+
+
+def test_tuning_a_kernel_leaves_the_others_as_they_are() -> None:
+    """Fusion and layouts go by what the model predicts of its own choices."""
+    es.manual_seed(0)
+    model = es.nn.Sequential(
+        es.nn.Conv2d(3, 8, 3, padding=1), es.nn.BatchNorm2d(8), es.nn.ReLU(), es.nn.MaxPool2d(2), es.nn.Flatten(),
+        es.nn.Linear(8 * 8 * 8, 10),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    batch = rng.standard_normal((8, 3, 16, 16), np.float32), rng.integers(0, 10, 8)
+
+    def step() -> tuple[Executable, float]:
+        es.manual_seed(0)
+        made = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.0), threads=1)
+        made.compile(*batch)
+        return next(iter(made._programs.values())), made(*batch)
+
+    before, loss = step()
+    for call in before.calls:
+        choice = autoconfig.choose(call.kernel, before.target)
+        slowest = max(choice.alternatives, key=lambda a: a[2].rank)  # what would change any decision most
+        recorded(call.kernel, before.target, written(autoconfig.pattern_of(slowest[0]), slowest[1]))
+    after, found = step()
+    assert [c.kernel for c in after.calls] == [c.kernel for c in before.calls]
+    assert all(k.tuned for k in after.kernels)
+    assert found == pytest.approx(loss, rel=1e-5)
