@@ -135,7 +135,7 @@ BELOW_BACKENDS = ["codegen", "tune", "check", "runtime.program", "runtime.pool",
 """What is the CPU's own: everything above knows back ends by what they answer."""
 
 
-OF_THE_MACHINE = ["cli/info.py", "cli/main.py"]
+OF_THE_MACHINE = ["cli/info.py", "cli/main.py", "cli/tune.py"]
 """The commands that measure it, and say what it is."""
 
 

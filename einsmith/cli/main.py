@@ -142,6 +142,26 @@ def calibrate_command(as_json: bool) -> None:
     calibrate(as_json)
 
 
+_KERNEL = "Remove what is kept of a kernel (its digits, as --list prints them, or the first four and more), or of all."
+
+
+@app.command("tune")
+@click.option("--list", "listed", is_flag=True, help="Show what tuning has found.")
+@click.option("--forget", metavar="KERNEL|all", help=_KERNEL)
+@click.option("--export", "export_to", metavar="FILE", type=click.Path(path_type=Path), help="Write it to a file.")
+@click.option("--import", "import_from", metavar="FILE", type=click.Path(path_type=Path), help="Take such a file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def tune_command(**options) -> None:
+    """Show or change what tuning has found: configurations of kernels that were measured to be the fastest.
+
+    Programs that are compiled from then on use what was found on this machine, unless EINSMITH_TUNED is 0. What a file
+    of another machine says is only where a search begins.
+    """
+    from einsmith.cli.tune import manage
+
+    manage(**options)
+
+
 @app.command("info")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info_command(as_json: bool) -> None:

@@ -1,0 +1,100 @@
+"""`einsmith tune`: what tuning has found, shown, forgotten, and given to other machines."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from einsmith.backends.override import SHORTEST
+from einsmith.codegen.cache import native
+from einsmith.target.facts import KEPT, KEPT_BESIDE
+from einsmith.tune import database, records, store
+from einsmith.tune.records import Stored
+
+ALL = "all"
+
+
+def manage(
+    *, listed: bool, forget: str | None, export_to: Path | None, import_from: Path | None, as_json: bool
+) -> None:
+    """Does the one thing that is asked for. Raises click's usage errors and StoreError."""
+    asked = [listed, forget is not None, export_to is not None, import_from is not None]
+    if sum(asked) != 1:
+        raise click.UsageError("one of --list, --forget, --export and --import is needed, and one alone")
+    if listed:
+        show(as_json)
+    elif forget is not None:
+        digits = "" if forget == ALL else forget.lower()
+        if digits or forget != ALL:
+            _check(digits)
+        count = records.forget(digits)
+        if not count and forget != ALL:
+            raise click.ClickException(f"nothing is recorded for a kernel {forget}; see einsmith tune --list")
+        _say({"forgotten": count}, f"{_count(count)} forgotten", as_json)
+    elif export_to is not None:
+        count = records.export_file(export_to)
+        _say({"exported": count, "file": str(export_to)}, f"{_count(count)} in {export_to}", as_json)
+    elif import_from is not None:
+        count = records.import_file(import_from)
+        _say({"imported": count}, f"{_count(count)} taken, as first guesses of a search", as_json)
+
+
+def _check(digits: str) -> None:
+    if len(digits) < SHORTEST or not set(digits) <= set("0123456789abcdef"):
+        raise click.BadParameter(
+            f"{digits!r} names no kernel: {SHORTEST} or more of the hexadecimal digits that --list prints, or {ALL}",
+            param_hint="--forget",
+        )
+
+
+def show(as_json: bool) -> None:
+    """Prints every record, the newest first."""
+    here = _machines()
+    rows = [row(x, here) for x in records.every()]
+    if as_json:
+        for found in rows:
+            click.echo(json.dumps(found))
+        return
+    if not rows:
+        click.echo(f"nothing is recorded in {database.path_of()}")
+        return
+    for x in rows:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(x["when"]))
+        gain = f"{x['prior'] / x['seconds']:.2f} times as fast" if x["seconds"] > 0 else ""
+        click.echo(
+            f"{x['kernel'][:8]}  {x['seconds'] * 1e6:10.1f} us  {gain} as the model's choice, +-{x['spread']:.1%}, "
+            f"confirmed {x['confirmed']} times, {when}{'' if x['used'] else ', a first guess: ' + x['origin']}"
+        )
+        click.echo(f"          {x['described']}")
+        click.echo(f"          {x['text']}")
+
+
+def row(x: Stored, here: set[str]) -> dict[str, Any]:
+    """A record ready for JSON. used: programs on this machine (one of `here`) are compiled so."""
+    current = x.version == records.version()
+    origin = "imported" if not x.own else "another machine" if x.machine not in here else "other sources"
+    return x.record._asdict() | {
+        "machine": x.machine, "version": x.version, "used": x.own and x.machine in here and current,
+        "origin": origin if not (x.own and x.machine in here and current) else "this machine",
+    }  # fmt: skip
+
+
+def _machines() -> set[str]:
+    """What this machine is known by, for all numbers of threads and options of programs."""
+    host = native.host_target()
+    ways = product(range(1, host.cores + 1), (False, True), (KEPT, KEPT_BESIDE))
+    return {store.machine_of(replace(host, cores=n, winograd=w, kept=k)) for n, w, k in ways}
+
+
+def _count(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
+def _say(found: dict[str, Any], text: str, as_json: bool) -> None:
+    click.echo(json.dumps(found) if as_json else text)
