@@ -6,8 +6,9 @@ import ctypes
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +21,8 @@ from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
 from einsmith.expr.nodes import (
     ROLES,
-    Compute,
     Graph,
     Leaf,
-    Recurrence,
-    Reduce,
-    Template,
     Tensor,
     nbytes,
     postorder,
@@ -38,15 +35,17 @@ from einsmith.passes.layout.choice import layouts_of
 from einsmith.passes.layout.laid_out import laid_out
 from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import PassContext, run_passes
-from einsmith.passes.schedule.plan import Call, Plan, fuse
-from einsmith.passes.schedule.printer import layouts, namer, show_arena, show_plan
-from einsmith.passes.schedule.rematerialize import Cost, rematerialized
+from einsmith.passes.schedule.arena import passing_bytes
+from einsmith.passes.schedule.plan import Plan, fuse
+from einsmith.passes.schedule.printer import label, layouts, namer, show_arena, show_plan
+from einsmith.passes.schedule.rematerialize import Cost, fitted
 from einsmith.passes.schedule.roles import kernel_roles, saved
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
-from einsmith.runtime.assemble import Assembler, At, Place, layout, show_steps
+from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_steps
+from einsmith.runtime.beside import Beside
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target
@@ -61,22 +60,13 @@ def predicted(kernel: Kernel | Rows, target: Target) -> float:
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
 """What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
-FITS = 4
-"""Plans that are tried for a limit of memory, each with what the one before took too much taken off."""
-PARTS = (0.6, 0.4, 0.3, 0.2, 0.12, 0.06)
-"""Limits, of what results take without one, that are tried for the least that is possible."""
 NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
 
 
-def _passing_bytes(graph: Graph) -> int:
-    """Of all tensors of a graph, those of several results by their items; 0 where there are recurrences, whose turns
-    touch the same few tensors however many turns there are."""
-    nodes = postorder(graph.roots)
-    if any(isinstance(t, Recurrence) for t in nodes):
-        return 0
-    several = {t for t in nodes if isinstance(t, Compute) and len(t.template.dtypes) > 1}
-    return sum(nbytes(t) for t in nodes if isinstance(t, Tensor) and t not in several)
+def _whole(arena: int) -> int:
+    """The bytes of an arena, in whole cache lines."""
+    return -(-max(arena, 1) // buffers.ALIGNMENT) * buffers.ALIGNMENT
 
 
 class Executable:
@@ -105,7 +95,7 @@ class Executable:
         self.note: Any = None  # of whoever had it compiled
         self.threads = threads
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
-        if _passing_bytes(graph) > self.target.l3:
+        if passing_bytes(graph) > self.target.l3:
             self.target = replace(self.target, kept=KEPT_BESIDE)
         self.backend = registry.backend_of(self.target)
         known = {*graph.inputs, *bind}
@@ -150,6 +140,8 @@ class Executable:
         self._lock = locks.Awaited("updating parameters or state") if self._stored else locks.lock()
         # A checked run looks at the memory between the kernels, and while others may run.
         self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
+        self._finite, self._memory = finite, memory
+        self.beside: dict[Kernel | Rows, Beside] = {}
         self._build(finite, told)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
@@ -162,10 +154,26 @@ class Executable:
             print(self.describe(), file=sys.stderr)
 
     def _compile(self) -> None:
-        kernels = [c.kernel for _, c, _ in self.plan.kernel_calls()]
-        self.kernels = self.backend.compile(kernels, self.target)
-        self._compiled = dict(zip(kernels, self.kernels, strict=True))
+        kernels = list(dict.fromkeys(c.kernel for _, c, _ in self.plan.kernel_calls()))
+        self._take(dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True)))
+
+    def _take(self, compiled: dict[Kernel | Rows, CompiledKernel]) -> None:
+        self._compiled = compiled
+        self.kernels = [compiled[c.kernel] for _, c, _ in self.plan.kernel_calls()]
         self._scratch = max((k.scratch for k in self.kernels), default=0)
+
+    def with_decisions(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
+        """This program with some of its kernels compiled to these texts (`kernels.decisions`; empty for the model's
+        choice): no pass is run again, and both take turns on one memory. `beside`: the program stays as it is, and runs
+        them in both ways into memory of their own too (`beside`, by kernel). Raises CompileError for what cannot be and
+        ArgumentError where it takes more memory than the limit."""
+        other = self.backend.compile_as({k: text for k, text in texts.items() if k in self._compiled}, self.target)
+        made = copy(self)
+        made.beside = {k: Beside(k, self._compiled[k], x) for k, x in other.items()} if beside else {}
+        made._take(self._compiled if beside else self._compiled | other)
+        made._scratch = max([made._scratch, *(x.scratch for x in other.values())])
+        made._build(made._finite, ())
+        return made
 
     def _predicted(self, kernel: Kernel | Rows) -> float:
         """Seconds of the model's choice, which is told already of kernels that were compiled to it: which kernels there
@@ -179,6 +187,9 @@ class Executable:
         if plan is not self.plan:
             self.plan = plan
             self._compile()
+
+    def _scratch_area(self) -> int:
+        return self.backend.scratch_area(self._scratch, self.threads)
 
     def _outputs(self) -> list[Tensor]:
         """The memory that a run makes for its outputs."""
@@ -194,32 +205,16 @@ class Executable:
         """Exchanges the plan for one that computes some of its results again, so that a run holds `memory` bytes."""
         arrays, batch = self.fixed_bytes()
         outside = {*self.graph.inputs, *self._bind, *self._outputs()}
-        whole = self.plan
         cost = Cost(self._predicted, lambda k: self._compiled[k].workspace if k in self._compiled else 0)
 
-        def results() -> int:
-            return layout(self.plan, outside, self._compiled).nbytes + self.backend.scratch_area(
-                self._scratch, self.threads
-            )
+        def taken(plan: Plan) -> int:
+            if plan is not self.plan:
+                self.plan = plan
+                self._compile()
+            return _whole(layout(plan, outside, self._compiled).nbytes) + self._scratch_area()
 
-        def within(limit: int) -> int:
-            self.plan = rematerialized(whole, outside, limit, cost)
-            self._compile()
-            return results()
-
-        without = now = least = results()
-        allowed = limit = memory - arrays - batch
-        # Gaps in the arena, and what kernels that are new need, are known only afterwards.
-        for n in range(FITS + len(PARTS)):
-            if now <= allowed:
-                return
-            if n >= FITS:
-                limit = int(PARTS[n - FITS] * without)
-            if limit > 0:
-                now = within(limit)
-                least = min(least, now)
-                limit -= now - allowed
-        if now > allowed:
+        now, least, without = fitted(self.plan, outside, memory - arrays - batch, cost, taken)
+        if now > memory - arrays - batch:
             raise ArgumentError(
                 f"memory_limit={show_size(memory)} is too little: {show_size(arrays + batch + least)} are needed at "
                 f"least, {show_size(arrays)} for parameters, buffers and the optimizer's state, {show_size(batch)} for "
@@ -236,8 +231,10 @@ class Executable:
         places = layout(plan, outside, compiled)
         self.lives = places.lives
         """What lies in the arena, from which of the plan's calls to which."""
-        self._own = -(-max(places.nbytes, 64) // buffers.ALIGNMENT) * buffers.ALIGNMENT
-        self._reserved = self._own + self.backend.scratch_area(self._scratch, self.threads)
+        self._own = _whole(places.nbytes)
+        self._reserved = self._own + self._scratch_area()
+        if self._memory is not None and self.held_bytes > self._memory:
+            raise ArgumentError(f"{show_size(self.held_bytes)} are more than memory_limit={show_size(self._memory)}")
         block = self._shared.reserve(self._reserved, self.backend.allocate)
         base = block.address
         self._fresh = fresh
@@ -270,7 +267,7 @@ class Executable:
             after.setdefault(at, []).append((t, code))
             self._messages[code] = message
         gate = self._call_of(finite)
-        made = Assembler(compiled, spare.ctypes.data)
+        made = Assembler(compiled, spare.ctypes.data, {k: x.ways for k, x in self.beside.items()})
 
         def checks(i: int) -> None:
             for t, code in after.get(i, ()):
@@ -338,6 +335,9 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
+        return self._call(inputs, self.program.run)
+
+    def _call(self, inputs: Sequence[np.ndarray], run: Callable[[], int]) -> tuple[int, list[np.ndarray]]:
         places = list(map(buffers.address, inputs))
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
@@ -348,11 +348,23 @@ class Executable:
             arrays.append(array)
             places.append(at)
         try:
-            status = self._run(places)
+            status = self._run(places, run)
         except IndexOutOfRange as e:
             known = self._bind | dict(zip(self._inputs, inputs, strict=True))
             raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
         return status, self._collect(inputs, arrays)
+
+    def timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
+        """A call, and the seconds that each kernel took in all turns of its loop."""
+        found: list[np.ndarray] = []
+
+        def run() -> int:
+            status, times = self.program.run_timed()
+            found.append(times)
+            return status
+
+        status, outputs = self._call(inputs, run)
+        return status, outputs, [float(found[0][at].sum()) for at in self._call_steps]
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
         """Whether an input at this address lies in memory that a run stores into, maybe before its last read of it."""
@@ -362,7 +374,7 @@ class Executable:
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
-        status = self._run([*inputs, *(outputs[k] for k in self._written)])
+        status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
         for k, source, count in self._copies:
             if source in self._bind:
                 address = buffers.address(self._bind[source])
@@ -373,8 +385,8 @@ class Executable:
             ctypes.memmove(outputs[k], address, count)
         return status
 
-    def _run(self, places: Sequence[int]) -> int:
-        """A run on memory given by the addresses of the inputs and of the fresh tensors."""
+    def _run(self, places: Sequence[int], run: Callable[[], int]) -> int:
+        """A run of the program on memory given by the addresses of the inputs and of the fresh tensors."""
         words = self._words
         with self._lock:
             block = self._shared.block  # kept until the run ends
@@ -382,7 +394,7 @@ class Executable:
                 block = self._move()
             for i, n, offset in self._slots:
                 words[i] = places[n] + offset
-            status = self.program.run()
+            status = run()
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])
         return status
@@ -482,25 +494,6 @@ class Executable:
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""
         with self.preserved():
-            held = self(inputs), self._move()  # the timed runs write into these outputs, and into this memory
-            times = np.array([self.program.run_timed()[1] for _ in range(repeats)])
-            del held
-        return [float(np.median(times[:, at].sum(1))) for at in self._call_steps]
-
-
-def label(call: Call) -> str:
-    """A kernel's root in the words of the formula language, with the shapes it makes."""
-    if isinstance(call.kernel, Rows):
-        members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
-        return f"{call.kernel.rows} rows: {members}"
-    t = call.kernel.root
-    more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""
-    pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 and not t.is_scatter else ""
-    return f"{_kind(t)} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"
-
-
-def _kind(t: Template) -> str:
-    body = getattr(t.parts[0], "body", None)
-    if isinstance(body, Reduce):
-        return f"{body.combiner}{list(body.extents)}"
-    return "scatter" if t.is_scatter else "pointwise"
+            self(inputs)
+            times = np.array([self.timed(inputs)[2] for _ in range(repeats)])
+        return [float(x) for x in np.median(times, 0)]

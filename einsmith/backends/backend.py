@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from einsmith.errors import CheckError
+from einsmith.errors import CheckError, CompileError
 from einsmith.expr.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
 from einsmith.passes.schedule.plan import Call
@@ -79,6 +79,11 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
         """What is run for each kernel. Raises CompileError."""
+
+    def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
+        """What is run for kernels that are decided about by the caller: the texts of `kernels.decisions`, empty for the
+        model's choice. Raises CompileError for what cannot be."""
+        raise CompileError(f"kernels of the back end {self.name!r} are compiled to the model's choice alone")
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:

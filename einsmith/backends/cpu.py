@@ -158,6 +158,10 @@ class Cpu(Backend):
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
         return compile_kernels(kernels, target)
 
+    def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
+        decided = {k: Decision(text) for k, text in texts.items()}
+        return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
+
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)
 

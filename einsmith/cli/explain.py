@@ -17,14 +17,14 @@ from einsmith import models, modes, optim
 from einsmith.backends import override
 from einsmith.cli.info import cpu_name
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
-from einsmith.compile import Executable, label
+from einsmith.compile import Executable
 from einsmith.errors import EinsmithError
 from einsmith.expr.nodes import ROLES, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.decisions import choice_of, name_of
 from einsmith.kernels.pattern import Cost
 from einsmith.lang.op import op
-from einsmith.passes.schedule.printer import layouts, namer, show_calls
+from einsmith.passes.schedule.printer import label, layouts, namer, show_calls
 from einsmith.plan.apart import apart
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.threads import get_threads

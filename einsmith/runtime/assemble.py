@@ -47,6 +47,15 @@ class CompiledKernel:
 Compiled = Mapping[Kernel | Rows, CompiledKernel]
 
 
+class Way(NamedTuple):
+    """A kernel that runs in a configuration beside the program's own, just before it. outputs: where it stores, by the
+    numbers of its buffers; what it reads else is what the program's own reads."""
+
+    made: CompiledKernel
+    outputs: Mapping[int, int]
+    workspace: int
+
+
 class Place(NamedTuple):
     """What a pointer points to: so many bytes into the memory of `owner`, which has `nbytes`. Owners are tensors,
     (loop, tensor) for those of a loop's step, and ("workspace", call)."""
@@ -87,10 +96,13 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
 
 
 class Assembler:
-    """Collects the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls."""
+    """Collects the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls. `beside`:
+    in which other ways some kernels run too."""
 
-    def __init__(self, compiled: Compiled, spare: int):
-        self.compiled, self.spare = compiled, spare
+    def __init__(
+        self, compiled: Compiled, spare: int, beside: Mapping[Kernel | Rows, Sequence[Way]] = MappingProxyType({})
+    ):
+        self.compiled, self.spare, self.beside = compiled, spare, beside
         self.steps: list[Step] = []
         self.kernels: list[tuple[Call, list[int]]] = []
         self.places: dict[At, Place] = {}
@@ -121,16 +133,22 @@ class Assembler:
 
     def _launches(self, call: Call, work: int, pointer: Pointer, once: bool) -> list[int]:
         """The numbers of the added steps: launches that a loop repeats, or those that need run but once."""
+        for way in self.beside.get(call.kernel, ()):
+            self._way(call, way, pointer, once)
+        return self._way(call, Way(self.compiled[call.kernel], {}, work), pointer, once)
+
+    def _way(self, call: Call, way: Way, pointer: Pointer, once: bool) -> list[int]:
         first = len(self.steps)
-        for code, tasks, kind in self.compiled[call.kernel].launches:
+        offsets = call.offsets or (0,) * len(call.tensors)
+        for code, tasks, kind in way.made.launches:
             if kind is once:
                 n = len(self.steps)
-                offsets = call.offsets or (0,) * len(call.tensors)
-                pointers = [pointer(t, (n, b), offsets[b]) for b, t in enumerate(call.tensors)]
-                self.places[n, len(pointers)] = Place(
-                    ("workspace", id(call)), 0, self.compiled[call.kernel].workspace
-                )
-                self.steps.append(RunLaunch(code, tasks, [*pointers, work]))
+                pointers = [
+                    way.outputs[b] if b in way.outputs else pointer(t, (n, b), offsets[b])
+                    for b, t in enumerate(call.tensors)
+                ]
+                self.places[n, len(pointers)] = Place(("workspace", id(call)), 0, way.made.workspace)
+                self.steps.append(RunLaunch(code, tasks, [*pointers, way.workspace]))
         return list(range(first, len(self.steps)))
 
     def _loop(
@@ -146,8 +164,9 @@ class Assembler:
             return outer(call.loop.args[place.number], at, offset)
 
         already = {
-            i: self._launches(c, base + places.offsets[i], unchanged, True)
-            for i, c in enumerate(plan.calls) if isinstance(c, Call) and i in places.offsets
+            i: self._launches(c, base + places.offsets.get(i, 0), unchanged, True)
+            for i, c in enumerate(plan.calls)
+            if isinstance(c, Call) and (i in places.offsets or c.kernel in self.beside)
         }  # fmt: skip
         begin = len(self.steps)
         moves: list[Move] = []

@@ -14,11 +14,12 @@ import numpy as np
 from einsmith import html, locks
 from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
-from einsmith.compile import FINITE, PROGRAMS, Executable, label
+from einsmith.compile import FINITE, PROGRAMS, Executable
 from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted, to_array
+from einsmith.passes.schedule.printer import label
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.memory import Memory

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Tensor, nbytes
+from einsmith.expr.nodes import Compute, Graph, Recurrence, Tensor, nbytes, postorder
 from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.plan import Plan
 from einsmith.passes.schedule.views import storage
@@ -181,3 +181,13 @@ class _Solid:
         if high < self.top[k]:
             for half in [x for x in (a, b) if self.top[x] == high]:
                 self.top[half] = self.top[k]
+
+
+def passing_bytes(graph: Graph) -> int:
+    """Of all tensors of a graph, those of several results by their items; 0 where there are recurrences, whose turns
+    touch the same few tensors however many turns there are."""
+    nodes = postorder(graph.roots)
+    if any(isinstance(t, Recurrence) for t in nodes):
+        return 0
+    several = {t for t in nodes if isinstance(t, Compute) and len(t.template.dtypes) > 1}
+    return sum(nbytes(t) for t in nodes if isinstance(t, Tensor) and t not in several)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import Item, Tensor, nbytes
+from einsmith.expr.nodes import Item, Reduce, Template, Tensor, nbytes, size
 from einsmith.expr.printer import tensor_names
 from einsmith.passes.layout.order import as_is, name_of
 from einsmith.passes.schedule.arena import lifetimes
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
+from einsmith.plan.kernel import Rows
 from einsmith.plan.printer import show_kernel
 
 
@@ -21,6 +22,24 @@ def show_plan(plan: Plan) -> str:
     lie as it is.
     """
     return "\n".join([*show_calls(plan), *map(str, layouts(plan))])
+
+
+def label(call: Call) -> str:
+    """A kernel's root in the words of the formula language, with the shapes it makes."""
+    if isinstance(call.kernel, Rows):
+        members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
+        return f"{call.kernel.rows} rows: {members}"
+    t = call.kernel.root
+    more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""
+    pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 and not t.is_scatter else ""
+    return f"{_kind(t)} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"
+
+
+def _kind(t: Template) -> str:
+    body = getattr(t.parts[0], "body", None)
+    if isinstance(body, Reduce):
+        return f"{body.combiner}{list(body.extents)}"
+    return "scatter" if t.is_scatter else "pointwise"
 
 
 class Layout(NamedTuple):

@@ -33,6 +33,12 @@ SMALL = 16
 """A result that is so many times smaller than what is made of it is held rather than computed again."""
 
 
+FITS = 4
+"""Plans that are tried for a limit of memory, each with what the one before took too much taken off."""
+PARTS = (0.6, 0.4, 0.3, 0.2, 0.12, 0.06)
+"""Limits, of what results take without one, that are tried for the least that is possible."""
+
+
 class Cost(NamedTuple):
     """seconds, workspace: of a kernel, the latter in bytes."""
 
@@ -47,6 +53,26 @@ class _Again(NamedTuple):
     calls: tuple[Call, ...]
     seconds: float
     held: frozenset[Tensor]
+
+
+def fitted(
+    plan: Plan, outside: Collection[Tensor], allowed: int, cost: Cost, taken: Callable[[Plan], int]
+) -> tuple[int, int, int]:
+    """Looks for a plan that takes `allowed` bytes, as `taken` says of each that is tried: gaps in the arena, and what
+    kernels that are new need, are known only afterwards. Returns the bytes of the last one, which fits if any does, of
+    the least one, and of the given one."""
+    without = now = least = taken(plan)
+    limit = allowed
+    for n in range(FITS + len(PARTS)):
+        if now <= allowed:
+            break
+        if n >= FITS:
+            limit = int(PARTS[n - FITS] * without)
+        if limit > 0:
+            now = taken(rematerialized(plan, outside, limit, cost))
+            least = min(least, now)
+            limit -= now - allowed
+    return now, least, without
 
 
 def rematerialized(plan: Plan, outside: Collection[Tensor], limit: int, cost: Cost) -> Plan:

@@ -1,0 +1,97 @@
+"""Kernels that run in other configurations too, into memory of their own, while a program goes on as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod, sqrt
+
+import numpy as np
+
+from einsmith.expr.nodes import Reduce
+from einsmith.plan.kernel import Buffer, Kernel, Rows
+from einsmith.runtime import buffers
+from einsmith.runtime.assemble import CompiledKernel, Way
+
+RED, ZONE = 0xA5, 4096
+"""What lies before and behind the memory of a result, and how many bytes: whoever writes there is noticed."""
+ROUNDED = 64.0
+"""Roundings, of the square root of the terms that are added, by which two orders of adding them may differ; of the
+largest result. Between two orders of sums of 4,000 random terms they are less than 4. Where all results are what is
+left of terms that cancel, two sound configurations may be taken to differ: the other one is lost then, no more."""
+WINOGRAD = 64.0
+"""How many times as much Winograd's form rounds."""
+
+
+class Beside:
+    """A kernel as it is and in another configuration, which both run before the program's own: what they make of the
+    same memory is compared after a run, or, in a loop or of a kernel that is called several times, after the last turn.
+    """
+
+    def __init__(self, kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel):
+        self.kernel, self.other = kernel, other
+        self._written = written(kernel)
+        self._memory: list[list[np.ndarray]] = []
+        self._work: list[np.ndarray] = []
+        self.ways: list[Way] = []
+        for made in (own, other):
+            arrays = [buffers.empty((kernel.buffers[n].nbytes + 2 * ZONE,), np.uint8) for n in self._written]
+            work = buffers.empty((max(64, made.workspace),), np.uint8)
+            self._memory.append(arrays)
+            self._work.append(work)
+            places = {n: a.ctypes.data + ZONE for n, a in zip(self._written, arrays, strict=True)}
+            self.ways.append(Way(made, places, work.ctypes.data))
+        self.clear()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in (*self._work, *(x for arrays in self._memory for x in arrays)))
+
+    def clear(self) -> None:
+        """Before a run: both begin with the same memory."""
+        for array in (x for arrays in self._memory for x in arrays):
+            array[:ZONE] = array[-ZONE:] = RED
+            array[ZONE:-ZONE] = 0
+
+    def difference(self) -> str:
+        """What is wrong with the other configuration's results, in words; empty where nothing is."""
+        terms = max((prod(b.extents) for b in _reductions(self.kernel)), default=1)
+        for n, own, other in zip(self._written, *self._memory, strict=True):
+            buffer = self.kernel.buffers[n]
+            if (other[:ZONE] != RED).any() or (other[-ZONE:] != RED).any():
+                return f"memory beside buffer {n} is written"
+            x, y = (a[ZONE:-ZONE].view(buffer.dtype.numpy) for a in (own, other))
+            if told := self._apart(x, y, buffer, terms):
+                return f"buffer {n}: {told}"
+        return ""
+
+    def _apart(self, x: np.ndarray, y: np.ndarray, buffer: Buffer, terms: int) -> str:
+        dtype = buffer.dtype
+        if not dtype.is_float:
+            near_ties = any(b.combiner.startswith("arg") for b in _reductions(self.kernel))  # fall to either side
+            wrong = np.zeros(x.shape, bool) if near_ties else x != y
+        else:
+            with np.errstate(all="ignore"):
+                x, y = dtype.wide(x), dtype.wide(y)
+                largest = np.abs(np.where(np.isfinite(x), x, 0)).max(initial=dtype.tiny)
+                unit = ROUNDED * sqrt(terms) * dtype.arithmetic.eps
+                unit *= WINOGRAD if self.other.pattern == "winograd" else 1.0
+                unit += 2 * dtype.eps if dtype.in_memory_only else 0.0
+                wrong = ~((np.abs(x - y) <= unit * largest) | (x == y) | (np.isnan(x) & np.isnan(y)))
+        if not wrong.any():
+            return ""
+        at = int(np.argmax(wrong))
+        found, want = y[at].item(), x[at].item()
+        return f"{int(wrong.sum())} of {wrong.size} elements differ, the first is {found!r}, not {want!r}"
+
+
+def written(kernel: Kernel | Rows) -> tuple[int, ...]:
+    """The numbers of the buffers that a kernel stores to."""
+    if isinstance(kernel, Rows):
+        places = (m.places[n] for m in kernel.members for n in written(m.kernel))
+        return tuple(sorted({n for n in places if n < len(kernel.buffers)}))
+    return tuple(sorted({n for s in kernel.stages for n in s.outputs if n is not None}))
+
+
+def _reductions(kernel: Kernel | Rows) -> Sequence[Reduce]:
+    bodies = (getattr(p, "body", None) for s in kernel.stages for p in s.template.parts)
+    return [b for b in bodies if isinstance(b, Reduce)]

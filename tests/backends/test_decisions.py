@@ -1,0 +1,163 @@
+"""A program with other decisions about its kernels: on the same memory, without another run of the passes; and kernels
+that run beside the program's own, whose results are compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.backends import cpu
+from einsmith.backends.backend import Backend
+from einsmith.compile import Executable
+from einsmith.errors import ArgumentError, CompileError
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.decisions import written
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.runtime.beside import ZONE, Beside
+
+RNG = np.random.default_rng(0)
+
+
+class Recurrent(es.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = es.nn.LSTM(5, 16, batch_first=True), es.nn.Linear(16, 10)
+
+    def forward(self, x):
+        h, _ = self.cell(x)
+        return self.head(h[:, -1])
+
+
+class Embedded(es.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.head = es.nn.Embedding(40, 24), es.nn.LayerNorm(24), es.nn.Linear(24, 10)
+
+    def forward(self, ids):
+        return self.head(self.norm(self.table(ids)).mean(1))
+
+
+def convolutional() -> es.nn.Module:
+    return es.nn.Sequential(
+        es.nn.Conv2d(3, 8, 3, padding=1), es.nn.BatchNorm2d(8), es.nn.ReLU(), es.nn.MaxPool2d(2),
+        es.nn.Conv2d(8, 12, 3, stride=2), es.nn.Flatten(), es.nn.Linear(12 * 3 * 3, 10),
+    )  # fmt: skip
+
+
+NETWORKS = {
+    "convolutional": (convolutional, RNG.standard_normal((8, 3, 16, 16), np.float32)),
+    "recurrent": (Recurrent, RNG.standard_normal((7, 9, 5), np.float32)),
+    "embedded": (Embedded, RNG.integers(0, 40, (6, 11))),
+}
+
+
+def step(name: str, threads: int = 1, **options: Any) -> tuple[es.TrainStep, Executable, list[np.ndarray]]:
+    make, x = NETWORKS[name]
+    es.manual_seed(0)
+    made = es.TrainStep(
+        make(), es.functional.cross_entropy, es.optim.SGD(lr=0.1, momentum=0.9), threads=threads, **options
+    )
+    batch = made._arrays((x, np.arange(len(x)) % 10))
+    run = made._program(batch)
+    made._set_scalars()
+    return made, run, batch
+
+
+def alternatives(run: Executable, nth: int) -> dict[Kernel | Rows, str]:
+    """Another configuration of every kernel that has one."""
+    found = {}
+    for call in run.calls:
+        others = autoconfig.choose(call.kernel, run.target).alternatives
+        if len(others) > 1:
+            name, config, _ = others[1 + nth % (len(others) - 1)]
+            found[call.kernel] = written(autoconfig.pattern_of(name), config)
+    return found
+
+
+def is_stored(x: Beside) -> bool:
+    """Whether both have made anything but zeros: what depends on the past is zero in a first turn."""
+    return all(any(a[ZONE:-ZONE].any() for a in arrays) for arrays in x._memory)
+
+
+def is_noise(x: Beside) -> bool:
+    """Whether a result is what is left of terms that cancel: the gradient of a bias before a batch norm."""
+    made = zip(x._written, x._memory[0], strict=True)
+    return any(np.abs(a[ZONE:-ZONE].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, a in made)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_programs_take_turns_on_one_memory(name: str) -> None:
+    _, plain, batch = step(name)
+    want = [float(plain(batch)[1][0]) for _ in range(6)]
+    _, run, batch = step(name)
+    texts = alternatives(run, 0)
+    other = run.with_decisions(texts)
+    assert other.plan is run.plan and other._bind is run._bind and other._shared is run._shared
+    assert [k.decision for k in other.kernels] == [texts.get(c.kernel, "") for c in run.calls]
+    assert {k.decision for k in run.kernels} == {""}
+    found = []
+    for n in range(6):  # parameters and state go on from one to the other
+        if n % 2:
+            status, outputs, seconds = other.timed(batch)
+            assert status == 0 and len(seconds) == len(run.calls) and min(seconds) > 0
+        else:
+            _, outputs = run(batch)
+        found.append(float(outputs[0]))
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    back = other.with_decisions(dict.fromkeys(texts, ""))
+    assert back.kernels == run.kernels
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_kernels_beside_the_programs_own_agree(name: str, threads: int) -> None:
+    _, plain, batch = step(name, threads)
+    want = [plain(batch)[1][0] for _ in range(3)]
+    _, run, batch = step(name, threads)
+    for n in range(3):
+        beside = run.with_decisions(alternatives(run, n), beside=True)
+        assert beside.kernels == run.kernels
+        assert beside(batch)[1][0] == want[n], "the program itself goes on as it is"
+        assert beside.beside
+        for x in beside.beside.values():
+            assert x.difference() == "" or is_noise(x), x.other.config
+        assert sum(map(is_stored, beside.beside.values())) > len(beside.beside) // 2
+
+
+def test_what_a_kernel_beside_does_wrong_is_found() -> None:
+    _, run, batch = step("convolutional")
+    beside = run.with_decisions(alternatives(run, 0), beside=True)
+    beside(batch)
+    for x in beside.beside.values():
+        buffer, made = x.kernel.buffers[x._written[0]], x._memory[1][0]
+        if not buffer.dtype.is_float or is_noise(x) or not is_stored(x):
+            continue
+        values = made[ZONE:-ZONE].view(buffer.dtype.numpy)
+        at = int(np.argmax(np.abs(values)))
+        values[at] *= 1.01
+        assert f"buffer {x._written[0]}: 1 of" in x.difference()
+        values[at] = np.nan
+        assert "the first is nan" in x.difference()
+        x.clear()
+        assert x.difference() == ""
+        made[ZONE - 1] = 0
+        assert "memory beside" in x.difference()
+
+
+def test_what_cannot_be() -> None:
+    _, run, _ = step("convolutional")
+    with pytest.raises(CompileError, match="begins with no pattern"):
+        run.with_decisions({run.calls[0].kernel: "nonsense"})
+    with pytest.raises(CompileError, match="the model's choice alone"):
+        Backend.compile_as(cpu.CPU, {}, run.target)
+
+
+def test_the_limit_of_memory_holds_for_other_decisions_too() -> None:
+    _, run, _ = step("convolutional", memory_limit="10MB")
+    assert run.with_decisions({}).held_bytes <= 10 << 20
+    run._memory = run.held_bytes - 1  # as if another decision needed more
+    with pytest.raises(ArgumentError, match="are more than memory_limit="):
+        run.with_decisions({})
