@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from einsmith.errors import CheckError, CompileError
+from einsmith.errors import ArgumentError, CheckError, CompileError
 from einsmith.expr.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
 from einsmith.passes.schedule.plan import Call
@@ -17,6 +17,9 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.target.facts import Target
+from einsmith.tune.session import Found, Part, Tell
+
+__all__ = ["Backend", "Found", "Part", "Runnable", "Tell", "Watched"]
 
 
 class Runnable(Protocol):
@@ -107,3 +110,17 @@ class Backend(ABC):
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
         """Seconds of a kernel in each (pattern, configuration), on data of its own."""
+
+    def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
+        """Searches the configurations of a program's kernels for so many seconds, and records what is faster than the
+        model's choices and right: programs that are compiled from now on are made of that. `tell`: told of everything
+        that was measured. Raises ArgumentError where there is no such thing."""
+        raise ArgumentError(f"the back end {self.name!r} has no search; tune=0 is what it can")
+
+    def keep(self, found: Found, target: Target) -> None:
+        """Records what was found for a kernel."""
+        raise ArgumentError(f"the back end {self.name!r} keeps nothing")
+
+    def settle(self, found: Found, target: Target, confirmed: bool) -> None:
+        """Notes that what was found for a kernel is the faster one inside a program too, or forgets it."""
+        raise ArgumentError(f"the back end {self.name!r} has no search")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from einsmith.errors import CompileError
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels import decisions
-from einsmith.kernels.pattern import Lowered, Pattern
+from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block, host
@@ -25,7 +26,9 @@ from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
 from einsmith.target import facts
 from einsmith.target.facts import Target
-from einsmith.tune import calibrate, measure, records
+from einsmith.tune import calibrate, measure, records, session
+from einsmith.tune.genetic import Candidate
+from einsmith.tune.session import Found, Part, Tell
 
 
 class Decision(NamedTuple):
@@ -193,6 +196,41 @@ class Cpu(Backend):
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
         return measure.seconds_of(kernel, candidates, target, threads)
+
+    def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
+        return session.tune(
+            parts, target, threads, seconds, tell, partial(_first_guesses, target=target),
+            lambda found: self.keep(found, target),
+        )  # fmt: skip
+
+    def keep(self, found: Found, target: Target) -> None:
+        if found.best is None:
+            return
+        low, high = found.spread
+        text = decisions.written(autoconfig.pattern_of(found.best.pattern), found.best.config)
+        record = records.Record(
+            decisions.name_of(found.kernel), text, found.seconds, (high - low) / 2, found.prior, time.time(), 0,
+            describe(found.kernel),
+        )  # fmt: skip
+        records.put(found.kernel, target, record)
+
+    def settle(self, found: Found, target: Target, confirmed: bool) -> None:
+        if confirmed:
+            records.confirm(found.kernel, target)
+        else:
+            records.remove(found.kernel, target)
+
+
+def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:
+    """What is recorded for a kernel here or elsewhere, or for others of its form, as far as it can be used."""
+    found = []
+    for text in [records.text_of(kernel, target), *records.guesses(kernel, target), *records.near(kernel, target)]:
+        try:
+            choice = decisions.choice_of(kernel, target, text)
+        except CompileError:
+            continue
+        found.append(Candidate(choice.pattern.name, choice.config))
+    return found
 
 
 CPU = Cpu()

@@ -145,21 +145,40 @@ def calibrate_command(as_json: bool) -> None:
 _KERNEL = "Remove what is kept of a kernel (its digits, as --list prints them, or the first four and more), or of all."
 
 
+_SECONDS = "That the search may take."
+
+
 @app.command("tune")
+@click.argument("what", metavar="[MODEL|FILE]", required=False)
+@click.option("--seconds", type=click.FloatRange(min=1, max=7 * 86400), default=60.0, show_default=True, help=_SECONDS)
+@click.option("--batch", type=click.IntRange(min=1), help="Samples a step of a MODEL.  [default: as in train]")
+@click.option("--shape", "shapes", multiple=True, metavar="A=64,128", help="Of an input of a formula; once an input.")
+@click.option("--set", "settings", multiple=True, metavar="stride=2", help="Of a formula, or a MODEL's argument.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@_memory_limit
+@click.option("--picture", metavar="FILE", type=click.Path(path_type=Path), help="Draw the search, as a PNG.")
 @click.option("--list", "listed", is_flag=True, help="Show what tuning has found.")
 @click.option("--forget", metavar="KERNEL|all", help=_KERNEL)
 @click.option("--export", "export_to", metavar="FILE", type=click.Path(path_type=Path), help="Write it to a file.")
 @click.option("--import", "import_from", metavar="FILE", type=click.Path(path_type=Path), help="Take such a file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def tune_command(**options) -> None:
-    """Show or change what tuning has found: configurations of kernels that were measured to be the fastest.
+def tune_command(what: str | None, as_json: bool, **options) -> None:
+    """Find faster configurations of a program's kernels by measuring them, and keep what was found.
 
-    Programs that are compiled from then on use what was found on this machine, unless EINSMITH_TUNED is 0. What a file
-    of another machine says is only where a search begins.
+    MODEL and FILE are as in `einsmith explain`. Programs that are compiled from then on use what was found on this
+    machine, unless EINSMITH_TUNED is 0. What a file of another machine says is only where a search begins.
     """
-    from einsmith.cli.tune import manage
+    stored = {name: options.pop(name) for name in ("listed", "forget", "export_to", "import_from")}
+    if what is None:
+        from einsmith.cli.tune import manage
 
-    manage(**options)
+        manage(**stored, as_json=as_json)
+    elif any(stored.values()):
+        raise click.UsageError("--list, --forget, --export and --import are about what was found, not about a program")
+    else:
+        from einsmith.cli.search import search
+
+        search(what, as_json=as_json, **options)
 
 
 @app.command("info")

@@ -92,3 +92,62 @@ def _notebook() -> Any:
     if shell is None or type(shell).__name__ != "ZMQInteractiveShell":
         return None
     return sys.modules.get("IPython.display") or ipython.display  # type: ignore[union-attr]
+
+
+class SearchProgress:
+    """How far a search of kernels is: a bar on a terminal, elsewhere a plain line every LINE_SECONDS. It is told of
+    what was measured, as `tuning.tune` tells it. step: seconds of a run of the program that each kernel is predicted
+    to take, in all of its turns."""
+
+    LINE_SECONDS = 10.0
+
+    def __init__(self, seconds: float, step: Mapping[Any, float], show: bool = True):
+        self.seconds, self.show = seconds, show
+        self._parts = dict(step)
+        self._tried = 0
+        self._began = self._last = time.monotonic()
+        self._rich: Any = None
+        if self.show and sys.stderr.isatty():
+            with locks.IMPORTING:
+                from rich.console import Console
+                from rich.progress import BarColumn, Progress, TextColumn
+
+            self._rich = Progress(
+                TextColumn("tuning"), BarColumn(), TextColumn("{task.fields[text]}"), console=Console(stderr=True),
+                transient=True,
+            )  # fmt: skip
+            self._rich.start()
+            self._task = self._rich.add_task("", total=seconds, text="")
+
+    @property
+    def total(self) -> float:
+        """Seconds of all kernels in a run, as far as they were measured, else as predicted."""
+        return sum(self._parts.values())
+
+    def __call__(self, found: Any, candidate: Any, seconds: float) -> None:
+        self._parts[found.kernel] = found.turns * found.seconds
+        self._tried += 1
+        if self.show and len(found.faults) > 0 and found.faults[-1][0] == candidate:
+            self._say(f"never used, {found.faults[-1][1]}: {candidate} for {found.kernel.digest.hex()[:8]}")
+        now = time.monotonic()
+        if not self.show or now - self._last < (0.1 if self._rich is not None else self.LINE_SECONDS):
+            return
+        self._last = now
+        text = f"{self._tried} tried, kernels {self.total * 1e3:.3f} ms"
+        if self._rich is not None:
+            self._rich.update(self._task, completed=now - self._began, text=f"{text}  {candidate}"[:120])
+        else:
+            self._say(f"tuning {now - self._began:.0f}/{self.seconds:.0f} s  {text}")
+
+    def _say(self, line: str) -> None:
+        if self._rich is not None:
+            self._rich.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> SearchProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rich is not None:
+            self._rich.stop()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import html, locks
+from einsmith import html, locks, tuning
 from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
@@ -31,6 +31,7 @@ from einsmith.training.counts import Counts
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile
+from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import Setting, Settings
 
 _WORLDS = Bound("states of modules in training steps", 1024)
@@ -60,6 +61,10 @@ class TrainStep:
     time for a byte. What a step computes is bitwise the same. Raises ArgumentError, which says how much is needed,
     where no way is found. It can be set at any time; evaluation has no limit.
 
+    tune: seconds, of all batch shapes together, in which their kernels are searched for faster configurations when a
+    batch shape is first compiled (docs/tuning.md). What is found is kept for this and later processes. Nothing that is
+    trained changes, but that sums are added in another order.
+
     steps: how many updates were made; epoch, position: where `fit` stands, position counting the batches of the epoch;
     epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are; history: what `fit`
     found in each epoch. A new `optimizer` begins without state; so do parameters that replace others. Frozen ones
@@ -74,7 +79,7 @@ class TrainStep:
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
-        trained: str = "first", memory_limit: Any = None,
+        trained: str = "first", memory_limit: Any = None, tune: tuning.Seconds = 0.0,
     ):  # fmt: skip
         if mode != "static":
             raise ArgumentError(f"mode={mode!r} is not available; use mode='static'")
@@ -113,6 +118,7 @@ class TrainStep:
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.memory_limit = memory_limit
+        self._search_left = tune
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._averaged = False
@@ -169,6 +175,8 @@ class TrainStep:
         if run is None:
             with trace.compiling(), self.model.in_mode(training=True):
                 run = self._trace(arrays, threads, gather)
+            if self._search_left >= 1 and not gather:
+                run = self._searched(run, arrays)
             self._look()
             self._programs.put((shapes, threads, self._world, gather), run)
         return run
@@ -238,6 +246,15 @@ class TrainStep:
         )  # fmt: skip
         run.note = made.groups
         return run
+
+    def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
+        """The program with what a search of its kernels finds in the time that is left for it."""
+        self._set_scalars()
+        self._set_numbers(arrays)
+        with SearchProgress(self._search_left, tuning.predicted(run)) as progress:
+            report = tuning.tune(run, arrays, self._search_left, progress)
+        self._search_left -= report.seconds
+        return report.run
 
     def _number(self, name: str) -> np.ndarray:
         """The memory of a number that programs read."""

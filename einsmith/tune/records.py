@@ -180,6 +180,13 @@ def confirm(kernel: Kernel | Rows, target: Target) -> None:
     database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
 
 
+def remove(kernel: Kernel | Rows, target: Target) -> None:
+    """Forgets what was found for a kernel here."""
+    query = "DELETE FROM records WHERE kernel=? AND machine=? AND version=? AND own=1"
+    asked = (kernel.digest.hex(), *_here(target))
+    database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
+
+
 def note(kernel: Kernel | Rows, target: Target, found: Iterable[tuple[str, float, Cost]]) -> None:
     """Keeps what was measured: (text, seconds, what was predicted)."""
     where, now = (kernel.digest.hex(), *_here(target)), time.time()

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from einsmith.kernels.genes import Space, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern, in_turn
 from einsmith.loops.splice import moved
 from einsmith.plan.kernel import Kernel
@@ -84,6 +85,26 @@ class Composite(Pattern):
                 some = found[:TRIED] if len(parts) > 1 else found
                 out += [CompositeConfig(way, (*best[:n], x, *best[n + 1 :])) for x in some]
         return list(dict.fromkeys(out))
+
+    def space(self, kernel: Kernel, target: Target) -> Space:
+        """The genes of the parts, in whatever patterns `configs` has for them."""
+        found = super().space(kernel, target)
+        for kernels in self.ways(kernel, target):
+            for n, part in enumerate(kernels):
+                for name in found.get(f"parts.{n}.pattern", ()):
+                    for gene, values in self.chooser.pattern_of(name).space(part, target).items():
+                        own = f"parts.{n}.config.{gene}"
+                        found[own] = tuple(dict.fromkeys((*found.get(own, ()), *values)))
+        return found
+
+    def legal(self, kernel: Kernel, config: CompositeConfig, target: Target) -> str:
+        for part, c in self.parts(kernel, config, target):
+            pattern = self.chooser.pattern_of(c.pattern)
+            known = pattern.match(part) and genes(c.config).keys() <= pattern.space(part, target).keys()
+            reason = pattern.legal(part, c.config, target) if known else "a part's genes are not its pattern's"
+            if reason:
+                return reason
+        return ""
 
     def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         parts = self.parts(kernel, config, target)

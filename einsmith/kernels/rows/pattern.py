@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from einsmith.kernels.composite.parts import Place, Staged
 from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost as plan
 from einsmith.kernels.rows.cost import RowsConfig
@@ -36,6 +37,18 @@ class RowBlocks(Pattern):
 
     def configs(self, kernel: Rows, target: Target) -> list[RowsConfig]:
         return plan.configs(kernel, target)
+
+    def space(self, kernel: Rows, target: Target) -> Space:
+        """Blocks of any length."""
+        shares = (False, True) if shared(kernel) is not kernel else (False,)
+        tasks = tuple(dict.fromkeys((1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
+        return {"block": tuple(range(1, kernel.rows + 1)), "tasks": tasks, "share": shares}
+
+    def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
+        if not 1 <= config.block <= kernel.rows:
+            return f"a block has 1 to {kernel.rows} rows"
+        alone = config.share and shared(kernel) is kernel
+        return "members share nothing that could be evaluated once" if alone else "" if config.tasks > 0 else "no tasks"
 
     def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
         return plan.best(kernel, target, self.chooser, limit)

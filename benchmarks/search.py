@@ -1,0 +1,187 @@
+"""How much of what can be found does a search find? python -m benchmarks.search --seed S --count N [--picture FILE]
+
+Kernels of random shapes (`random_cases`). Each is searched by the genetic search that the cost model guides, by the
+same one without the model, and by chance, with as many candidates each; and everything that the patterns hold to be
+worth a measurement is measured. The best of each are raced against each other in the end, results being compared with
+the evaluator first; what all of them together have found counts as the best there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks import random_cases
+from benchmarks.autoconfig import kernels_of
+from benchmarks.report import asked, begin, store
+
+WITHIN, CANDIDATES = 0.03, 100
+"""How near to the best there is the guided search comes in the median, after so many candidates."""
+GUIDED, UNGUIDED, CHANCE, EVERY = "guided", "unguided", "chance", "every configuration"
+STRATEGIES = (GUIDED, UNGUIDED, CHANCE)
+
+
+def _makers() -> dict[str, Any]:
+    from einsmith.tune.genetic import Candidate, Search
+
+    class Chance(Search):
+        """Legal configurations drawn at random: one of those worth a measurement, with some genes drawn anew."""
+
+        def _child(self) -> Candidate | None:
+            for _ in range(200):
+                parent = self._random.choice(self._ranked)
+                child = parent
+                for _ in range(self._random.randrange(4)):
+                    child = self._of(child, child) or child
+                if child not in self._seen:
+                    return child
+            return None
+
+    class Every(Search):
+        """What the patterns hold to be worth a measurement, in order of their predictions."""
+
+        def _child(self) -> Candidate | None:
+            return None
+
+    def unguided(kind: type) -> Any:
+        return lambda kernel, target, seed, first: kind(kernel, target, seed, first, guided=False)
+
+    return {GUIDED: Search, UNGUIDED: unguided(Search), CHANCE: unguided(Chance), EVERY: Every}
+
+
+def measure(kernel: Any, threads: int, count: int) -> dict:
+    """One cell: for every strategy the best time so far after each candidate, over the choice's, and what its best and
+    the choice take in a common race."""
+    from einsmith.backends import registry
+    from einsmith.tune import session
+    from einsmith.tune.bench import Bench
+    from einsmith.tune.genetic import Candidate
+
+    target = registry.DEFAULT.target(threads)
+    curves: dict[str, list[float]] = {}
+    best: dict[str, Candidate] = {}
+    with Bench() as bench:
+        for name, make in _makers().items():
+            search = session.KernelSearch(session.Part(kernel), target, make)
+            curve: list[float] = []
+            tried: set[Candidate] = set()
+
+            def tell(f: session.Found, c: Candidate, s: float, tried=tried, curve=curve) -> None:
+                if c not in tried:
+                    tried.add(c)
+                    curve.append(min(s / f.prior, curve[-1] if curve else 1.0))
+
+            while not search.found.over and len(tried) < count:
+                before = len(tried)
+                search.visit(bench, threads, inf, tell, lambda _: ())
+                if len(tried) == before:
+                    break
+            curves[name], best[name] = curve, search.found.best or search.found.choice
+        choice = search.found.choice
+        runners = list(dict.fromkeys([choice, *best.values()]))
+        bench.begin(kernel, target, threads)
+        for n, c in enumerate(runners):
+            if reason := bench.prepare(n, c):
+                raise RuntimeError(f"{c}: {reason}")
+        times: list[list[float]] = [[] for _ in runners]
+        for _ in range(3):  # those that a race leaves early go on in the next one
+            found, _ = bench.race([*range(len(runners))], 2.0)
+            times = [[*a, *b] for a, b in zip(times, found, strict=True)]
+    took = [median(b / a for a, b in zip(times[0], t, strict=False)) for t in times]
+    least = min(took)
+    return {
+        "threads": threads, "curves": curves, "choice_seconds": median(times[0]), "choice": str(choice),
+        "best": {name: str(c) for name, c in best.items()},
+        "regret": {"choice": 1 / least - 1} | {name: took[runners.index(c)] / least - 1 for name, c in best.items()},
+    }  # fmt: skip
+
+
+def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool]]:
+    """What is asked of all kernels together."""
+    lost = {name: np.array([c["regret"][name] for c in cells]) for name in (*STRATEGIES, "choice")}
+    out = []
+    middle = float(np.median(lost[GUIDED]))
+    out.append(("from the best there is, median", f"{100 * middle:.1f} %", f"{100 * WITHIN:.0f} %", middle <= WITHIN))
+    near = float((lost[GUIDED] <= WITHIN).mean())
+    out.append(("kernels within that", f"{100 * near:.0f} %", "most", near > 0.5))
+    for other in (UNGUIDED, CHANCE):
+        part = float((lost[GUIDED] <= lost[other] + 0.005).mean())
+        out.append((f"no worse than {other}", f"{100 * part:.0f} %", "most", part > 0.5))
+    return out
+
+
+def table(cells: dict[str, dict]) -> Table:
+    out = Table(title="what searches find")
+    for name in ("", "choice us", "choice", *STRATEGIES, EVERY, "best"):
+        out.add_column(name, justify="left" if name in ("", "best") else "right")
+    for key, c in cells.items():
+        best = min(c["best"], key=lambda n: c["regret"][n])
+        shares = [f"{100 * c['regret'][n]:.0f} %" for n in ("choice", *STRATEGIES, EVERY)]
+        out.add_row(key, f"{1e6 * c['choice_seconds']:.1f}", *shares, c["best"][best])
+    return out
+
+
+def draw(cells: Sequence[dict], path: Path) -> None:
+    """The time of the best so far over the choice's, after each candidate: the geometric mean over all kernels."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for name in STRATEGIES:
+        length = max(len(c["curves"][name]) for c in cells)
+        rows = [[*c["curves"][name], *[c["curves"][name][-1]] * (length - len(c["curves"][name]))] for c in cells]
+        axes.plot(np.arange(1, length + 1), np.exp(np.log(rows).mean(0)), label=name)
+    axes.set(xlabel="candidates measured", ylabel="time of the best so far, over the choice's")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    figure.savefig(path, format="png")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compares searches of configurations on kernels of random shapes.")
+    parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
+    parser.add_argument("--count", type=int, default=20, help="kernels")
+    parser.add_argument("--candidates", type=int, default=CANDIDATES, help="of each search")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no kernel after this time")
+    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
+    parser.add_argument("--picture", type=Path, help="a PNG of the searches' progress")
+    args = parser.parse_args(argv)
+    if args.seed < 0 or min(args.count, args.candidates, args.threads) < 1:
+        parser.error("count, candidates and threads are at least 1, the seed is at least 0")
+    say, console, results = begin(args.json, 200)
+    begun, shown = time.monotonic(), {}
+    drawn = (random_cases.draw(args.seed, n) for n in range(args.count))
+    for case, number, kernel in ((c, n, k) for c in drawn for n, k in enumerate(kernels_of(c))):
+        key = f"{case.name}-t{args.threads}" + (f"-{number}" if number else "")
+        if key not in results["cells"]:
+            if time.monotonic() - begun > args.seconds:
+                say.print("out of time; the same command goes on from here")
+                break
+            results["cells"][key] = measure(kernel, args.threads, args.candidates)
+            store(args.json, results)
+            lost = results["cells"][key]["regret"]
+            say.print(f"{key}: " + ", ".join(f"{name} {100 * x:.0f} %" for name, x in lost.items()))
+        shown[key] = results["cells"][key]
+    if shown:
+        console.print(table(shown))
+        console.print(asked(f"over {len(shown)} kernels", verdicts(list(shown.values()))))
+        if args.picture:
+            draw(list(shown.values()), args.picture)
+    return int(not shown or not all(holds for *_, holds in verdicts(list(shown.values()))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

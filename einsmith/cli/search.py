@@ -1,0 +1,98 @@
+"""`einsmith tune MODEL`: a search over the kernels of a program, shown while it runs and drawn when it is done."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from einsmith import tuning
+from einsmith.cli.explain import _program as program
+from einsmith.training.progress import SearchProgress
+
+
+class Dot(NamedTuple):
+    """A candidate that was measured: when, of which kernel, its time over the choice's (infinity: it cannot run), and
+    what all kernels together took at that moment, as far as they were measured."""
+
+    at: float
+    kernel: str
+    ratio: float
+    step: float
+
+
+def search(
+    what: str, *, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
+    memory_limit: int | None, seconds: float, picture: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Compiles what is named as `einsmith explain` does, searches its kernels and prints what came of it."""
+    run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
+    dots: list[Dot] = []
+    begun = time.monotonic()
+
+    with SearchProgress(seconds, tuning.predicted(run), show=not as_json) as shown:
+
+        def tell(f: Any, candidate: Any, took: float) -> None:
+            shown(f, candidate, took)
+            dots.append(Dot(time.monotonic() - begun, f.kernel.digest.hex()[:8], took / f.prior, shown.total))
+
+        report = tuning.tune(run, arrays, seconds, tell)
+    if picture is not None:
+        draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
+    if as_json:
+        click.echo(json.dumps(as_object(report)))
+    else:
+        click.echo(str(report))
+
+
+def as_object(report: tuning.Report) -> dict[str, Any]:
+    """The report, ready for JSON."""
+    kept = [
+        {"kernel": f.kernel.digest.hex(), "choice": str(f.choice), "best": str(f.best), "prior": f.prior,
+         "seconds": f.seconds, "turns": f.turns} for f in report.kept
+    ]  # fmt: skip
+    faults = [
+        {"kernel": f.kernel.digest.hex(), "candidate": str(c), "why": why} for f in report.found for c, why in f.faults
+    ]
+    return {
+        "seconds": report.seconds, "before": report.before, "after": report.after,
+        "tried": sum(f.tried for f in report.found), "kept": kept, "faults": faults,
+        "busy": next((f.busy for f in report.found if f.busy), ""),
+    }  # fmt: skip
+
+
+def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
+    """Writes a PNG: every candidate's time over the model's choice's, and what all kernels take, over the time of the
+    search."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
+    top, low = figure.subplots(2, sharex=True, height_ratios=(1, 2))
+    top.plot([d.at for d in dots], [1e3 * d.step for d in dots], color="#27408b", drawstyle="steps-post")
+    top.set(ylabel="all kernels, ms", title=title)
+    ran = [d for d in dots if math.isfinite(d.ratio)]
+    kernels = {k: n for n, k in enumerate(dict.fromkeys(d.kernel for d in dots))}
+    low.scatter(
+        [d.at for d in ran], [d.ratio for d in ran], c=[kernels[d.kernel] % 20 for d in ran], cmap="tab20", s=8, vmin=0,
+        vmax=19,
+    )  # fmt: skip
+    not_run = [d.at for d in dots if not math.isfinite(d.ratio)]
+    low.plot(not_run, [8.0] * len(not_run), "x", color="#c0392b", markersize=4, label="cannot run, or wrong")
+    low.axhline(1.0, color="#888888", linewidth=0.8)
+    low.set(xlabel="seconds of the search", ylabel="time over the model's choice's", yscale="log", ylim=(0.3, 10))
+    if not_run:
+        low.legend(frameon=False, fontsize=8)
+    for axes in (top, low):
+        axes.grid(alpha=0.25)
+    partial = path.with_name(f".{path.name}.part")
+    figure.savefig(partial, format="png")
+    os.replace(partial, path)

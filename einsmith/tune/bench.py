@@ -1,0 +1,167 @@
+"""The process that measures candidates, from outside: what it hangs or dies of is said and left behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.errors import EinsmithError
+from einsmith.kernels import choose as autoconfig
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.target.facts import Target
+from einsmith.tune.genetic import Candidate
+
+LIMIT = 20.0
+"""Seconds that compiling a candidate and running it once, or a race, may take at most; LLVM takes up to 2 for the
+largest kernels there are."""
+START = 60.0
+"""Seconds that a process may take to start."""
+
+
+class Lost(EinsmithError):
+    """The process died of what it was asked, or did not answer in time."""
+
+
+class Failed(EinsmithError):
+    """What was asked raised an error in the process."""
+
+
+class Bench:
+    """`worker.Bench` in a process of its own, started when it is first needed and again when it was lost. Used by one
+    thread at a time; `with` ends the process."""
+
+    def __init__(self, limit: float | None = None):
+        self.limit = LIMIT if limit is None else limit
+        self._process: subprocess.Popen | None = None
+        self._given: tuple | None = None
+        self._begun = False
+        self._known: set[int] = set()
+        self.starts = 0
+        """Processes that were started."""
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
+        """The kernel from now on. Raises Failed where it cannot be handed over (a pattern of the user's that no other
+        process can import)."""
+        own = [p for p in autoconfig.PATTERNS if autoconfig.source(type(p)) != b""]
+        self._given = (kernel, target, threads, cold, own)
+        self._begun = False
+        self._known = set()
+
+    def prepare(self, number: int, candidate: Candidate) -> str:
+        """Compiles a candidate and runs it once; the reason where it cannot be, else nothing."""
+        reason = self._ask("prepare", number, candidate)
+        if not reason:
+            self._known.add(number)
+        return reason
+
+    def ready(self, number: int) -> bool:
+        """Whether a candidate is prepared: a process that was lost has taken all with it."""
+        return self._begun and number in self._known
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        gone = [n for n in numbers if n in self._known]
+        if gone and self._begun:
+            self._ask("drop", gone)
+        self._known.difference_update(gone)
+
+    def race(self, numbers: Sequence[int], seconds: float) -> tuple[list[list[float]], str]:
+        """See `worker.Bench.race`."""
+        return self._ask("race", list(numbers), seconds)
+
+    def vet(self, number: int, seed: int) -> str:
+        """See `worker.Bench.vet`."""
+        return self._ask("vet", number, seed)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        if not self._begun:
+            assert self._given is not None, "a bench begins with a kernel"
+            self._begun = True
+            self._call("begin", self._given, START)
+        return self._call(name, arguments, self.limit)
+
+    def _call(self, name: str, arguments: tuple, limit: float) -> Any:
+        try:
+            data = pickle.dumps((name, arguments))
+        except Exception as e:
+            raise Failed(f"{e}, which another process needs to measure it") from e
+        if self._process is None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(len(data).to_bytes(8, "little") + data)
+            self._process.stdin.flush()
+            end = time.monotonic() + limit
+            size = int.from_bytes(self._read(8, end), "little")
+            good, answer = pickle.loads(self._read(size, end))
+        except (OSError, EOFError, TimeoutError) as e:
+            raise Lost(self._lose(isinstance(e, TimeoutError), limit)) from None
+        except BaseException:
+            self.close()  # interrupted between question and answer
+            raise
+        if not good:
+            raise Failed(answer)
+        return answer
+
+    def _read(self, count: int, end: float) -> bytes:
+        assert self._process is not None and self._process.stdout is not None
+        pipe, out = self._process.stdout.fileno(), b""
+        while len(out) < count:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                raise TimeoutError
+            part = os.read(pipe, count - len(out))
+            if not part:
+                raise EOFError
+            out += part
+        return out
+
+    def _start(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "einsmith.tune.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=environment, bufsize=0,
+        )  # fmt: skip
+        self.starts += 1
+
+    def _lose(self, late: bool, limit: float) -> str:
+        """Ends the process; what became of it, in words."""
+        process = self._process
+        assert process is not None
+        if late:
+            self.close()
+            return f"it did not end within {limit:g} s"
+        try:
+            code = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        self.close()
+        return f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+
+    def close(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        self._begun, self._known = False, set()
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def leave(self) -> None:
+        """In a forked child: the process is the parent's."""
+        self._process, self._begun, self._known = None, False, set()

@@ -1,0 +1,117 @@
+"""Tuning a program: each of its kernels is searched alone, and what is faster alone is kept where it is faster inside
+the program too."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated
+
+import numpy as np
+
+from einsmith.backends.backend import Found, Part, Tell
+from einsmith.compile import Executable
+from einsmith.errors import ArgumentError
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.decisions import written
+from einsmith.plan.kernel import Kernel, Rows
+
+ROUNDS = 25
+"""Runs of a program in each form, at most, in turns."""
+CONFIRMING = 0.15
+"""The part of the time that is kept for runs of the whole program."""
+Seconds = Annotated[float, 0, 7 * 86400]
+"""That a search may take: more than a week is taken for another unit."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a search came to. found: of every kernel; kept: those whose configurations are used from now on; before,
+    after: median seconds of a run of the program; seconds: that the search took; run: the program as it is now."""
+
+    found: list[Found]
+    kept: list[Found]
+    before: float
+    after: float
+    seconds: float
+    run: Executable
+
+    def __str__(self) -> str:
+        tried = sum(f.tried for f in self.found)
+        lines = [
+            f"{tried} candidates of {sum(1 for f in self.found if f.tried)} kernels tried in {self.seconds:.0f} s: "
+            f"{len(self.kept)} kept, a run takes {self.after * 1e3:.3f} ms, {self.before * 1e3:.3f} ms before"
+        ]
+        for f in sorted(self.kept, key=lambda f: f.turns * (f.seconds - f.prior)):
+            times = f"{f.prior * 1e6:.1f} -> {f.seconds * 1e6:.1f} us"
+            lines.append(f"  {f.kernel.digest.hex()[:8]}  {times}  {f.best}  (was {f.choice})")
+        for f in self.found:
+            lines += [f"  {f.kernel.digest.hex()[:8]}  never used: {c}: {why}" for c, why in f.faults]
+        if busy := next((f.busy for f in self.found if f.busy), ""):
+            lines.append(f"  the machine was too busy to tell some candidates from the model's choices: {busy}")
+        return "\n".join(lines)
+
+
+def parts_of(run: Executable) -> list[Part]:
+    """The kernels that a search may be about: those that nobody has decided about."""
+    made = zip(run.calls, run.kernels, run.turns, strict=True)
+    return [Part(call.kernel, turns) for call, kernel, turns in made if kernel.tuned or not kernel.decision]
+
+
+def predicted(run: Executable) -> dict[Kernel | Rows, float]:
+    """Seconds of a run that each kernel is predicted to take, in all of its turns."""
+    out: dict[Kernel | Rows, float] = {}
+    for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
+        out[call.kernel] = out.get(call.kernel, 0.0) + kernel.seconds * turns
+    return out
+
+
+def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Tell = lambda *_: None) -> Report:
+    """Searches the kernels of a program, which is run on these inputs (whatever that stores is taken back), for about
+    so many seconds; nothing else uses it meanwhile. Whoever compiles an equal program from now on gets the faster
+    kernels, as the report's program has them."""
+    begun = time.monotonic()
+    parts = parts_of(run)
+    plain = run.with_decisions({p.kernel: "" for p in parts})
+    found = run.backend.tune(parts, run.target, run.threads, seconds * (1 - CONFIRMING), tell)
+    texts = {f.kernel: written(autoconfig.pattern_of(f.best.pattern), f.best.config) for f in found if f.best}
+    end = max(begun + seconds, time.monotonic() + seconds * CONFIRMING / 2)
+    now = plain
+    if texts:
+        try:
+            ratios = alternated(plain, plain.with_decisions(texts), inputs, end)[2]
+        except ArgumentError:  # what is faster takes more memory than the program may hold
+            ratios = dict.fromkeys(texts, math.inf)
+        for f in found:
+            if f.best:
+                run.backend.settle(f, run.target, ratios[f.kernel] < 1.0)
+        texts = {k: text for k, text in texts.items() if ratios[k] < 1.0}
+        now = plain.with_decisions(texts)
+    before, after, _ = alternated(plain, now, inputs, end)
+    kept = [f for f in found if f.kernel in texts]
+    return Report(found, kept, before, after, time.monotonic() - begun, now)
+
+
+def alternated(
+    first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
+) -> tuple[float, float, dict[Kernel | Rows, float]]:
+    """Runs two forms of a program in turns until a time: the median seconds of each, and for each kernel the median of
+    its time in the second over that in the first."""
+    with first.preserved():
+        first(inputs), second(inputs)
+        rows: list[list[list[float]]] = [[], []]
+        for n in range(ROUNDS):
+            for which in (0, 1) if n % 2 == 0 else (1, 0):
+                rows[which].append((first, second)[which].timed(inputs)[2])
+            if time.monotonic() > end and n >= 4:
+                break
+    times = [np.array(r) for r in rows]
+    out: dict[Kernel | Rows, float] = {}
+    for kernel in dict.fromkeys(c.kernel for c in first.calls):
+        at = [i for i, c in enumerate(first.calls) if c.kernel is kernel]
+        a, b = (t[:, at].sum(1) for t in times)
+        out[kernel] = median(y / x if x > 0 else math.inf for x, y in zip(a, b, strict=True))
+    return float(np.median(times[0].sum(1))), float(np.median(times[1].sum(1))), out

@@ -1,0 +1,127 @@
+"""A search before training: it changes nothing that is trained, what it finds is used, and bad budgets are refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import tuning
+from einsmith.backends.backend import Found
+from einsmith.backends.cpu import Cpu
+from einsmith.errors import ArgumentError
+from einsmith.kernels import choose
+from einsmith.tune import records
+from einsmith.tune.genetic import Candidate
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+
+
+def made(**options):
+    es.manual_seed(0)
+    model = es.nn.Sequential(es.nn.Linear(37, 64), es.nn.ReLU(), es.nn.Linear(64, 5))
+    return es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.1, momentum=0.9), threads=1, **options)
+
+
+@pytest.fixture
+def batch(rng):
+    return rng.standard_normal((48, 37), np.float32), rng.integers(0, 5, 48)
+
+
+def _others(self, parts, target, threads, seconds, tell):
+    """Instead of a search: of every kernel the last configuration that is worth a measurement."""
+    out = []
+    for kernel, turns in parts:
+        name, config, _ = choose.choose(kernel, target).alternatives[-1]
+        chosen = choose.choose(kernel, target)
+        choice, best = Candidate(chosen.pattern.name, chosen.config), Candidate(name, config)
+        found = Found(kernel, turns, choice, 2e-6, 1e-6, best if best != choice else None, (0.4, 0.6), 3)
+        tell(found, best, 1e-6)
+        out.append(found)
+    return out
+
+
+def test_a_search_finds_something_or_nothing_and_the_step_trains_on(batch):
+    plain, tuned = made(), made(tune=3.0)
+    for _ in range(5):
+        a, b = plain(*batch), tuned(*batch)
+        assert b == pytest.approx(a, rel=1e-5)
+    assert tuned._search_left < 1
+    for p, q in zip(plain.model.parameters(), tuned.model.parameters(), strict=True):
+        np.testing.assert_allclose(q.data, p.data, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_faster_inside_the_program_is_used(batch, monkeypatch):
+    monkeypatch.setattr(Cpu, "tune", _others)
+    real = tuning.alternated
+    monkeypatch.setattr(tuning, "alternated", lambda a, b, *rest: (*real(a, b, *rest)[:2], _all(a, 0.5)))
+    settled = []
+    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    plain, tuned = made(), made(tune=1.0)
+    losses = [(plain(*batch), tuned(*batch)) for _ in range(4)]
+    assert settled and all(settled)
+    (run,) = tuned._programs.values()
+    assert sum(bool(k.decision) for k in run.kernels) == sum(settled)
+    np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-5)
+
+
+def test_what_is_slower_inside_the_program_is_forgotten(batch, monkeypatch):
+    monkeypatch.setattr(Cpu, "tune", _others)
+    real = tuning.alternated
+    monkeypatch.setattr(tuning, "alternated", lambda a, b, *rest: (*real(a, b, *rest)[:2], _all(a, 1.0)))
+    settled = []
+    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    step = made(tune=1.0)
+    step(*batch)
+    assert settled and not any(settled)
+    (run,) = step._programs.values()
+    assert not any(k.decision for k in run.kernels)
+
+
+def _all(run, ratio):
+    return {c.kernel: ratio for c in run.calls}
+
+
+def test_a_search_changes_no_weight_and_no_state(batch, monkeypatch):
+    monkeypatch.setattr(Cpu, "tune", _others)
+    step = made()
+    step(*batch)
+    (run,) = step._programs.values()
+    before = {n: a.copy() for n, a in step.model.state_dict().items()}
+    state = {n: s.data.copy() for n, s in step.current_state().items()}
+    report = tuning.tune(run, [*batch], 0.5)
+    assert report.before > 0 and report.after > 0 and str(report).startswith(f"{3 * len(report.found)} candidates")
+    for n, a in step.model.state_dict().items():
+        np.testing.assert_array_equal(a, before[n])
+    for n, s in step.current_state().items():
+        np.testing.assert_array_equal(s.data, state[n])
+
+
+def test_the_next_process_uses_what_is_in_the_store(batch):
+    """Here the next step: what is recorded is looked up whenever a program is compiled."""
+    step = made()
+    step(*batch)
+    (run,) = step._programs.values()
+    call = max(run.calls, key=lambda c: len(choose.choose(c.kernel, run.target).alternatives))
+    name, config, _ = choose.choose(call.kernel, run.target).alternatives[1]
+    found = Found(call.kernel, 1, Candidate(name, config), 2e-6, 1e-6, Candidate(name, config))
+    run.backend.keep(found, run.target)
+    again = made()
+    again(*batch)
+    (other,) = again._programs.values()
+    assert [k.tuned for k, c in zip(other.kernels, other.calls, strict=True) if c.kernel is call.kernel] == [True]
+    run.backend.settle(found, run.target, True)
+    assert [x.record.confirmed for x in records.every()] == [1]
+    run.backend.settle(found, run.target, False)
+    assert records.every() == []
+
+
+@pytest.mark.parametrize("seconds", [-1, math.inf, math.nan, "60", None, True, 10**7], ids=repr)
+def test_budgets_that_are_none(seconds):
+    with pytest.raises(ArgumentError, match="tune"):
+        made(tune=seconds)

@@ -1,0 +1,125 @@
+"""Candidates that crash, hang or are wrong do no harm, and are named; the statistics of races."""
+
+from __future__ import annotations
+
+import os
+import signal
+from math import comb
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.kernels import choose
+from einsmith.tune.bench import Bench, Failed, Lost
+from einsmith.tune.genetic import Candidate
+from einsmith.tune.race import LEAST, bounds, told_apart
+from einsmith.tune.session import Part, tune
+from tests.tune.planted import FAULTS, SHAPE, Planted
+from tests.tune.test_measure import kernel_of
+
+OK = ("prints",)
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS])
+    choose.register(Planted())
+    yield
+    monkeypatch.undo()
+    choose._CHOSEN.clear()
+
+
+@pytest.fixture(scope="module")
+def scaled():
+    return kernel_of(es.op("y[i,j] = x[i,j] * 2.5"), np.ones(SHAPE, np.float32))
+
+
+def _choice(kernel, target):
+    found = choose.choose(kernel, target)
+    return Candidate(found.pattern.name, found.config)
+
+
+def test_every_fault_is_named_and_the_next_candidate_is_measured_all_the_same(planted, scaled):
+    kernel, target = scaled
+    said = {}
+    with Bench(limit=6.0) as bench:
+        bench.begin(kernel, target, 1)
+        for n, fault in enumerate(FAULTS):
+            try:
+                assert bench.prepare(n, Candidate("planted", fault)) == ""
+                said[fault] = bench.vet(n, n)
+            except (Lost, Failed) as e:
+                said[fault] = str(e)
+        assert bench.prepare(99, _choice(kernel, target)) == "" and bench.vet(99, 0) == ""
+        times, _ = bench.race([99, 99], 0.05)
+        assert all(0 < t < 1 for row in times for t in row)
+    assert "SIGSEGV" in said["crash"]
+    assert said["hang"] == said["hang in lowering"] == "it did not end within 6 s"
+    assert "bytes behind the end of its buffer" in said["beside"]
+    assert "nan" in said["nan"] and "elements are not the evaluator's" in said["wrong"]
+    assert "RuntimeError: out of ideas" in said["raises"]
+    assert said["prints"] == ""
+    assert bench.starts == 4, "only a crash and two hangs cost a process"
+
+
+def test_faults_are_never_kept(planted, scaled, monkeypatch):
+    kernel, target = scaled
+    monkeypatch.setattr("einsmith.tune.bench.LIMIT", 4.0)
+    told = {}
+    monkeypatch.setattr("einsmith.tune.session.MOST", 24)
+    (found,) = tune([Part(kernel)], target, 1, 60.0, lambda f, c, s: told.__setitem__(c, s))
+    named = {c.config for c, _ in found.faults}
+    assert found.best is None or found.best.pattern != "planted" or found.best.config in OK
+    assert {"crash", "hang", "hang in lowering", "raises"} <= named
+    for fault in ("beside", "nan", "wrong"):  # these are compared with the evaluator only where they seem faster
+        candidate = Candidate("planted", fault)
+        assert fault in named or told[candidate] > 0.9 * found.prior
+
+
+def test_a_worker_that_is_killed_is_started_again(scaled):
+    kernel, target = scaled
+    with Bench() as bench:
+        bench.begin(kernel, target, 1)
+        bench.prepare(0, _choice(kernel, target))
+        os.kill(bench._process.pid, signal.SIGKILL)
+        with pytest.raises(Lost, match="died of SIGKILL"):
+            bench.race([0, 0], 0.05)
+        assert not bench.ready(0)
+        bench.prepare(0, _choice(kernel, target))
+        assert bench.ready(0) and bench.starts == 2
+
+
+def test_a_pattern_of_a_class_that_no_other_process_knows(scaled, monkeypatch):
+    class Local(Planted):
+        name = "local"
+
+    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS, Local()])
+    with Bench() as bench, pytest.raises(Failed, match="Local"):
+        bench.begin(*scaled, 1)
+        bench.prepare(0, _choice(*scaled))
+    choose._CHOSEN.clear()
+
+
+def test_the_bounds_of_a_median_are_those_of_the_sign_test():
+    for n in range(LEAST, 61):
+        ordered = [float(x) for x in range(n)]
+        low, high = bounds(ordered)
+        k = int(low)
+        outside = 2 * sum(comb(n, j) for j in range(k + 1)) / 2**n
+        further = 2 * sum(comb(n, j) for j in range(k + 2)) / 2**n
+        assert high == n - 1 - k and (outside <= 0.0625 < further or k == (n - 1) // 2)
+
+
+def test_the_bounds_hold_the_median_as_often_as_they_say(rng):
+    draws = np.sort(rng.standard_normal((2000, 15)), axis=1)
+    inside = [low <= 0 <= high for low, high in map(bounds, draws.tolist())]
+    assert 0.92 < np.mean(inside) < 1.0
+
+
+def test_a_race_ends_when_it_is_decided():
+    base = [1.0, 1.1, 0.9, 1.0, 1.2]
+    assert told_apart(base[:2], [2.0, 2.0]), "much slower, twice"
+    assert not told_apart(base[:4], [0.5] * 4), "faster, but too few rounds"
+    assert told_apart(base, [0.5] * 5) and told_apart(base, [1.3] * 5) and told_apart(base, base)
+    assert not told_apart(base, [1.05, 1.0, 1.0, 0.9, 1.1])
