@@ -7,13 +7,14 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from einsmith import tuning
-from einsmith.cli.explain import _program as program
+from einsmith.cli.programs import program, to_be_written
 from einsmith.training.progress import SearchProgress
 
 
@@ -32,19 +33,19 @@ def search(
     memory_limit: int | None, seconds: float, picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compiles what is named as `einsmith explain` does, searches its kernels and prints what came of it."""
-    run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
-    dots: list[Dot] = []
-    begun = time.monotonic()
+    with to_be_written(picture, "--picture") if picture is not None else nullcontext():
+        run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
+        dots: list[Dot] = []
+        begun = time.monotonic()
+        with SearchProgress(seconds, tuning.predicted(run), show=not as_json) as shown:
 
-    with SearchProgress(seconds, tuning.predicted(run), show=not as_json) as shown:
+            def tell(f: Any, candidate: Any, took: float) -> None:
+                shown(f, candidate, took)
+                dots.append(Dot(time.monotonic() - begun, f.kernel.digest.hex()[:8], took / f.prior, shown.total))
 
-        def tell(f: Any, candidate: Any, took: float) -> None:
-            shown(f, candidate, took)
-            dots.append(Dot(time.monotonic() - begun, f.kernel.digest.hex()[:8], took / f.prior, shown.total))
-
-        report = tuning.tune(run, arrays, seconds, tell)
-    if picture is not None:
-        draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
+            report = tuning.tune(run, arrays, seconds, tell)
+        if picture is not None:
+            draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
     if as_json:
         click.echo(json.dumps(as_object(report)))
     else:

@@ -127,8 +127,8 @@ class KernelSearch:
             self.search = self.make(f.kernel, self.target, seed, first(f.kernel))
         bench.begin(f.kernel, self.target, threads, self.target.kept < KEPT)
         self._anchor(bench)
-        for _ in range(VISIT):
-            if time.monotonic() > end or not self._generation(bench, self.search, tell):
+        for n in range(VISIT):
+            if (n and time.monotonic() > end) or not self._generation(bench, self.search, tell):
                 break
         self._decide(bench, self.search, tell)
         if not f.over and f.tried >= MOST:

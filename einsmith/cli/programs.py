@@ -1,0 +1,142 @@
+"""The programs that commands are about, by the names that users give them, and files that are to be written."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import numpy as np
+
+from einsmith import models, modes, optim
+from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
+from einsmith.compile import Executable
+from einsmith.errors import EinsmithError
+from einsmith.lang.op import op
+from einsmith.runtime.threads import get_threads
+from einsmith.training import TrainStep
+from einsmith.tree import flatten
+
+
+def program(
+    what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
+    memory_limit: int | None,
+) -> tuple[Executable, list[np.ndarray], int | None]:
+    """The program, its inputs, and a model's batch."""
+    path = Path(what)
+    if path.suffix == ".onnx":
+        if memory_limit is not None:
+            raise click.UsageError("--memory-limit is for a model; a TrainStep of the file's network has memory_limit=")
+        from einsmith.cli import onnx_files  # reads files only with the package onnx
+
+        model, arrays = onnx_files.traceable(*onnx_files.example(what, batch, shapes, settings))
+        return *_of_function(model, arrays, threads), None
+    formula = path.is_file() and path.suffix != ".py"
+    if not formula and shapes:
+        raise click.UsageError("--shape is for a file with a formula")
+    if path.suffix == ".py" and path.is_file() and settings:
+        raise click.UsageError("--set is for a file with a formula, or for a model")
+    if path.is_file() and memory_limit is not None:
+        raise click.UsageError("--memory-limit is for a model; a TrainStep in a file has its own memory_limit=")
+    if path.is_file():
+        return *(_formula(path, shapes, settings, threads) if formula else _file(path, threads)), None
+    if what not in models.names():
+        known = ", ".join(models.names())
+        raise click.UsageError(f"{what!r} is no file and no model; the models are {known}")
+    task = task_of(what)
+    batch = batch or task.batch
+    arguments = model_arguments(what, settings)
+    example = task.example(batch, defaults(what) | arguments)
+    model = models.get(what, **(arguments | task.sizes(batch)))
+    step = TrainStep(model, task.loss, optim.SGD(lr=0.01, momentum=0.9), threads=threads, memory_limit=memory_limit)
+    return *_of_step(step, example), batch
+
+
+def _of_step(step: TrainStep, inputs: tuple) -> tuple[Executable, list[np.ndarray]]:
+    arrays = step._arrays(inputs)
+    run = step._program(arrays)
+    step._set_scalars()  # so that --measure computes with the learning rate that a step would have
+    return run, arrays
+
+
+def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
+    static = frozenset(getattr(f, "static", ()))
+    if static:
+        names = list(inspect.signature(f).parameters)
+        static |= frozenset(names.index(n) for n in static if n in names)
+    traced = modes.trace_call(f, inputs, {}, static)
+    run = Executable(traced.graph, traced.bind, threads or get_threads())
+    leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
+    arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]
+    return run, [np.asarray(x) if isinstance(x, (int, float)) else modes.to_array(x) for x in arrays]
+
+
+def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
+    """`step` of a Python file, with the file's `inputs`: a tuple of arguments, or a function that makes it."""
+    try:
+        found = runpy.run_path(str(path))
+    except EinsmithError:
+        raise
+    except Exception as e:
+        raise click.ClickException(f"{path} ends with {type(e).__name__}: {e}") from e
+    for name in ("step", "inputs"):
+        if name not in found:
+            raise click.ClickException(
+                f"{path} defines no `{name}`; it needs `step`, a TrainStep or a function, and `inputs`, a tuple of its "
+                "arguments or a function that makes it"
+            )
+    step, inputs = found["step"], found["inputs"]
+    inputs = inputs() if callable(inputs) else inputs
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if isinstance(step, TrainStep):
+        if threads is not None:
+            step.threads = threads
+        return _of_step(step, inputs)
+    if not callable(step):
+        raise click.ClickException(f"`step` of {path} is a {type(step).__name__}, neither a TrainStep nor a function")
+    return _of_function(step, inputs, threads)
+
+
+def _formula(
+    path: Path, shapes: Sequence[str], settings: Sequence[str], threads: int | None
+) -> tuple[Executable, list[np.ndarray]]:
+    operator = op(path.read_text())
+    given = dict(assignment(s, "--shape", "A=64,128") for s in shapes)
+    parameters = {k: number(v) for k, v in (assignment(s, "--set", "stride=2") for s in settings)}
+    rng = np.random.default_rng(0)
+    inputs: list[np.ndarray] = []
+    for name in operator.inputs:
+        if name not in given:
+            raise click.UsageError(f"the shape of {name} is missing: --shape {name}=...   ({operator.signature})")
+        try:
+            shape = tuple(int(n) for n in given.pop(name).split(",") if n)
+        except ValueError:
+            raise click.UsageError(f"--shape {name}=... takes whole numbers, as in {name}=64,128") from None
+        if name in operator.program.integer_inputs:
+            inputs.append(np.zeros(shape, np.int64))
+        else:
+            inputs.append(rng.standard_normal(shape, np.float32))
+    if given:
+        raise click.UsageError(f"the formula has no input {next(iter(given))}; it has {', '.join(operator.inputs)}")
+    return _of_function(lambda *arrays: operator(*arrays, **parameters), tuple(inputs), threads)
+
+
+@contextmanager
+def to_be_written(file: Path, option: str) -> Iterator[None]:
+    """Finds out whether a file can be written before anything else is done. Where the rest fails, it is as before."""
+    new = not file.exists()
+    try:
+        file.open("a").close()
+    except OSError as e:
+        raise click.ClickException(f"{option} {file} cannot be written: {e.strerror}; name another file") from e
+    try:
+        yield
+    except BaseException as e:
+        if new:
+            file.unlink(missing_ok=True)
+        if isinstance(e, OSError) and e.filename == str(file):
+            raise click.ClickException(f"{option} {file} cannot be written: {e.strerror}; name another file") from e
+        raise

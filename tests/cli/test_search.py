@@ -1,0 +1,56 @@
+"""`einsmith tune MODEL`: what it prints, draws and refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from einsmith.cli import main
+from einsmith.cli.search import Dot, draw
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_a_formula_is_searched_and_drawn(tmp_path, capfd):
+    formula, picture = tmp_path / "product.txt", tmp_path / "search.png"
+    formula.write_text("C[i,j] = sum[k](A[i,k] * B[k,j])")
+    sizes = ["--shape", "A=61,300", "--shape", "B=300,127"]
+    words = ["tune", str(formula), *sizes, "--seconds", "4", "--threads", "1", "--picture", str(picture)]
+    assert main.run(words) == main.OK
+    out = capfd.readouterr().out
+    assert "candidates of 1 kernels tried" in out and "ms before" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_one_object(tmp_path, capfd):
+    formula = tmp_path / "sum.txt"
+    formula.write_text("y[i] = sum[k](x[i,k])")
+    words = ["tune", str(formula), "--shape", "x=50,700", "--seconds", "2", "--threads", "1", "--json"]
+    assert main.run(words) == main.OK
+    said = capfd.readouterr()
+    found = json.loads(said.out)
+    assert found["tried"] > 0 and found["before"] > 0 and found["after"] > 0 and said.err == ""
+
+
+@pytest.mark.parametrize(
+    "words,why",
+    [
+        (["lenet5", "--seconds", "-3"], "--seconds"), (["lenet5", "--seconds", "1e9"], "--seconds"),
+        (["lenet5", "--list"], "about what was found"), (["no_such_model"], "no file and no model"),
+        (["lenet5", "--picture", "/no/such/folder/x.png"], "--picture"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_runs(words, why, capfd):
+    assert main.run(["tune", *words]) in (main.WRONG_USE, main.FAILED)
+    assert why in capfd.readouterr().err
+
+
+def test_the_picture_of_a_search_without_results(tmp_path):
+    dots = [Dot(0.5, "aa", float("inf"), 1e-3), Dot(1.0, "bb", 0.7, 9e-4), Dot(1.5, "aa", 1.2, 9e-4)]
+    for n in range(4):
+        draw(dots[:n], tmp_path / "x.png", "nothing")
+        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
