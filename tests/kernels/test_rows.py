@@ -14,6 +14,7 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import ROWS
+from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.lang import builder as fb
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
@@ -205,7 +206,10 @@ def strictly(f, arguments, target: Target) -> int:
         if not isinstance(call.kernel, Rows):
             continue
         wanted = evaluate(Graph(graph.inputs, call.tensors, (), ()), inputs)[0]
-        for config in ROWS.configs(call.kernel, target):
+        space = ROWS.space(call.kernel, target)
+        other = RowsConfig(*(values[len(values) * 2 // 3] for values in space.values()))  # which a search may go to
+        for config in [*ROWS.configs(call.kernel, target), other]:
+            assert ROWS.legal(call.kernel, config, target) == ""
             assert ROWS.cost(call.kernel, config, target).seconds > 0
             lowered = ROWS.lower(call.kernel, config, target)
             arrays = [
