@@ -31,11 +31,39 @@ def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
     return out
 
 
+class Made(NamedTuple):
+    """A kernel's machine code in one configuration: (address, tasks, once) of each launch (`kernels.pattern.Launch`),
+    bytes of a thread's scratch and of the workspace."""
+
+    launches: list[tuple[Any, int, bool]]
+    scratch: int
+    workspace: int
+
+
+def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> Made:
+    """Compiles a kernel in one configuration. Raises CompileError where it cannot be lowered."""
+    lowered = pattern.lower(kernel, config, target)
+    functions = [x.function for x in lowered.launches]
+    addresses = native.compile_functions(functions, target)
+    launches = [(addresses[x.function.name], x.tasks, x.once) for x in lowered.launches]
+    return Made(launches, max((f.scratch_bytes for f in functions), default=0), max(64, lowered.workspace))
+
+
 class Prepared(NamedTuple):
     """A kernel in one configuration, ready to run; `memory` is what it runs on."""
 
     program: Program
     memory: list[np.ndarray]
+
+
+def on(made: Made, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
+    """A kernel's machine code ready to run on `arrays`, one for each of its buffers (`example_buffers`), after its
+    first run."""
+    pointers = [a.ctypes.data for a in (*arrays, workspace)]
+    steps = [RunLaunch(address, tasks, pointers) for address, tasks, _ in made.launches]
+    Program(steps, threads, made.scratch).run()
+    steps = [x for x, (_, _, once) in zip(steps, made.launches, strict=True) if not once]
+    return Prepared(Program(steps, threads, made.scratch), [*arrays, workspace])
 
 
 def prepare(
@@ -45,16 +73,8 @@ def prepare(
 
     Raises CompileError where it cannot be lowered.
     """
-    lowered = pattern.lower(kernel, config, target)
-    workspace = buffers.empty((max(64, lowered.workspace),), np.uint8)
-    functions = [x.function for x in lowered.launches]
-    addresses = native.compile_functions(functions, target)
-    pointers = [a.ctypes.data for a in (*arrays, workspace)]
-    steps = [RunLaunch(addresses[x.function.name], x.tasks, pointers) for x in lowered.launches]
-    scratch = max((f.scratch_bytes for f in functions), default=0)
-    Program(steps, threads, scratch).run()
-    steps = [x for x, y in zip(steps, lowered.launches, strict=True) if not y.once]
-    return Prepared(Program(steps, threads, scratch), [*arrays, workspace])
+    made = make(kernel, pattern, config, target)
+    return on(made, arrays, buffers.empty((made.workspace,), np.uint8), threads)
 
 
 def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float]:

@@ -11,16 +11,16 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from einsmith.check.kernel import Fault, Held, Source, Subject, check, evaluate
-from einsmith.codegen.cache import native
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.pattern import Lowered, Pattern
+from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
@@ -29,35 +29,51 @@ from einsmith.tune import load, measure
 from einsmith.tune.genetic import Candidate
 from einsmith.tune.race import MOST, told_apart
 
+COPIES = 64
+"""Of the data of a kernel, at most: of the smallest ones some lie in a cache all the same."""
+
+
+class Ready(NamedTuple):
+    """A candidate, its machine code, that on each copy of the data in turn, and the workspace of them all."""
+
+    candidate: Candidate
+    made: measure.Made
+    runs: Iterator[Program]
+    workspace: np.ndarray
+
 
 class Bench:
-    """One kernel at a time, in several configurations."""
+    """One kernel at a time, in several configurations. Its data lies there several times, and every run is on the next
+    copy: inside a program, too, a kernel finds little of it in the caches of its core, as others came before it."""
 
     def begin(
         self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool, patterns: Sequence[Pattern]
     ) -> None:
-        """The kernel from now on. cold: what it touches is in no cache when it begins; patterns: a user's own."""
+        """The kernel from now on. cold: what it touches is not even in the last cache; patterns: a user's own."""
         self.kernel, self.target, self.threads = kernel, target, threads
         known = {p.name for p in autoconfig.PATTERNS}
         for p in patterns:
             if p.name not in known:
                 autoconfig.register(p)
-        self._arrays = measure.example_buffers(kernel)
-        self._ready: dict[int, tuple[Candidate, Lowered, measure.Prepared]] = {}
-        self._swept = buffers.zeros((2 * target.l3 if cold else 0,), np.uint8)
+        first = measure.example_buffers(kernel)
+        each = sum(a.nbytes for a in first)
+        copies = min(COPIES, 1 + 2 * (target.l3 if cold else target.l2 * target.cores) // max(1, each))
+        self._data = [first, *([_copy(a) for a in first] for _ in range(copies - 1))]
+        self._ready: dict[int, Ready] = {}
 
     def prepare(self, number: int, candidate: Candidate) -> str:
-        """Compiles a candidate and runs it once; the reason where it cannot be, else nothing."""
+        """Compiles a candidate and runs it; the reason where that cannot be, else nothing."""
         pattern = autoconfig.pattern_of(candidate.pattern)
         try:
             reason = pattern.legal(self.kernel, candidate.config, self.target)
             if reason:
                 return reason
-            lowered = pattern.lower(self.kernel, candidate.config, self.target)
-            made = measure.prepare(self.kernel, pattern, candidate.config, self.target, self.threads, self._arrays)
+            made = measure.make(self.kernel, pattern, candidate.config, self.target)
         except CompileError as e:
             return str(e)
-        self._ready[number] = candidate, lowered, made
+        workspace = buffers.empty((made.workspace,), np.uint8)
+        runs = [measure.on(made, arrays, workspace, self.threads).program for arrays in self._data]
+        self._ready[number] = Ready(candidate, made, cycle(runs), workspace)
         return ""
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -69,38 +85,27 @@ class Bench:
         """Seconds of each candidate's runs, one a round, in turns, so that what slows the machine meets them all; and
         what else it did meanwhile (`load.Watch`). The first is who the others are compared with: one is out as soon as
         it is told apart from that one with confidence, or after `seconds` in all."""
-        programs = [self._ready[n][2].program for n in numbers]
+        runs = [self._ready[n].runs for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
         running = list(range(len(numbers)))
         watch = load.Watch()
         end = time.perf_counter() + seconds
         for done in range(MOST):
             for i in running if done % 2 == 0 else reversed(running):
-                times[i].append(self._timed(programs[i]))
+                # The shorter of two: the workers may sleep when the first one begins.
+                times[i].append(min(float(next(runs[i]).run_timed()[1].sum()) for _ in range(2)))
             running = [i for i in running if i == 0 or not told_apart(times[0], times[i])]
             if len(running) < 2 or (time.perf_counter() > end and done + 1 >= 3):
                 break
         return times, watch.disturbance()
 
-    def _timed(self, program: Program) -> float:
-        """The shorter of two runs: the workers may sleep when the first one begins."""
-        found = []
-        for _ in range(2):
-            if self._swept.size:
-                np.add(self._swept, 1, out=self._swept)
-            found.append(float(program.run_timed()[1].sum()))
-        return min(found)
-
     def vet(self, number: int, seed: int) -> str:
         """Why a candidate may not be used: what it does on guarded memory in several ways, and how its results differ
         from the evaluator's in float64, on fresh random data; nothing where it is right."""
-        candidate, lowered, _ = self._ready[number]
-        functions = [x.function for x in lowered.launches]
-        addresses = native.compile_functions(functions, self.target)
-        launches = tuple((addresses[x.function.name], x.tasks) for x in lowered.launches)
-        scratch = max((f.scratch_bytes for f in functions), default=0)
+        candidate, made, _, _ = self._ready[number]
+        launches = tuple((address, tasks) for address, tasks, _ in made.launches)
         subject = Subject(
-            self.kernel, self.target, launches, scratch, lowered.workspace, candidate.pattern, str(candidate.config),
+            self.kernel, self.target, launches, made.scratch, made.workspace, candidate.pattern, str(candidate.config),
             lambda: Source("", (), 0, 0), self.threads,
         )  # fmt: skip
         arrays = measure.example_buffers(self.kernel, seed)
@@ -111,6 +116,12 @@ class Bench:
         except Fault as e:
             return e.text
         return ""
+
+
+def _copy(a: np.ndarray) -> np.ndarray:
+    out = buffers.empty(a.shape, a.dtype)
+    out[...] = a
+    return out
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
