@@ -151,8 +151,7 @@ class KernelSearch:
                 f.over = "everything that can be was tried"
                 break
             if candidate == f.choice:
-                search.tell(candidate, f.prior)
-                continue
+                continue  # which all others race with
             f.tried += 1
             number = self._fit(bench, search, candidate, tell)
             if number is not None:
@@ -196,9 +195,8 @@ class KernelSearch:
                 search.tell(c, inf)
             self._anchor(bench)
             return {}, ""
-        if search.measured.get(f.choice) != f.prior:
-            f.prior = median(times[0])
-            f.seconds = f.prior
+        if f.choice not in search.measured:
+            f.prior = f.seconds = median(times[0])
             search.tell(f.choice, f.prior)
         pairs = zip(ready, times[1:], strict=True)
         return {n: paired(times[0], own) for n, own in pairs}, disturbed

@@ -123,3 +123,12 @@ def test_a_race_ends_when_it_is_decided():
     assert not told_apart(base[:4], [0.5] * 4), "faster, but too few rounds"
     assert told_apart(base, [0.5] * 5) and told_apart(base, [1.3] * 5) and told_apart(base, base)
     assert not told_apart(base, [1.05, 1.0, 1.0, 0.9, 1.1])
+
+
+def test_times_are_told_in_proportion_to_the_measured_choice(scaled):
+    kernel, target = scaled
+    told = []
+    (found,) = tune([Part(kernel, 3)], target, 1, 2.0, lambda f, c, s: told.append((f.prior, s)))
+    assert told and found.turns == 3 and found.tried >= len(told)
+    assert found.prior != choose.choose(kernel, target).cost.seconds, "measured, not predicted"
+    assert {prior for prior, _ in told} == {found.prior}
