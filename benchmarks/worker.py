@@ -35,7 +35,11 @@ from benchmarks.problems import Problem, Session
 
 PEERS = {
     "einsmith": "benchmarks.peers.einsmith_peer",
+    "static-60": "benchmarks.peers.einsmith_peer",
+    "static-300": "benchmarks.peers.einsmith_peer",
+    "dynamic": "benchmarks.peers.einsmith_peer",
     "torch": "benchmarks.peers.torch_peer",
+    "compile-max": "benchmarks.peers.torch_peer",
     "compile": "benchmarks.peers.torch_peer",
     "compile-cell": "benchmarks.peers.torch_peer",
     "jax": "benchmarks.peers.jax_peer",

@@ -19,12 +19,12 @@ LOSSES = {
 
 
 class Training:
-    def __init__(self, problem: Model, arrays: dict[str, np.ndarray], threads: int):
+    def __init__(self, problem: Model, arrays: dict[str, np.ndarray], threads: int, **options: Any):
         self.model = problem.network_of(es.models.get)
         self.model.load_state_dict({n: a for n, a in arrays.items() if n not in ("x", "y")})
         self.x, self.y = arrays["x"], arrays["y"]
         optimizer = es.optim.SGD(lr=LR)
-        self._step = es.TrainStep(self.model, LOSSES[problem.loss], optimizer, seed=0, threads=threads)
+        self._step = es.TrainStep(self.model, LOSSES[problem.loss], optimizer, seed=0, threads=threads, **options)
 
     def step(self) -> float:
         return self._step(self.x, self.y)

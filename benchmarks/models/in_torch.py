@@ -29,10 +29,10 @@ class Training:
             self.module.to(memory_format=torch.channels_last)
             x = x.contiguous(memory_format=torch.channels_last)
         self.x, self.y = x, y
-        compiled = peer == "compile"
-        self.loss: Any = torch.compile(self.module) if compiled else self.module
+        compiled, mode = peer.startswith("compile"), "max-autotune" if peer == "compile-max" else None
+        self.loss: Any = torch.compile(self.module, mode=mode) if compiled else self.module
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=LR, foreach=True)
-        self.update: Any = torch.compile(self.optimizer.step) if compiled else self.optimizer.step
+        self.update: Any = torch.compile(self.optimizer.step, mode=mode) if compiled else self.optimizer.step
 
     def restart(self, arrays: dict[str, np.ndarray]) -> None:
         """Begins again from these values."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import einsmith as es
@@ -14,6 +16,11 @@ from benchmarks.recurrent_problems import Recurrent
 from einsmith.tune import calibrate
 
 VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
+
+FORMS: dict[str, dict[str, Any]] = {
+    "static-60": {"tune": 60.0}, "static-300": {"tune": 300.0}, "dynamic": {"mode": "dynamic"},
+}  # fmt: skip
+"""Ways to tune a training step, by the names of peers."""
 
 
 def variants(problem: Problem, peer: str) -> tuple[str, ...] | None:
@@ -51,5 +58,5 @@ def build(problem: Problem, arrays: dict[str, np.ndarray], threads: int, peer: s
     if isinstance(problem, Recurrent):
         return einsmith_recurrent.build(problem, arrays, threads)
     if isinstance(problem, Model):
-        return in_einsmith.Training(problem, arrays, threads)
+        return in_einsmith.Training(problem, arrays, threads, **FORMS.get(peer, {}))
     return Operator(problem, arrays, threads, variant)
