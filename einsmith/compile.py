@@ -163,7 +163,7 @@ class Executable:
         self._scratch = max((k.scratch for k in self.kernels), default=0)
 
     def with_decisions(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
-        """This program with some of its kernels compiled to these texts (`kernels.decisions`; empty for the model's
+        """This program with some of its kernels compiled to these texts (`decisions`; empty for the model's
         choice): no pass is run again, and both take turns on one memory. `beside`: the program stays as it is, and runs
         them in both ways into memory of their own too (`beside`, by kernel). Raises CompileError for what cannot be and
         ArgumentError where it takes more memory than the limit."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from einsmith.backends.backend import Found, Part, Tell
 from einsmith.compile import Executable
+from einsmith.decisions import written
 from einsmith.errors import ArgumentError
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.decisions import written
 from einsmith.plan.kernel import Kernel, Rows
 
 ROUNDS = 25

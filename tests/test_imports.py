@@ -22,6 +22,7 @@ LAYERS = [
     ["lang", "autodiff", "passes", "target"],
     ["loops"],
     ["kernels"],
+    ["decisions"],
     ["codegen"],
     ["runtime"],
     ["check"],

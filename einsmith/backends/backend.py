@@ -84,7 +84,7 @@ class Backend(ABC):
         """What is run for each kernel. Raises CompileError."""
 
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
-        """What is run for kernels that are decided about by the caller: the texts of `kernels.decisions`, empty for the
+        """What is run for kernels that are decided about by the caller: the texts of `decisions`, empty for the
         model's choice. Raises CompileError for what cannot be."""
         raise CompileError(f"kernels of the back end {self.name!r} are compiled to the model's choice alone")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from einsmith import knobs
+from einsmith import decisions, knobs
 from einsmith.backends import override
 from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound, Cache
@@ -17,7 +17,6 @@ from einsmith.codegen.cache import native
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels import decisions
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
@@ -32,7 +31,7 @@ from einsmith.tune.session import Found, Part, Tell
 
 
 class Decision(NamedTuple):
-    """What a kernel is to be compiled to, as `kernels.decisions` reads it; empty for the model's choice. `recorded`:
+    """What a kernel is to be compiled to, as `decisions` reads it; empty for the model's choice. `recorded`:
     tuning has found it to be the fastest, so that the model's choice stands where it cannot be."""
 
     text: str = ""
@@ -58,7 +57,7 @@ _NOWHERE = os.urandom(16)
 def identity() -> bytes:
     """What tells one set of patterns from another in a key of compiled code: the names, and the source of patterns that
     are not Einsmith's own; for one without a source file, a number that no other process has."""
-    sources = [(p.name.encode(), autoconfig.source(type(p))) for p in autoconfig.PATTERNS]
+    sources = [(p.name.encode(), decisions.source(type(p))) for p in autoconfig.PATTERNS]
     return b" ".join(name + (_NOWHERE if source is None else source) for name, source in sources)
 
 
@@ -110,7 +109,7 @@ def _follow(kernel: Kernel | Rows, target: Target, decision: Decision) -> tuple[
     """What is done of a decision: a recorded one that cannot be followed is left, which is said at EINSMITH_DEBUG=1."""
     try:
         choice = decisions.choice_of(kernel, target, decision.text)
-        return decision, choice, autoconfig.lowered(choice)
+        return decision, choice, decisions.lowered(choice)
     except CompileError as e:
         if not decision.recorded:
             raise
@@ -123,11 +122,11 @@ def _lower(kernel: Kernel | Rows, target: Target, decision: Decision = MODEL):
     """(functions, metadata) of a kernel that is in no cache."""
     decision, choice, lowered = _follow(kernel, target, decision)
     if knobs.debug() >= 3:
-        print(autoconfig.explain(kernel, target), file=sys.stderr)
+        print(decisions.explain(kernel, target), file=sys.stderr)
     for launch in lowered.launches:
         f = launch.function
         if len(f.buffers) != len(kernel.buffers) + 1:
-            raise autoconfig.unfit(
+            raise decisions.unfit(
                 choice, f"{f.name} of {len(f.buffers)} buffers; those of the kernel, {len(kernel.buffers)}, and the "
                 "workspace are needed",
             )  # fmt: skip

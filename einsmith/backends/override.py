@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from einsmith.decisions import name_of
 from einsmith.errors import CompileError
-from einsmith.kernels.decisions import name_of
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Rows
 
@@ -52,7 +52,7 @@ _OVERRIDES: ContextVar[Overrides | None] = ContextVar("overrides", default=None)
 
 @contextmanager
 def overriding(texts: Mapping[str, str]) -> Iterator[None]:
-    """Kernels that are compiled inside follow these decisions, texts as `kernels.decisions.decided` reads them. Raises
+    """Kernels that are compiled inside follow these decisions, texts as `decisions.decided` reads them. Raises
     CompileError as that does, and, at the end, for a kernel that was not compiled."""
     made = Overrides(texts)
     token = _OVERRIDES.set(made)

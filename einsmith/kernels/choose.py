@@ -1,18 +1,14 @@
-"""Chooses a pattern and its configuration for a kernel by predicted cost, with no search, and says why.
+"""Chooses a pattern and its configuration for a kernel by predicted cost, with no search.
 
 A pattern answers match, configs, cost and lower (see `kernels.pattern.Pattern`); `register` adds a user's own.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, cast
 
 from einsmith.caches import Bound, Cache
@@ -23,7 +19,7 @@ from einsmith.kernels.composite.split_axes import SplitAxes
 from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.elementwise import Pointwise
-from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern, cost_of, describe
+from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
 from einsmith.kernels.reduction.pattern import Reduction
 from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scatter.pattern import ScatterAdd
@@ -102,18 +98,6 @@ def register(pattern: Pattern) -> None:
     _CHOSEN.clear()
 
 
-@lru_cache(maxsize=64)
-def source(pattern: type) -> bytes | None:
-    """What tells a pattern's code from other code of that name: a hash of its file; empty for Einsmith's own, None
-    where there is no file."""
-    if pattern.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return b""
-    try:
-        return hashlib.blake2b(Path(inspect.getfile(pattern)).read_bytes(), digest_size=16).digest()
-    except (OSError, TypeError):
-        return None
-
-
 def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     """The pattern and configuration of the lowest predicted cost. Raises CompileError where no pattern matches."""
     found = choose_below(kernel, target, float("inf"))
@@ -162,40 +146,3 @@ def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | Non
             best, limit = (pattern, config, cost), cost.rank
             out.update(pattern.dominates(kernel, config))
     return None if best is None else Choice(*best, kernel, target, time.thread_time() - start)
-
-
-def lowered(chosen: Choice) -> Lowered:
-    """The launches of a choice. Raises CompileError where the pattern's answer cannot be run."""
-    pattern, kernel = chosen.pattern, chosen.kernel
-    if source(type(pattern)) != b"":
-        wrong = pattern.legal(kernel, chosen.config, chosen.target)
-        if wrong:
-            raise CompileError(f"pattern {pattern.name!r} chooses {chosen.config} on {describe(kernel)}: {wrong}")
-    out = pattern.lower(kernel, chosen.config, chosen.target)
-    if not isinstance(out, Lowered):
-        raise unfit(chosen, f"{out!r}; a Lowered is needed")
-    for x in out.launches:
-        if x.tasks < 0:
-            raise unfit(chosen, f"{x.tasks} tasks of a launch")
-    if out.workspace < 0:
-        raise unfit(chosen, f"a workspace of {out.workspace} bytes")
-    return out
-
-
-def unfit(chosen: Choice, what: str) -> CompileError:
-    """The error of a pattern whose answer cannot be run."""
-    where = f"{chosen.config} on {describe(chosen.kernel)}"
-    return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
-
-
-def explain(kernel: Kernel | Rows, target: Target, count: int = 5) -> str:
-    """The choice in numbers: predicted microseconds of the cheapest `count` configurations."""
-    chosen = choose(kernel, target)
-    lines = [describe(kernel)]
-    for i, (name, config, cost) in enumerate(chosen.alternatives[:count]):
-        lines.append(
-            f"  {'*' if i == 0 else ' '} {cost.seconds * 1e6:10.2f} us  {name} {config}  (arithmetic "
-            f"{cost.arithmetic * 1e6:.2f}, memory {cost.memory * 1e6:.2f}, special {cost.special * 1e6:.2f}, "
-            f"launch {cost.launch * 1e6:.2f})"
-        )
-    return "\n".join(lines)

@@ -31,7 +31,7 @@ it later."""
 class CompiledKernel:
     """What a back end makes of a kernel: (code, tasks, once) of each launch (see kernels.pattern.Launch), code being
     what its programs run; bytes of scratch a thread, of shared workspace and of all the code. decision: what it follows
-    (`kernels.decisions`), empty for the model's choice; tuned: measuring has found that."""
+    (`decisions`), empty for the model's choice; tuned: measuring has found that."""
 
     launches: tuple[tuple[Any, int, bool], ...]
     scratch: int

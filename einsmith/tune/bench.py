@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from einsmith.decisions import source
 from einsmith.errors import EinsmithError
 from einsmith.kernels import choose as autoconfig
 from einsmith.plan.kernel import Kernel, Rows
@@ -55,7 +56,7 @@ class Bench:
     def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
         """The kernel from now on. Raises Failed where it cannot be handed over (a pattern of the user's that no other
         process can import)."""
-        own = [p for p in autoconfig.PATTERNS if autoconfig.source(type(p)) != b""]
+        own = [p for p in autoconfig.PATTERNS if source(type(p)) != b""]
         self._given = (kernel, target, threads, cold, own)
         self._begun = False
         self._known = set()

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from einsmith import knobs, locks
 from einsmith.codegen.cache import native
+from einsmith.decisions import source
 from einsmith.errors import BusyError, EinsmithError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
@@ -152,10 +153,10 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
         return target
     found: dict[str, float] = {}
     for pattern in autoconfig.PATTERNS:
-        source = autoconfig.source(type(pattern))
-        if type(pattern).probes is Pattern.probes or source is None:
+        code = source(type(pattern))
+        if type(pattern).probes is Pattern.probes or code is None:
             continue
-        key = hashlib.blake2b(pattern.name.encode() + source, digest_size=8).hexdigest()
+        key = hashlib.blake2b(pattern.name.encode() + code, digest_size=8).hexdigest()
         try:
             known = None if overwrite else store.load_pattern(target, key)
             if known is None:

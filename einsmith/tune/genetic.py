@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.decisions import changed
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.decisions import changed
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.plan.kernel import Kernel, Rows

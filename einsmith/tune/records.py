@@ -1,7 +1,7 @@
 """Tuned configurations: of a kernel on a machine, the one that was measured to be the fastest.
 
 What was found on this machine with these sources is used; anything else about the same kernel, or about kernels that
-differ from it in extents alone, is a first guess for a search. A record is a text, as `kernels.decisions` reads it:
+differ from it in extents alone, is a first guess for a search. A record is a text, as `decisions` reads it:
 whoever uses one finds out whether it can be. Where the store cannot be used, work goes on as if it were empty.
 """
 

@@ -11,6 +11,7 @@ import pytest
 from einsmith.codegen.entry import program as entry
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.decisions import lowered
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.loops.nest import Builder
@@ -192,6 +193,6 @@ def test_the_code_uses_vector_registers():
     """Products become NEON multiply-adds of four lanes."""
     text = ""
     for kind in ("NN", "NT"):
-        for x in autoconfig.lowered(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
+        for x in lowered(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
             text += llvm_jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
     assert text.count("fmla") > 50 and ".4s" in text

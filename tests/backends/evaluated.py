@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith import decisions
 from einsmith.backends.backend import Backend
 from einsmith.check.expected import written_buffers
 from einsmith.check.guarded import view
@@ -186,7 +187,7 @@ class Evaluated(Backend):
         out = []
         for kernel in kernels:
             choice = choose.choose(kernel, target)
-            lowered = choose.lowered(choice)
+            lowered = decisions.lowered(choice)
             launches = tuple((x.function, x.tasks, x.once) for x in lowered.launches)
             out.append(CompiledKernel(launches, 0, 0, choice.pattern.name, choice.config, choice.cost.seconds, 0))
         return out

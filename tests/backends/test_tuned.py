@@ -12,8 +12,8 @@ import einsmith as es
 from einsmith.backends import cpu
 from einsmith.backends.override import overriding
 from einsmith.compile import Executable
+from einsmith.decisions import decided, written
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.decisions import decided, written
 from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target

@@ -8,6 +8,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.decisions import lowered
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
 from einsmith.modes import trace_call
@@ -96,6 +97,6 @@ def test_nothing_behind_a_result_is_written(name, dtype, width):
         if any(b.dtype.name == "i8" for b in kernel.buffers):  # positions in a window
             base = [np.abs(a) % 4 if a.dtype == np.int8 else a for a in base]
         want = reference(kernel, base)
-        lowered = autoconfig.lowered(autoconfig.choose(kernel, host()))
+        made = lowered(autoconfig.choose(kernel, host()))
         for backward in (False, True):
-            compare(lowered, kernel, base, want, name, host(), 1e-5, backward)
+            compare(made, kernel, base, want, name, host(), 1e-5, backward)

@@ -12,6 +12,7 @@ from textwrap import wrap
 
 import einsmith as es
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.decisions import explain, lowered
 from einsmith.dtypes import f32
 from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
 from einsmith.expr.printer import show, show_graph
@@ -133,8 +134,8 @@ def stages() -> Iterator[tuple[str, str]]:
     plan = fuse(graph, None, TARGET)
     yield "plan", text_of(show_plan(plan).splitlines())
     kernels = [call.kernel for _, call, _ in plan.kernel_calls()]
-    yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in choose.explain(k, TARGET, 3).splitlines()])
-    lowered = {k: choose.lowered(choose.choose(k, TARGET)) for k in kernels}
+    yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET, 3).splitlines()])
+    lowered = {k: lowered(choose.choose(k, TARGET)) for k in kernels}
     function = lowered[kernels[0]].launches[0].function
     yield "nest", text_of(nest_excerpt(nest.show(function), 24))
     yield "llvm", text_of(llvm_excerpt(emit_module([function], TARGET), 3, 18))

@@ -94,7 +94,7 @@ def test_a_missing_document_is_seen(text: str, found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`kernels.choose.explain` and `np.float32`", []),
+        ("`decisions.explain` and `np.float32`", []),
         ("`kernels.choose.nothing`", ["kernels.choose.nothing"]),
         ("`kernels.kernel.Launch`", ["kernels.kernel.Launch"]),
         ("`einsmith.expr.interp`", []),

@@ -10,6 +10,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
+from einsmith.decisions import lowered
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features as contraction_settings
@@ -201,7 +202,7 @@ def test_what_is_emitted_is_let_go() -> None:
 
     before = instructions()
     for kernel in (*KERNELS.values(), *(make() for make in PIECES.values()), statistics(40, 50), transpose(40, 50)):
-        autoconfig.lowered(autoconfig.choose(kernel, SERVER))
+        lowered(autoconfig.choose(kernel, SERVER))
     assert instructions() <= before
 
 

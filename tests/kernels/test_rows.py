@@ -10,6 +10,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.compile import Executable
+from einsmith.decisions import lowered
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import choose as autoconfig
@@ -345,7 +346,7 @@ def _streams(run: Executable) -> int:
     """Instructions that store past the caches."""
     count = 0
     choices = [autoconfig.choose(c.kernel, run.target) for c in run.plan.calls]
-    todo: list = [x.function.body for c in choices for x in autoconfig.lowered(c).launches]
+    todo: list = [x.function.body for c in choices for x in lowered(c).launches]
     while todo:
         for x in todo.pop():
             if isinstance(x, Op):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
+from einsmith.decisions import lowered
 from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Piece, Scatter, Template
 from einsmith.kernels import choose
@@ -96,7 +97,7 @@ def test_scatters_into_images(n, way):
 def _run_as(made: Kernel, at: Kernel) -> None:
     """The code of one kernel on the buffers of another one."""
     base = fresh(at, 0)
-    compare(choose.lowered(choose.choose(made, host())), at, base, reference(at, base), "", host())
+    compare(lowered(choose.choose(made, host())), at, base, reference(at, base), "", host())
 
 
 SIMPLE = s.bias_relu(5, 17)

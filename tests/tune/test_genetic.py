@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.decisions import changed
 from einsmith.kernels import choose
-from einsmith.kernels.decisions import changed
 from einsmith.kernels.genes import genes
 from einsmith.tune.genetic import Candidate, Search
 from tests.kernels.runner import WIDE

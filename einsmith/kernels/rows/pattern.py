@@ -45,10 +45,8 @@ class RowBlocks(Pattern):
         return {"block": tuple(range(1, kernel.rows + 1)), "tasks": tasks, "share": shares}
 
     def legal(self, kernel: Rows, config: RowsConfig, target: Target) -> str:
-        if not 1 <= config.block <= kernel.rows:
-            return f"a block has 1 to {kernel.rows} rows"
-        alone = config.share and shared(kernel) is kernel
-        return "members share nothing that could be evaluated once" if alone else "" if config.tasks > 0 else "no tasks"
+        space = self.space(kernel, target)
+        return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
     def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
         return plan.best(kernel, target, self.chooser, limit)

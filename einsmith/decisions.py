@@ -1,15 +1,22 @@
-"""Decisions: a decision is a configuration as a text. `contraction mr=6 nv=4` is a pattern's name and genes of it."""
+"""What a kernel is compiled to: the model's choice, or a decision in its place; the launches of either, and why.
+
+A decision is a configuration as a text: `contraction mr=6 nv=4` is a pattern's name and genes of it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
-from einsmith.kernels.pattern import Pattern, cost_of, describe
+from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
@@ -113,3 +120,52 @@ def _show(values: tuple[Any, ...]) -> str:
     if numbers and len(values) > 2 and values == tuple(range(values[0], values[-1] + 1)):
         return f"{values[0]}..{values[-1]}"
     return "|".join(map(str, values))
+
+
+@lru_cache(maxsize=64)
+def source(pattern: type) -> bytes | None:
+    """What tells a pattern's code from other code of that name: a hash of its file; empty for Einsmith's own, None
+    where there is no file."""
+    if pattern.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return b""
+    try:
+        return hashlib.blake2b(Path(inspect.getfile(pattern)).read_bytes(), digest_size=16).digest()
+    except (OSError, TypeError):
+        return None
+
+
+def lowered(chosen: autoconfig.Choice) -> Lowered:
+    """The launches of a choice. Raises CompileError where the pattern's answer cannot be run."""
+    pattern, kernel = chosen.pattern, chosen.kernel
+    if source(type(pattern)) != b"":
+        wrong = pattern.legal(kernel, chosen.config, chosen.target)
+        if wrong:
+            raise CompileError(f"pattern {pattern.name!r} chooses {chosen.config} on {describe(kernel)}: {wrong}")
+    out = pattern.lower(kernel, chosen.config, chosen.target)
+    if not isinstance(out, Lowered):
+        raise unfit(chosen, f"{out!r}; a Lowered is needed")
+    for x in out.launches:
+        if x.tasks < 0:
+            raise unfit(chosen, f"{x.tasks} tasks of a launch")
+    if out.workspace < 0:
+        raise unfit(chosen, f"a workspace of {out.workspace} bytes")
+    return out
+
+
+def unfit(chosen: autoconfig.Choice, what: str) -> CompileError:
+    """The error of a pattern whose answer cannot be run."""
+    where = f"{chosen.config} on {describe(chosen.kernel)}"
+    return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
+
+
+def explain(kernel: Kernel | Rows, target: Target, count: int = 5) -> str:
+    """The choice in numbers: predicted microseconds of the cheapest `count` configurations."""
+    chosen = autoconfig.choose(kernel, target)
+    lines = [describe(kernel)]
+    for i, (name, config, cost) in enumerate(chosen.alternatives[:count]):
+        lines.append(
+            f"  {'*' if i == 0 else ' '} {cost.seconds * 1e6:10.2f} us  {name} {config}  (arithmetic "
+            f"{cost.arithmetic * 1e6:.2f}, memory {cost.memory * 1e6:.2f}, special {cost.special * 1e6:.2f}, "
+            f"launch {cost.launch * 1e6:.2f})"
+        )
+    return "\n".join(lines)
