@@ -135,11 +135,11 @@ def stages() -> Iterator[tuple[str, str]]:
     yield "plan", text_of(show_plan(plan).splitlines())
     kernels = [call.kernel for _, call, _ in plan.kernel_calls()]
     yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET, 3).splitlines()])
-    lowered = {k: lowered(choose.choose(k, TARGET)) for k in kernels}
-    function = lowered[kernels[0]].launches[0].function
+    made = {k: lowered(choose.choose(k, TARGET)) for k in kernels}
+    function = made[kernels[0]].launches[0].function
     yield "nest", text_of(nest_excerpt(nest.show(function), 24))
     yield "llvm", text_of(llvm_excerpt(emit_module([function], TARGET), 3, 18))
-    yield "program", program_of(plan, lowered)
+    yield "program", program_of(plan, made)
 
 
 BLOCK = re.compile(r"(<!-- stage: (\w+) -->\n```\n)(.*?)(```\n<!-- end -->)", re.S)

@@ -279,7 +279,7 @@ def test_what_memory_held_before_does_not_matter(n, dtype):
 
 
 def test_timing_kernels_writes_into_living_memory(monkeypatch):
-    """The outputs of the run that sets the addresses stay alive while its program is run again and again."""
+    """The outputs whose addresses a run has set stay alive while it goes on."""
     from einsmith import compile as driver
 
     f = es.value_and_grad(lambda x: es.functional.sum(x * x))
@@ -299,7 +299,7 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
     monkeypatch.setattr(Program, "run_timed", lambda self: (check(), timed(self))[1])
 
     def check():
-        assert alive and all(r() is not None for r in alive)
+        assert len(alive) >= 4 and all(r() is not None for r in alive[-2:])
 
     run.time_calls([x], repeats=2)
 
