@@ -16,7 +16,7 @@ import numpy as np
 
 from einsmith import knobs, locks
 from einsmith.backends import registry
-from einsmith.backends.backend import Runnable, Watched
+from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
 from einsmith.expr.nodes import (
@@ -77,7 +77,8 @@ class Executable:
     leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
     `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
     memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
-    hold in all, with what is bound to leaves, inputs and outputs; raises ArgumentError where it needs more.
+    hold in all, with what is bound to leaves, inputs and outputs; raises ArgumentError where it needs more. `backend`:
+    what compiles, where it is not the target's own.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Executable:
         winograd: bool = False,
         shared: Arena | None = None,
         memory: int | None = None,
+        backend: Backend | None = None,
     ):
         start = time.perf_counter()
         self.note: Any = None  # of whoever had it compiled
@@ -97,7 +99,7 @@ class Executable:
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
         if passing_bytes(graph) > self.target.l3:
             self.target = replace(self.target, kept=KEPT_BESIDE)
-        self.backend = registry.backend_of(self.target)
+        self.backend = backend or registry.backend_of(self.target)
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")

@@ -106,6 +106,14 @@ class NonFiniteError(EinsmithError, ArithmeticError):
         self.step, self.value = step, value
 
 
+class LibraryError(EinsmithError, RuntimeError):
+    """A function of an exported library returns a code that is not 0: `code`, whose meaning is the message."""
+
+    def __init__(self, message: str, code: int = 0):
+        super().__init__(message)
+        self.code = code
+
+
 class DataError(EinsmithError, OSError):
     """A data set is missing or damaged; says which files to put where."""
 

@@ -36,6 +36,7 @@ LAYERS = [
     ["functional", "nn", "optim", "models", "data", "metrics"],
     ["training"],
     ["manifest", "checkpoint"],
+    ["export"],
     ["callbacks"],
     ["frontends", "cli"],
 ]

@@ -61,6 +61,17 @@ class Watched:
     own: int
 
 
+@dataclass(frozen=True)
+class Table:
+    """A program as data: its words; how many steps it has; which words are addresses; by word, the codes of the checks
+    that may fail."""
+
+    words: tuple[int, ...]
+    steps: int
+    addresses: tuple[int, ...]
+    codes: Mapping[int, int]
+
+
 class Backend(ABC):
     """One kind of machine: its facts, its patterns, how kernels are compiled, where memory comes from, and what runs a
     program's steps. `name` is that of its targets (`Target.backend`).
@@ -124,3 +135,27 @@ class Backend(ABC):
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
         """Notes that what was found for a kernel is the faster one inside a program too, or forgets it."""
         raise ArgumentError(f"the back end {self.name!r} has no search")
+
+    def ahead(self) -> AheadOfTime:
+        """What compiles for a library that runs without this process. Raises CompileError where there is no such
+        thing."""
+        raise CompileError(f"programs of the back end {self.name!r} cannot be exported")
+
+
+class AheadOfTime(ABC):
+    """What a back end adds where nothing runs here: a program is a table, whose words stand for functions from
+    `functions` on, numbered as they were compiled, and for intermediate results from `arena` on."""
+
+    functions: int
+    arena: int
+    pool_bytes: int
+    """Of the memory that threads share."""
+
+    @abstractmethod
+    def table(self, program: Runnable) -> Table:
+        """A program that this back end has made."""
+
+    @abstractmethod
+    def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
+        """An object file: the functions of these numbers as `prefix_functions`, `prefix_constants`, and what runs a
+        table on threads as `prefix_run`, `prefix_worker` and `prefix_stop`."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from einsmith import decisions, knobs
 from einsmith.backends import override
-from einsmith.backends.backend import Backend, Runnable, Watched
+from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched
 from einsmith.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.errors import CompileError
@@ -91,7 +91,7 @@ def compile_decided(
                 autoconfig.choose(k, target)
 
     entries = native.compile_many(
-        [(k.digest + patterns + decided[k].key, partial(_lower, k, target, decided[k])) for k in missing], target,
+        [(k.digest + patterns + decided[k].key, partial(lower, k, target, decided[k])) for k in missing], target,
         choose,
     )  # fmt: skip
     for k, entry in zip(missing, entries, strict=True):
@@ -118,7 +118,9 @@ def _follow(kernel: Kernel | Rows, target: Target, decision: Decision) -> tuple[
         return _follow(kernel, target, MODEL)
 
 
-def _lower(kernel: Kernel | Rows, target: Target, decision: Decision = MODEL):
+def lower(
+    kernel: Kernel | Rows, target: Target, decision: Decision = MODEL
+) -> tuple[list[nest.Function], dict[str, Any]]:
     """(functions, metadata) of a kernel that is in no cache."""
     decision, choice, lowered = _follow(kernel, target, decision)
     if knobs.debug() >= 3:
@@ -190,6 +192,11 @@ class Cpu(Backend):
             made, subjects, watched.labels, watched.block.array[: watched.own], context, threads, scratch_bytes,
             knobs.CHECK.get(),
         )
+
+    def ahead(self) -> AheadOfTime:
+        from einsmith.backends.objects import ObjectCode  # imported late: it is a Cpu itself
+
+        return ObjectCode()
 
     def seconds_of(
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int

@@ -104,6 +104,18 @@ class Program:
                 record[4] = step.code
         return table
 
+    def addresses(self) -> list[int]:
+        """The words of the table that are addresses, where they are not 0."""
+        width, base = entry.STEP_WORDS, self.table.ctypes.data
+        found = set(self.slots.values())
+        for n, step in enumerate(self.steps):
+            if isinstance(step, (RunLaunch, BeginLoop)):
+                found.add(n * width + 3)
+            if isinstance(step, BeginLoop):
+                first = (int(self.table[n * width + 3]) - base) // 8
+                found.update(first + entry.MOVE_WORDS * k + i for k in range(len(step.moves)) for i in (0, 1))
+        return sorted(found)
+
     def _ends(self) -> dict[int, int]:
         """The end of every loop by its beginning, and the other way round."""
         found: dict[int, int] = {}

@@ -62,17 +62,22 @@ def as_tuple(batch: Any) -> Sequence[Any]:
     raise ArgumentError(f"a batch is a {type(batch).__name__}, and must be a tuple of the model's inputs and a target")
 
 
+def evaluated(step: TrainStep) -> Callable:
+    """A function of a batch's inputs, in a tuple, and its target: the loss, the outputs, all losses by name."""
+
+    def run(inputs: tuple, target: Any) -> Any:
+        out = step.model(*inputs)
+        total, parts = named(step.loss(out, target), step.trained)
+        return total, out, parts
+
+    return run
+
+
 def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
     """See TrainStep.evaluate."""
     measured = checked(metrics)
     if step._evaluate is None:
-
-        def run(inputs: tuple, target: Any) -> Any:
-            out = step.model(*inputs)
-            total, parts = named(step.loss(out, target), step.trained)
-            return total, out, parts
-
-        step._evaluate = Jitted(run, threads=step.threads, winograd=step.winograd)
+        step._evaluate = Jitted(evaluated(step), threads=step.threads, winograd=step.winograd)
     for metric in measured.values():
         metric.reset()
     sums: dict[str, float] = {"loss": 0.0}

@@ -232,7 +232,15 @@ class TrainStep:
         self._look()
         return self.store.state
 
-    def _trace(self, arrays: list[np.ndarray], threads: int, gather: bool) -> Executable:
+    def traced(self, arrays: list[np.ndarray], gather: bool = False) -> graph.StepGraph:
+        """The graph of a step for a batch; gather: of one whose gradients are added to others and update nothing."""
+        self._look()
+        with trace.compiling(), self.model.in_mode(training=True):
+            made = self._graph(arrays, gather)
+        self._look()
+        return made
+
+    def _graph(self, arrays: list[np.ndarray], gather: bool) -> graph.StepGraph:
         made = graph.build(self, arrays, gather)
         self._live |= {id(o): (o, memory) for o, memory in made.live}
         self._depends |= made.depends
@@ -240,6 +248,10 @@ class TrainStep:
             self._reports = made.reports
         if made.divided:
             self._programs.clear()
+        return made
+
+    def _trace(self, arrays: list[np.ndarray], threads: int, gather: bool) -> Executable:
+        made = self._graph(arrays, gather)
         run = Executable(
             made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
             memory=self._memory,

@@ -44,7 +44,7 @@ class Seen:
 @contextmanager
 def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
     """Within, every kernel that is compiled is noted, and compiled in the configuration that `pick` says."""
-    whole, plain = cpu._lower, autoconfig.choose
+    whole, plain = cpu.lower, autoconfig.choose
     inside = [0]
 
     def choose(kernel: Any, target: Target) -> Any:
@@ -75,11 +75,11 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
 
     if pick is not None:
         forget()
-    cpu._lower, autoconfig.choose = lower, choose
+    cpu.lower, autoconfig.choose = lower, choose
     try:
         yield
     finally:
-        cpu._lower, autoconfig.choose = whole, plain
+        cpu.lower, autoconfig.choose = whole, plain
         if pick is not None:
             forget()
 

@@ -48,7 +48,7 @@ def compile_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sized, str, int], N
     def native(found: Sequence[Any], target: Target) -> list[CompiledKernel]:
         made: dict[Any, CompiledKernel] = {}
         for kernel in dict.fromkeys(found):
-            functions, m = cpu._lower(kernel, target)
+            functions, m = cpu.lower(kernel, target)
             emit_module(functions, target)
             launches = tuple((1, tasks, once) for _, tasks, once in m["launches"])
             made[kernel] = CompiledKernel(launches, m["scratch"], m["workspace"], m["pattern"], m["config"], 0.0, 0)

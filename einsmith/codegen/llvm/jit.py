@@ -144,6 +144,26 @@ def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
 
 
+def emit_hidden(texts: Sequence[str], target: Any) -> bytes:
+    """Object code of several modules, linked; what they define is seen only inside of what the object becomes a part
+    of. Raises CompileError where LLVM rejects them."""
+    target = resolve(target)
+    try:
+        with _lock:
+            made = machine(target.cpu, target.features, target.triple)
+            with llvm.create_context() as context:
+                first, *others = [llvm.parse_assembly(text, context) for text in texts]
+                for module in others:
+                    first.link_in(module)
+                with first:
+                    for defined in (*first.functions, *first.global_variables):
+                        if not defined.is_declaration and defined.linkage == llvm.Linkage.external:
+                            defined.visibility = "hidden"
+                    return made.emit_object(first)
+    except RuntimeError as e:
+        raise CompileError(f"LLVM rejects the generated code: {e}") from None
+
+
 def emit_assembly(text: str, target: Any) -> str:
     """The machine code of a module as text, to be read and to be tested."""
     target = resolve(target)

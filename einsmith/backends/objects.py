@@ -1,0 +1,80 @@
+"""Programs for the CPU as object code and data, for libraries that run without this process.
+
+Kernels are chosen and lowered as for programs that run here, so that they compute the same, bit for bit. Nothing is
+loaded: functions and intermediate results have addresses at which no process has memory, and whoever puts a library
+together exchanges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from einsmith.backends.backend import AheadOfTime, Runnable, Table, Watched
+from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower
+from einsmith.codegen.entry import program as entry
+from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm.nest import emit_module
+from einsmith.errors import CheckError
+from einsmith.loops.nest import Function
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.runtime.arena import Block
+from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.program import Program
+from einsmith.runtime.steps import CheckZero
+from einsmith.target.facts import Target
+
+
+class ObjectCode(Cpu, AheadOfTime):
+    """See the module. One for all programs of a library, which share their kernels' code."""
+
+    functions, arena = 1 << 60, 1 << 61
+    pool_bytes = entry.STATE_BYTES
+
+    def __init__(self) -> None:
+        self._functions: list[Function] = []
+        self._made: dict[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = {}
+
+    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+        decided = decisions_of(kernels, target)
+        return [self._compile(k, target, decided[k]) for k in kernels]
+
+    def _compile(self, kernel: Kernel | Rows, target: Target, decision: Decision) -> CompiledKernel:
+        key = kernel, target, decision
+        if key not in self._made:
+            functions, meta = lower(*key)
+            first = self.functions + len(self._functions)
+            self._functions += functions
+            launches = tuple((first + n, tasks, once) for n, (_, tasks, once) in enumerate(meta["launches"]))
+            self._made[key] = CompiledKernel(
+                launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"], 0,
+                meta["decision"], meta["tuned"],
+            )  # fmt: skip
+        return self._made[key]
+
+    def allocate(self, nbytes: int) -> Block:
+        return Block(None, self.arena, nbytes)
+
+    def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
+        raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
+
+    def table(self, program: Runnable) -> Table:
+        assert isinstance(program, Program)
+        codes = {
+            n * entry.STEP_WORDS + 4: step.code for n, step in enumerate(program.steps) if isinstance(step, CheckZero)
+        }
+        return Table(tuple(map(int, program.table)), len(program.steps), tuple(program.addresses()), codes)
+
+    def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
+        triple = llvm_jit.resolve(target).triple
+        named = [replace(self._functions[f], name=f"{prefix}_kernel_{n}") for n, f in enumerate(functions)]
+        places = ", ".join(f'ptr @"{f.name}"' for f in named)
+        data = "".join(f"\\{x:02x}" for x in constants)
+        tables = [
+            f'target triple = "{triple}"',
+            *(f'declare void @"{f.name}"(ptr, ptr, i64)' for f in named),
+            f"@{prefix}_functions = constant [{len(named)} x ptr] [{places}]",
+            f'@{prefix}_constants = constant [{len(constants)} x i8] c"{data}", align 64',
+        ]
+        native = entry.emit_entry(triple).replace("@einsmith_", f"@{prefix}_")
+        return llvm_jit.emit_hidden([emit_module(named, target), native, "\n".join(tables) + "\n"], target)

@@ -1,0 +1,56 @@
+"""A C compiler, where there is one: it compiles a library's run time and links it with the object file of its
+kernels."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from einsmith.errors import CompileError
+
+_SECONDS = 300
+FLAGS = ("-std=c99", "-O2", "-fPIC", "-fvisibility=hidden")
+
+
+def compiler(arch: str, given: str | None) -> list[str]:
+    """The command of a C compiler for a family of processors. Raises CompileError where there is none."""
+    if given is not None:
+        if shutil.which(given) is None:
+            raise CompileError(f"compiler={given!r} is no command that is found; name a C compiler for {arch}")
+        return [given]
+    here = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    own = ["cc", "gcc", "clang"] if arch == here else [f"{arch.replace('_', '-')}-linux-gnu-gcc"]
+    for name in (*own, f"{arch}-linux-gnu-gcc"):
+        if shutil.which(name):
+            return [name]
+    package = "gcc" if arch == here else f"gcc-{arch.replace('_', '-')}-linux-gnu"
+    raise CompileError(
+        f"no C compiler for {arch} is found ({', '.join(own)}), which links the library; install one (Debian: apt "
+        f"install {package}), name one with compiler=, or pass link=False to get the object file of the kernels and "
+        "the source to compile elsewhere"
+    )
+
+
+def link(command: Sequence[str], folder: Path, name: str, kernels: Path) -> None:
+    """Makes NAME.o and libNAME.so of NAME.c and the kernels' object file. Raises CompileError with what the compiler
+    says."""
+    runtime = folder / f"{name}_runtime.o"
+    whole, shared = folder / f"{name}.o", folder / f"lib{name}.so"
+    _run([*command, *FLAGS, "-Wall", "-Wextra", "-c", f"{name}.c", "-o", runtime.name], folder)
+    _run([*command, "-r", "-nostdlib", "-o", whole.name, runtime.name, kernels.name], folder)
+    _run([*command, "-shared", f"-Wl,-soname,{shared.name}", "-o", shared.name, whole.name, "-lpthread", "-lm"], folder)
+    runtime.unlink()
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise CompileError(f"the C compiler {command[0]} does not run: {e}") from e
+    if done.returncode:
+        raise CompileError(f"the C compiler {command[0]} ends with {done.returncode}: {done.stderr.strip()[-2000:]}")

@@ -1,0 +1,119 @@
+"""The functions of a library: their names, arguments and results, for C, for the manifest and for the loader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einsmith.dtypes import DType, bf16
+from einsmith.export import subject as about
+from einsmith.export.subject import Subject, Traced
+from einsmith.expr.nodes import Leaf, Tensor
+
+_TYPES = {
+    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i64": "int64_t", "i32": "int32_t",
+    "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "uint8_t",
+}  # fmt: skip
+_TAKEN = frozenset(
+    "model loss name value path threads weights bytes made code auto break case char const continue default do double "
+    "else enum extern float for goto if inline int long register restrict return short signed sizeof static struct "
+    "switch typedef union unsigned void volatile while class new delete this template namespace operator public "
+    "private protected bool true false and or not xor try throw catch using virtual friend typename".split()
+)
+"""Names that C, C++ or the library's own arguments have."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array that a function reads or writes, C-contiguous."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def c_type(self) -> str:
+        return _TYPES[self.dtype.name]
+
+    @property
+    def type_name(self) -> str:
+        """NumPy's, and bfloat16."""
+        return "bfloat16" if self.dtype is bf16 else self.dtype.numpy.name
+
+    @property
+    def meaning(self) -> str:
+        """As a comment says it."""
+        notes = {"f16": ", as its bits", "bf16": ", as its bits", "bool": ", 0 or 1 each"}
+        return f"{self.type_name}[{', '.join(map(str, self.shape))}]{notes.get(self.dtype.name, '')}"
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"name": self.name, "type": self.type_name, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of the library. `program`: the number of its graph, `gather`: of that for batches before the last one
+    of an update."""
+
+    function: str
+    role: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    program: int
+    gather: int
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "function": self.function, "role": self.role, "arguments": [a.describe() for a in self.arguments],
+            "results": [a.describe() for a in self.results],
+        }  # fmt: skip
+
+
+def calls(
+    name: str, subject: Subject, inputs: Sequence[Sequence[Leaf]], outputs: Sequence[Sequence[Tensor]]
+) -> list[Call]:
+    """The functions for all graphs of a subject, of which these are the inputs that calls pass, and the outputs."""
+    found = []
+    places = {(t.role, t.variant): n for n, t in enumerate(subject.graphs)}
+    endings = _endings(subject.graphs)
+    for n, t in enumerate(subject.graphs):
+        if t.role == about.GATHER:
+            continue
+        taken = set(_TAKEN)
+        arguments = tuple(
+            Argument(_unused(called, taken), x.dtype, x.shape)
+            for called, x in zip(t.arguments, inputs[n], strict=True)
+        )
+        results: tuple[Argument, ...] = ()
+        if t.role in (about.PREDICT, about.CALL):
+            base = "output" if t.role == about.PREDICT else "result"
+            many = len(outputs[n]) > 1
+            results = tuple(
+                Argument(_unused(f"{base}_{k}" if many else base, taken), x.dtype, x.shape)
+                for k, x in enumerate(outputs[n])
+            )
+        gather = places.get((about.GATHER, t.variant), n)
+        found.append(Call(f"{name}_{t.role}{endings[t.variant]}", t.role, arguments, results, n, gather))
+    return found
+
+
+def _endings(graphs: Iterable[Traced]) -> list[str]:
+    """What the functions' names end in, by variant: the samples of a batch where these tell them apart."""
+    samples = {t.variant: t.samples for t in graphs if t.role in (about.TRAIN, about.CALL)}
+    if len(samples) == 1:
+        return [""]
+    apart = len(set(samples.values())) == len(samples)
+    return [f"_{samples[n] if apart else n}" for n in range(len(samples))]
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """A name for C, which nothing else has."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    plain = plain if plain[:1].isalpha() else f"x{plain}"
+    found = next(n for n in (plain, *(f"{plain}_{k}" for k in range(2, len(taken) + 3))) if n not in taken)
+    taken.add(found)
+    return found

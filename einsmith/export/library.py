@@ -1,0 +1,195 @@
+"""An exported library in Python, by way of ctypes: this file needs NumPy and nothing else, and may be copied away."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_NOT_FINITE = 1
+_BITS = np.dtype([("bfloat16", np.uint16)])
+
+
+class CodeError(RuntimeError):
+    """A function of a library returns a code that is not 0: `code`."""
+
+    def __init__(self, message: str, code: int = 0):
+        super().__init__(message)
+        self.code = code
+
+
+class Library:
+    """The library in a folder that es.export wrote. weights: the file that it begins with, by default the folder's own;
+    threads: 0 for as many as it is made for.
+
+    step, evaluate and predict take arrays of the shapes in `manifest`; where the library has several, those of the
+    arrays decide. A function is called as the library itself. Raises `error` where the processor, a file or the data
+    will not do, `unfit` for other arrays, FileNotFoundError and ValueError where the folder is no export.
+    """
+
+    error: Any = CodeError
+    unfit: Any = ValueError
+
+    def __init__(self, folder: Any, weights: Any = None, threads: int = 0):
+        self.folder = Path(folder)
+        self.manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        if self.manifest.get("format") != "einsmith-export":
+            raise ValueError(f"{self.folder} is no exported library")
+        self.name: str = self.manifest["name"]
+        path = self.folder / f"lib{self.name}.so"
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing: the folder has the source of a library, to be compiled first")
+        self._c = ctypes.CDLL(str(path.resolve()))
+        pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+        for name, result, arguments in (
+            ("create", number, [text, number, ctypes.POINTER(pointer)]), ("destroy", None, [pointer]),
+            ("load", number, [pointer, text]), ("save", number, [pointer, text]), ("tensor", pointer, [pointer, text]),
+            ("error", text, [number]), ("steps", ctypes.c_int64, [pointer]),
+            ("set", number, [pointer, text, ctypes.c_double]),
+            ("get", number, [pointer, text, ctypes.POINTER(ctypes.c_double)]),
+            ("reports", ctypes.POINTER(ctypes.c_double), [pointer]),
+        ):  # fmt: skip
+            if hasattr(self._c, f"{self.name}_{name}"):
+                function = self._function(name)
+                function.restype, function.argtypes = result, arguments
+        self._calls: dict[str, list[dict[str, Any]]] = {}
+        for call in self.manifest["functions"]:
+            self._calls.setdefault(call["role"], []).append(call)
+        self._handle = pointer()
+        source = self.folder / "weights.safetensors" if weights is None else Path(weights)
+        self._check(self._function("create")(bytes(source), threads, ctypes.byref(self._handle)))
+
+    # -- what it computes
+
+    def step(self, *batch: Any) -> float:
+        """Trains on a batch (inputs..., target); its loss. Raises `error` where it is not finite."""
+        return self._loss("train", batch)
+
+    def evaluate(self, *batch: Any) -> float:
+        """The loss of a batch in evaluation mode."""
+        return self._loss("evaluate", batch)
+
+    def predict(self, *inputs: Any) -> Any:
+        """The model's output in evaluation mode."""
+        return self._arrays("predict", inputs)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function's result; several results in a tuple, those in nested ones one after the other."""
+        return self._arrays("call", arguments)
+
+    # -- what it holds
+
+    @property
+    def steps(self) -> int:
+        """How many updates were made."""
+        return self._function("steps")(self._model)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the model's parameters and buffers, as Module.load_state_dict takes them."""
+        tensors = {t["name"]: t for t in self.manifest["tensors"] if t["kind"] in ("weight", "buffer")}
+        found = {name: self._copy(t) for name, t in tensors.items()}
+        return found | {n: found[of].copy() for n, of in self.manifest["aliases"].items() if of in found}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Copies of all tensors that `save` writes: the optimizer's state and the step's counters too."""
+        return {t["name"]: self._copy(t) for t in self.manifest["tensors"]}
+
+    def save(self, path: Any) -> None:
+        """Writes all tensors to a file, in the format of safetensors."""
+        self._check(self._function("save")(self._model, bytes(Path(path))))
+
+    def load(self, path: Any) -> None:
+        """Takes all tensors from a file; where one does not fit, none is taken."""
+        self._check(self._function("load")(self._model, bytes(Path(path))))
+
+    def get(self, name: str) -> float:
+        """A setting, such as "lr", at the next step."""
+        value = ctypes.c_double()
+        self._check(self._function("get")(self._model, name.encode(), ctypes.byref(value)))
+        return value.value
+
+    def set(self, name: str, value: float) -> None:
+        """Gives a setting a value for all steps that come; NaN: that of its table."""
+        self._check(self._function("set")(self._model, name.encode(), value))
+
+    @property
+    def reports(self) -> dict[str, float]:
+        """What the last step told beside its loss."""
+        names = self.manifest["reports"]
+        found = self._function("reports")(self._model) if names else ()
+        return {name: found[n] for n, name in enumerate(names)}
+
+    def close(self) -> None:
+        """Ends its threads and frees its memory. Nothing may be called afterwards."""
+        if getattr(self, "_handle", None):  # it is not there where `create` was not reached
+            self._function("destroy")(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    __del__ = close
+
+    # -- calls
+
+    @property
+    def _model(self) -> Any:
+        if not self._handle:
+            raise self.error(f"{self.name} is closed")
+        return self._handle
+
+    def _function(self, name: str) -> Any:
+        return getattr(self._c, f"{self.name}_{name}")
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise self.error(f"{self.name}: {self._function('error')(code).decode()}", code)
+
+    def _run(self, role: str, given: tuple[Any, ...], results: Any) -> Any:
+        """Calls a function of this role that takes these arrays, with what `results` makes for it, which it returns."""
+        arrays = [np.asarray(x, order="C") for x in given]
+        known = self._calls.get(role, [])
+        for call in known:
+            places = call["arguments"]
+            if [list(a.shape) for a in arrays] != [p["shape"] for p in places]:
+                continue
+            arrays = [self._converted(a, p) for a, p in zip(arrays, places, strict=True)]
+            made, pointers = results(call)
+            function = getattr(self._c, call["function"])
+            function.restype = ctypes.c_int
+            self._check(function(self._model, *(ctypes.c_void_p(a.ctypes.data) for a in arrays), *pointers))
+            return made
+        wanted = "; or ".join(", ".join(f"{p['name']} {p['type']}{p['shape']}" for p in c["arguments"]) for c in known)
+        shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
+        raise self.unfit(f"{self.name} takes {wanted or 'no such call'}; it was given {shapes}")
+
+    def _loss(self, role: str, batch: tuple[Any, ...]) -> float:
+        loss = ctypes.c_double()
+        return self._run(role, batch, lambda call: (loss, [ctypes.byref(loss)])).value
+
+    def _arrays(self, role: str, given: tuple[Any, ...]) -> Any:
+        def results(call: dict[str, Any]) -> Any:
+            made = tuple(np.empty(r["shape"], _type(r["type"])) for r in call["results"])
+            return made, [ctypes.c_void_p(a.ctypes.data) for a in made]
+
+        made = self._run(role, given, results)
+        return made[0] if len(made) == 1 else made
+
+    def _copy(self, tensor: dict[str, Any]) -> np.ndarray:
+        at = self._function("tensor")(self._model, tensor["name"].encode())
+        out = np.empty(tensor["shape"], _type(tensor["type"]))
+        ctypes.memmove(out.ctypes.data, at, out.nbytes)
+        return out
+
+    def _converted(self, array: np.ndarray, place: dict[str, Any]) -> np.ndarray:
+        """The array in an argument's type: wider integers for integers, wider floats for floats."""
+        wanted = _type(place["type"])
+        if array.dtype == wanted:
+            return array
+        if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted):
+            raise self.unfit(f"{self.name}: {place['name']} is {array.dtype}; it must be {wanted}")
+        return array.astype(wanted)
+
+
+def _type(name: str) -> np.dtype:
+    return _BITS if name == "bfloat16" else np.dtype(name)

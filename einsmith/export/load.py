@@ -1,0 +1,28 @@
+"""es.load_library: exported libraries in this process, with Einsmith's errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einsmith.errors import LibraryError, SaveError, ShapeError
+from einsmith.export import library
+
+
+class Library(library.Library):
+    """An exported library, ready to be called (see `load_library`)."""
+
+    error, unfit = LibraryError, ShapeError
+
+
+def load_library(folder: Any, weights: Any = None, threads: int = 0) -> Library:
+    """The library that es.export wrote into a folder. weights: a file that it begins with, by default the folder's own;
+    threads: 0 for as many as it is made for.
+
+    `step(*batch)`, `evaluate(*batch)`, `predict(*inputs)` of a training step, a call of a function; `state_dict()`,
+    `save(path)`, `load(path)`, `get(name)` and `set(name, value)`. Raises LibraryError, with the library's code, where
+    the processor or the file will not do, SaveError where the folder is no exported library.
+    """
+    try:
+        return Library(folder, weights, threads)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+        raise SaveError(f"{folder} is no exported library that can be loaded: {e}") from e

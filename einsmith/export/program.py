@@ -1,0 +1,104 @@
+"""Graphs as data: programs whose addresses are relative to what they point to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.backends.backend import AheadOfTime, Backend
+from einsmith.compile import Executable
+from einsmith.errors import VerifyError
+from einsmith.expr.nodes import Graph, Leaf, Tensor
+from einsmith.runtime import buffers
+from einsmith.target.facts import Target
+
+TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
+
+
+class Place(NamedTuple):
+    """What a word points to: `owner` (one of the names above, a leaf whose memory lasts, ("argument", number) or
+    ("result", number)), so many bytes in; for a function, its number."""
+
+    owner: Any
+    offset: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """A program as data. words: of its table, 0 where `places` tells what they point to; steps: how many its table has;
+    results: where each of the graph's outputs lies; fresh: bytes of each ("result", number); scratch, stride: bytes in
+    the arena before scratch, and of one thread's scratch; checks: what is wrong where a check fails, by the word that
+    holds its code."""
+
+    words: tuple[int, ...]
+    places: Mapping[int, Place]
+    steps: int
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Tensor, ...]
+    results: tuple[Place, ...]
+    fresh: tuple[int, ...]
+    scratch: int
+    stride: int
+    checks: Mapping[int, str]
+
+
+class Portable(Executable):
+    """A graph compiled for a library: nothing runs here. `backend`: of all of the library's programs."""
+
+    def __init__(
+        self, graph: Graph, bind: Mapping[Leaf, np.ndarray], threads: int, backend: Any, target: Target | None = None,
+        winograd: bool = False, finite: Tensor | None = None, memory: int | None = None,
+    ):  # fmt: skip
+        assert isinstance(backend, Backend) and isinstance(backend, AheadOfTime)
+        self._ahead: AheadOfTime = backend
+        super().__init__(graph, bind, threads, finite, target, winograd, None, memory, backend)
+
+    def data(self) -> Data:
+        """The program."""
+        table = self._ahead.table(self.program)
+        words = np.array(table.words, np.uint64)
+        given = len(self._inputs)
+        places: dict[int, Place] = {}
+        for word, n, offset in self._slots:
+            places[word] = Place(("argument", n) if n < given else ("result", n - given), offset)
+        owners = self._memory()
+        starts = sorted(owners)
+        for word in table.addresses:
+            at = int(words[word])
+            if at == 0 or word in places:
+                continue
+            start = starts[max(bisect_right(starts, at) - 1, 0)]
+            owner, nbytes = owners[start]
+            if not start <= at < start + nbytes:
+                raise VerifyError(f"word {word} of a program's table points to nobody's memory, {at:#x}")
+            places[word] = Place(owner, at - start)
+        words[list(places)] = 0
+        return Data(
+            tuple(map(int, words)), places, table.steps, tuple(self._inputs), self.graph.outputs,
+            self._results(), tuple(size for _, _, size in self._made), self._own,
+            self.backend.scratch_area(self._scratch, 1), {n: self._messages[c] for n, c in table.codes.items()},
+        )  # fmt: skip
+
+    def _memory(self) -> dict[int, tuple[Any, int]]:
+        """Whose memory begins at an address, and how many bytes it has. Bound arrays do not overlap."""
+        table, ahead = self.program.table, self._ahead
+        found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bind.items()}
+        return found | {
+            buffers.address(table): (TABLE, table.nbytes), buffers.address(self._keep): (SPARE, self._keep.nbytes),
+            ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions), ahead.arena: (ARENA, self._reserved),
+        }  # fmt: skip
+
+    def _results(self) -> tuple[Place, ...]:
+        found: dict[int, Place] = {k: Place(("result", i), 0) for i, k in enumerate(self._written) if k >= 0}
+        for k, source, _ in self._copies:
+            if source in self._bind:
+                found[k] = Place(source, 0)
+            elif isinstance(source, Leaf):
+                found[k] = Place(("argument", self._inputs.index(source)), 0)
+            else:
+                found[k] = Place(("result", self._fresh.index(source)), 0)
+        return tuple(found[k] for k in range(len(self.graph.outputs)))

@@ -1,0 +1,196 @@
+/* ---- files, in the format of safetensors: the header's length in 8 bytes, the header in JSON, the tensors' bytes */
+
+static uint64_t little(const unsigned char *at) {
+    uint64_t x = 0;
+    int k;
+    for (k = 7; k >= 0; k--)
+        x = x << 8 | at[k];
+    return x;
+}
+
+/* Takes the tensors from a file's bytes, all or none of them. A header has no blanks, and its keys are in the order in
+   which the safetensors library writes them; other tensors in the file do not matter. */
+static int take(struct model *m, const unsigned char *data, size_t bytes) {
+    const struct library *l = m->library;
+    const unsigned char **found = calloc(l->count + 1, sizeof *found);
+    uint64_t head = bytes < 8 ? 0 : little(data);
+    char *text = bytes < 8 || head > bytes - 8 ? NULL : malloc((size_t)head + 1);
+    int status = found ? text ? OK : FOREIGN_FILE : NO_MEMORY;
+    size_t n, left;
+    if (!status) {
+        memcpy(text, data + 8, (size_t)head);
+        text[head] = 0;
+        left = bytes - 8 - (size_t)head;
+        for (n = 0; n < l->count && !status; n++) {
+            const struct tensor *t = &l->tensors[n];
+            const char *at = t->entry ? strstr(text, t->entry) : NULL;
+            unsigned long long begin, end;
+            if (!t->entry)
+                continue;
+            if (!at || sscanf(at + strlen(t->entry), "%llu,%llu]", &begin, &end) != 2)
+                status = MISSING + (int)n;
+            else if (begin > end || end > left || end - begin != t->bytes)
+                status = FOREIGN_FILE;
+            else
+                found[n] = data + 8 + head + begin;
+        }
+    }
+    for (n = 0; n < l->count && !status; n++)
+        if (found[n])
+            memcpy(m->places[TENSORS + n], found[n], l->tensors[n].bytes);
+    free(text);
+    free(found);
+    return status;
+}
+
+static int load(struct model *m, const char *path) {
+    FILE *file = fopen(path, "rb");
+    unsigned char *data = NULL;
+    long size = -1;
+    int status = UNREADABLE;
+    if (!file)
+        return UNREADABLE;
+    if (!fseek(file, 0, SEEK_END) && (size = ftell(file)) >= 0 && !fseek(file, 0, SEEK_SET)) {
+        data = malloc((size_t)size + 1);
+        status = data ? fread(data, 1, (size_t)size, file) == (size_t)size ? OK : UNREADABLE : NO_MEMORY;
+    }
+    fclose(file);
+    if (!status) {
+        pthread_mutex_lock(&m->lock);
+        status = take(m, data, (size_t)size);
+        pthread_mutex_unlock(&m->lock);
+    }
+    free(data);
+    return status;
+}
+
+static void put(const struct model *m, FILE *file) {
+    const struct library *l = m->library;
+    size_t n, written = 1;
+    int k;
+    for (k = 0; k < 8; k++)
+        fputc((int)(l->header >> 8 * k & 255), file);
+    fputc('{', file);
+    for (n = 0; n < l->count; n++)
+        if (l->tensors[n].entry) {
+            fprintf(file, "%s%s%s", written > 1 ? "," : "", l->tensors[n].entry, l->tensors[n].place);
+            written += (written > 1) + strlen(l->tensors[n].entry) + strlen(l->tensors[n].place);
+        }
+    fprintf(file, "}%*s", (int)(l->header - written - 1), "");
+    for (n = 0; n < l->count; n++)
+        if (l->tensors[n].entry)
+            fwrite(m->places[TENSORS + n], 1, l->tensors[n].bytes, file);
+}
+
+/* Writes beside the file and renames, so that it is whole at any moment. */
+static int save(struct model *m, const char *path) {
+    char *beside = malloc(strlen(path) + 32);
+    FILE *file;
+    int fine = 0;
+    if (!beside)
+        return NO_MEMORY;
+    sprintf(beside, "%s.%ld.new", path, (long)getpid());
+    pthread_mutex_lock(&m->lock);
+    file = fopen(beside, "wb");
+    if (file) {
+        put(m, file);
+        fine = !fflush(file) && !fsync(fileno(file)) && !ferror(file);
+        fine = !fclose(file) && fine && !rename(beside, path);
+        if (!fine)
+            remove(beside);
+    }
+    pthread_mutex_unlock(&m->lock);
+    free(beside);
+    return fine ? OK : UNWRITABLE;
+}
+
+/* ---- the life of a library */
+
+static int create(
+    const struct library *l, const char *path, const void *data, size_t bytes, int threads, struct model **made
+) {
+    struct model *m;
+    int status = check_processor(l);
+    *made = NULL;
+    if (status)
+        return status;
+    if (threads < 0 || threads > 4096)
+        return BAD_NUMBER;
+    m = calloc(1, sizeof *m);
+    if (!m)
+        return NO_MEMORY;
+    m->library = l;
+    if (pthread_mutex_init(&m->lock, NULL)) {
+        free(m);
+        return NO_THREADS;
+    }
+    status = make(m, threads);
+    if (!status)
+        status = path ? load(m, path) : take(m, data, bytes);
+    if (status)
+        destroy(m);
+    else
+        *made = m;
+    return status;
+}
+
+static void *tensor(const struct model *m, const char *name) {
+    size_t n;
+    for (n = 0; n < m->library->count; n++)
+        if (m->library->tensors[n].entry && !strcmp(m->library->tensors[n].name, name))
+            return m->places[TENSORS + n];
+    return NULL;
+}
+
+static const char *error(const struct library *l, int status) {
+    static const char *const texts[] = {
+        "no error", "the loss is not finite; nothing was updated", "there is not enough memory",
+        "a thread cannot be started", "the file cannot be read", "the file cannot be written",
+        "the file is no safetensors file, or it is truncated",
+        "a setting has no value for this step: its table has ended; give it one", "there is no setting of this name",
+        "a number is out of its range",
+    };
+    if (status >= MISSING && status - MISSING < (int)l->count && l->tensors[status - MISSING].missing)
+        return l->tensors[status - MISSING].missing;
+    if (status >= VIOLATED && status - VIOLATED < (int)l->checks)
+        return l->violations[status - VIOLATED];
+    if (status >= LACKING && status - LACKING < (int)l->featured)
+        return l->features[status - LACKING].missing;
+    return status >= 0 && status < (int)(sizeof texts / sizeof *texts) ? texts[status] : "no such code";
+}
+
+/* ---- running */
+
+static int run(struct model *m, size_t n, const void *const *arguments) {
+    const struct program *p = &m->library->programs[n];
+    uint64_t *table = m->tables[n];
+    struct run r;
+    size_t k;
+    for (k = 0; k < p->patched; k++)
+        table[p->patches[k].word] = (uint64_t)(uintptr_t)arguments[p->patches[k].argument] + p->patches[k].offset;
+    memset(&r, 0, sizeof r);
+    r.table = table;
+    r.count = p->steps;
+    r.pool = m->pool;
+    r.threads = (uint64_t)m->threads;
+    r.scratch = (char *)m->places[ARENA] + p->scratch;
+    r.stride = p->stride;
+    return (int)m->library->run(&r);
+}
+
+static const void *result(const struct model *m, size_t n, const void *const *arguments, size_t k) {
+    const struct result *r = &m->library->programs[n].results[k];
+    return (const char *)(r->region < 0 ? arguments[-1 - r->region] : m->places[r->region]) + r->offset;
+}
+
+/* Runs a program and copies its results. */
+static int call(struct model *m, size_t n, const void *const *arguments, void *const *results) {
+    size_t k;
+    int status;
+    pthread_mutex_lock(&m->lock);
+    status = run(m, n, arguments);
+    for (k = 0; !status && k < m->library->programs[n].outputs; k++)
+        memcpy(results[k], result(m, n, arguments, k), m->library->programs[n].results[k].bytes);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}

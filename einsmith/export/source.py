@@ -1,0 +1,292 @@
+"""The C source of a library: the run time, then the library's data, then its public functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from einsmith.dtypes import dtype_of
+from einsmith.errors import DtypeError
+from einsmith.export import subject as about
+from einsmith.export import traces
+from einsmith.export.calls import Call
+from einsmith.export.processors import Processor
+from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, Place
+from einsmith.export.subject import Subject
+
+RUNTIME = Path(__file__).parent / "runtime"
+_REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
+"""As in runtime/machine.c."""
+_FILE_TYPES = {
+    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8",
+    "u8": "U8", "bool": "BOOL",
+}  # fmt: skip
+_VIOLATED = 2000
+"""The code of the first check, as in runtime/machine.c."""
+_LINE = 64
+"""Bytes at whose multiples constants and results begin."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor in a file: the header's text up to its place there, and that place."""
+
+    head: str
+    place: str
+
+
+def entries(subject: Subject) -> tuple[dict[str, Entry], int]:
+    """Of all tensors that files hold, by name, and the bytes of a file's header."""
+    found, at = {}, 0
+    for t in saved(subject):
+        shape = ",".join(map(str, t.array.shape))
+        key, kind = json.dumps(t.name, ensure_ascii=False), _FILE_TYPES[dtype_of(t.array.dtype).name]
+        head = f'{key}:{{"dtype":"{kind}","shape":[{shape}],"data_offsets":['
+        found[t.name] = Entry(head, f"{at},{at + t.array.nbytes}]}}")
+        at += t.array.nbytes
+    length = len(("{" + ",".join(e.head + e.place for e in found.values()) + "}").encode())
+    return found, -(-length // 8) * 8
+
+
+def saved(subject: Subject) -> list[about.Lasting]:
+    """The tensors that files hold."""
+    return [t for t in subject.memories.tensors if t.kind != about.NUMBER]
+
+
+def weights(subject: Subject) -> bytes:
+    """A file with the present values of all tensors, in the format of safetensors, as the library itself writes it."""
+    found, length = entries(subject)
+    head = ("{" + ",".join(e.head + e.place for e in found.values()) + "}").encode()
+    parts = [np.ascontiguousarray(t.array).tobytes() for t in saved(subject)]
+    return length.to_bytes(8, "little") + head.ljust(length) + b"".join(parts)
+
+
+class Source:
+    """The text of a library's source, and what its object code has to have. constants: their bytes; functions: numbers
+    of the functions, in the order in which programs call them by."""
+
+    def __init__(
+        self, name: str, subject: Subject, programs: Sequence[Data], calls: Sequence[Call], processor: Processor,
+        pool_bytes: int,
+    ):  # fmt: skip
+        self.name, self.subject, self.calls, self.processor = name, subject, calls, processor
+        self.lines: list[str] = []
+        self.violations: list[str] = []
+        self.functions: list[int] = []
+        self._tensor = {t.name: n for n, t in enumerate(subject.memories.tensors)}
+        self._region = {id(t.array): len(_REGIONS) + n for n, t in enumerate(subject.memories.tensors)}
+        self._offset: dict[int, int] = {}
+        self.constants = self._pack(subject.memories.constants)
+        results = 0
+        rows = []
+        for n, data in enumerate(programs):
+            row, size = self._program(n, data)
+            rows.append(row)
+            results = max(results, size)
+        self._array("struct program", "programs", rows)
+        self._tables(results, pool_bytes, len(programs))
+        self._functions()
+
+    def text(self) -> str:
+        parts = ["machine.c", "library.c", *(["training.c"] if self.subject.training else [])]
+        runtime = [(RUNTIME / p).read_text() for p in parts]
+        head = [
+            f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
+            "file of its kernels. */",
+            "#define _POSIX_C_SOURCE 200809L",
+            '#pragma GCC visibility push(default)', f'#include "{self.name}.h"', "#pragma GCC visibility pop",
+            f"#define model {self.name}",
+            *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []), "",
+        ]  # fmt: skip
+        return "\n".join([*head, *runtime, "/* ---- this library */\n", *self.lines]) + "\n"
+
+    # -- data
+
+    def _pack(self, arrays: Iterable[np.ndarray]) -> bytes:
+        out = bytearray()
+        for a in arrays:
+            out += bytes(-len(out) % _LINE)
+            self._offset[id(a)] = len(out)
+            out += np.ascontiguousarray(a).tobytes()
+        return bytes(out)
+
+    def _array(self, kind: str, name: str, items: Sequence[str]) -> str:
+        """A table; of one element that is not counted where there is none, as C has no empty ones."""
+        items = items or ["{0}" if kind.startswith("struct") else "0"]
+        width = 1 if items[0].startswith(('"', "{")) else 8
+        rows = [", ".join(items[n : n + width]) for n in range(0, len(items), width)]
+        body = ",\n    ".join(rows)
+        self.lines.append(f"static const {kind} {name}[] = {{\n    {body}\n}};")
+        return name
+
+    def _place(self, place: Place, bind: Mapping, starts: Sequence[int]) -> tuple[int, int]:
+        """(region, offset) of what is no argument."""
+        owner, offset = place
+        if owner == FUNCTIONS:
+            if offset not in self.functions:
+                self.functions.append(offset)
+            return _REGIONS.index(FUNCTIONS), self.functions.index(offset)
+        if isinstance(owner, str):
+            return _REGIONS.index(owner), offset
+        if isinstance(owner, tuple):
+            return _REGIONS.index("results"), starts[owner[1]] + offset
+        array = bind[owner]
+        if id(array) in self._region:
+            return self._region[id(array)], offset
+        return _REGIONS.index("constants"), self._offset[id(array)] + offset
+
+    def _program(self, n: int, data: Data) -> tuple[str, int]:
+        """A program's tables; its entry in that of all, and the bytes of its results."""
+        traced = self.subject.graphs[n]
+        starts, end = [], 0
+        for size in data.fresh:
+            starts.append(end)
+            end += -(-max(size, 1) // _LINE) * _LINE
+        words = list(data.words)
+        for word, message in data.checks.items():
+            if message not in self.violations:
+                self.violations.append(message)
+            words[word] = _VIOLATED + self.violations.index(message)
+        relocations, patches, results = [], [], []
+        for word, place in sorted(data.places.items()):
+            if isinstance(place.owner, tuple) and place.owner[0] == "argument":
+                patches.append(f"{{{word}, {place.owner[1]}, {place.offset}}}")
+                continue
+            region, words[word] = self._place(place, traced.bind, starts)
+            relocations.append(f"{{{word}, {region}}}")
+        for t, place in zip(data.outputs, data.results, strict=True):
+            nbytes = int(np.prod(t.shape, dtype=np.int64)) * t.dtype.itemsize
+            if isinstance(place.owner, tuple) and place.owner[0] == "argument":
+                results.append(f"{{{-1 - place.owner[1]}, {place.offset}, {nbytes}}}")
+            else:
+                region, offset = self._place(place, traced.bind, starts)
+                results.append(f"{{{region}, {offset}, {nbytes}}}")
+        if traced.role not in (about.PREDICT, about.CALL):
+            for t in data.outputs if traced.role in (about.TRAIN, about.GATHER) else data.outputs[:1]:
+                if t.dtype.name not in ("f32", "f64"):
+                    raise DtypeError(f"a loss is {t.dtype.name}; one that a library tells is float32 or float64")
+        names = [
+            self._array(kind, f"{what}_{n}", items)
+            for kind, what, items in (
+                ("uint64_t", "words", [f"UINT64_C({w})" if w >= 1 << 31 else str(w) for w in words]),
+                ("struct relocation", "relocations", relocations), ("struct patch", "patches", patches),
+                ("struct result", "results", results), ("int32_t", "groups", [str(g) for g in traced.groups]),
+            )
+        ]  # fmt: skip
+        row = (
+            f"{{{names[0]}, {len(words)}, {data.steps}, {names[1]}, {len(relocations)}, {names[2]}, {len(patches)}, "
+            f"{names[3]}, {len(results)}, {data.scratch}, {data.stride}, {names[4]}, {len(traced.groups)}, "
+            f"{traced.samples}}}"
+        )
+        return row, end
+
+    def _tables(self, results: int, pool_bytes: int, programs: int) -> None:
+        s, name = self.subject, self.name
+        found, header = entries(s)
+        tensors = []
+        for t in s.memories.tensors:
+            e = found.get(t.name)
+            text = f"the file lacks the tensor {t.name}, of {t.array.dtype}{list(t.array.shape)}"
+            told = ["NULL"] * 4 if e is None else [quoted(x) for x in (t.name, e.head, e.place, text)]
+            tensors.append(f"{{{', '.join(told)}, {t.array.nbytes}}}")
+        self._array("struct tensor", "tensors", tensors)
+        self._array("struct feature", "features", [
+            f"{{{quoted(f'this processor lacks {f.name}, which the library is compiled for')}, {f.leaf}, {f.subleaf}, "
+            f"{f.place}, {f.bit}}}" for f in self.processor.features
+        ])  # fmt: skip
+        self._array("char *const", "violations", [quoted(v) for v in self.violations])
+        numbers = [
+            f"{{{kind}, {which}, {len(_REGIONS) + self._tensor[n]}}}"
+            for n, (kind, which) in s.memories.numbers.items()
+        ]
+        self._array("struct number", "numbers", numbers)
+        settings = []
+        for n, setting in enumerate(s.training.settings if s.training else ()):
+            table = "NULL"
+            if setting.table:
+                values = [x.hex().replace("inf", "INFINITY") for x in setting.table]
+                table = self._array("double", f"table_{n}", values)
+            settings.append(f"{{{quoted(setting.name)}, {table}, {len(setting.table)}}}")
+        self._array("struct setting", "settings", settings)
+        counters = (traces.STEPS, traces.GATHERED, traces.SAMPLES, traces.UPDATES, traces.VALUES, traces.REPORTS)
+        fields = {
+            "features": "features", "featured": len(self.processor.features),
+            "registers": self.processor.registers, "violations": "violations", "checks": len(self.violations),
+            "tensors": "tensors", "count": len(tensors), "header": header, "programs": "programs", "kinds": programs,
+            "functions": f"{name}_functions", "constants": f"{name}_constants", "result_bytes": results,
+            "pool": pool_bytes, "threads": s.threads, "numbers": "numbers", "numbered": len(numbers),
+            "settings": "settings", "set": len(settings), "accumulate": s.training.accumulate if s.training else 1,
+            "reported": len(s.training.reports) if s.training else 0,
+            **{
+                c.rpartition("/")[2]: self._tensor.get(c, 0) for c in counters
+            }, "run": f"{name}_run", "worker": f"{name}_worker", "stop": f"{name}_stop",
+        }  # fmt: skip
+        self.lines += [
+            f"extern void (*const {name}_functions[])(void **, void *, int64_t);",
+            f"extern const char {name}_constants[];",
+            f"int64_t {name}_run(void *);", f"void {name}_worker(void *, int64_t, int64_t);",
+            f"void {name}_stop(void *);",
+            "static const struct library library = {",
+            *(f"    .{key} = {value}," for key, value in fields.items()), "};\n",
+        ]  # fmt: skip
+
+    # -- functions
+
+    def _functions(self) -> None:
+        name = self.name
+        self.lines += [
+            f"int {name}_create(const char *weights, int threads, {name} **made) {{",
+            "    return create(&library, weights, NULL, 0, threads, made);\n}\n",
+            f"int {name}_create_from(const void *weights, size_t bytes, int threads, {name} **made) {{",
+            "    return create(&library, NULL, weights, bytes, threads, made);\n}\n",
+            f"void {name}_destroy({name} *model) {{\n    destroy(model);\n}}\n",
+            f"int {name}_load({name} *model, const char *path) {{\n    return load(model, path);\n}}\n",
+            f"int {name}_save({name} *model, const char *path) {{\n    return save(model, path);\n}}\n",
+            f"void *{name}_tensor({name} *model, const char *name) {{\n    return tensor(model, name);\n}}\n",
+            f"const char *{name}_error(int code) {{\n    return error(&library, code);\n}}\n",
+        ]
+        if self.subject.training:
+            self.lines += [
+                f"int64_t {name}_steps({name} *model) {{\n    return steps(model);\n}}\n",
+                f"int {name}_set({name} *model, const char *name, double value) {{",
+                "    return set(model, name, value);\n}\n",
+                f"int {name}_get({name} *model, const char *name, double *value) {{",
+                "    return get(model, name, value);\n}\n",
+            ]
+        if self.subject.training and self.subject.training.reports:
+            self.lines.append(f"const double *{name}_reports({name} *model) {{\n    return reports(model);\n}}\n")
+        for call in self.calls:
+            self._call(call)
+
+    def _call(self, call: Call) -> None:
+        given = ", ".join(a.name for a in call.arguments)
+        self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{given}}};"]
+        if call.role == about.TRAIN:
+            self.lines.append(f"    return train(model, {call.program}, {call.gather}, arguments, loss);\n}}\n")
+        elif call.role == about.EVALUATE:
+            self.lines.append(f"    return evaluate(model, {call.program}, arguments, loss);\n}}\n")
+        else:
+            made = ", ".join(a.name for a in call.results)
+            self.lines += [
+                f"    void *results[] = {{{made}}};",
+                f"    return call(model, {call.program}, arguments, results);\n}}\n",
+            ]
+
+
+def prototype(name: str, call: Call) -> str:
+    """A function's declaration in C, without its end."""
+    given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
+    made = [f"{a.c_type} *{a.name}" for a in call.results] or ["double *loss"]
+    return f"int {call.function}({', '.join([f'{name} *model', *given, *made])})"
+
+
+def quoted(text: str) -> str:
+    """A string of C."""
+    out = "".join(
+        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()
+    )
+    return f'"{out}"'

@@ -1,0 +1,163 @@
+"""What a training step, or a function, computes, traced for a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from einsmith.errors import ArgumentError
+from einsmith.export import subject as about
+from einsmith.export.subject import Memories, Setting, Subject, Traced, Training
+from einsmith.modes import Jitted, arguments_of, names_of, trace_arguments, trace_call
+from einsmith.nn import Module
+from einsmith.runtime.threads import get_threads
+from einsmith.training import TrainStep
+from einsmith.training.evaluate import evaluated
+from einsmith.training.graph import StepGraph
+from einsmith.tree import flatten
+
+STEPS, GATHERED, SAMPLES = "training/steps", "training/gathered", "training/gathered_samples"
+UPDATES, VALUES = "training/updates", "training/values"
+"""The step's own tensors: its counters, and its settings' values, NaN for one that follows its table."""
+REPORTS = "training/reports"
+"""What the last step told behind its loss, which is in no file."""
+
+
+# ------------------------------------------------------------------------------------------------------------ steps
+
+
+def of_step(step: TrainStep, batch: tuple, threads: int | None, schedule: int | None) -> Subject:
+    """A step's training, evaluation and prediction for a batch like this one, or for all shapes that it is compiled
+    for. schedule: for how many steps settings that are callables are tabulated. Raises ArgumentError."""
+    batches = [step._arrays(batch)] if batch else _compiled(step)
+    if not batches:
+        raise ArgumentError(
+            "the shapes of a batch are not known, as nothing is compiled yet: pass a batch, es.export(step, folder, x, "
+            "y), or call step.compile(x, y) first, once for each shape that the library is to take"
+        )
+    settings = tuple(_settings(step, schedule))
+    names = _names(step.model, len(batches[0]) - 1)
+    made = _traced(step, batches)
+    memories = Memories()
+    memories.add_model(step.model)
+    for name, slot in step.current_state().items():
+        memories.add_memory(name, about.OPTIMIZER, slot.memory)
+    _add_numbers(step, settings, memories)
+    groups = {id(g): n for n, g in enumerate(step.counts.groups)}
+    graphs = [
+        Traced(
+            about.GATHER if gather else about.TRAIN, n, found.graph, memories.bound(found.bind, found.live),
+            (*names, "target"), step.winograd, finite=found.graph.outputs[0], memory=step.memory_limit,
+            groups=tuple(groups[id(g)] for g in found.groups),
+            samples=len(batches[n][-1]) if batches[n][-1].ndim else 1,
+        )
+        for n, gather, found in made
+    ]  # fmt: skip
+    for n, (*inputs, target) in enumerate(batches):
+        with step.model.in_mode(training=False):
+            loss = trace_call(evaluated(step), (tuple(inputs), target), {})
+            output = trace_call(step.model, tuple(inputs), {})
+        for role, found, called, winograd in (
+            (about.EVALUATE, loss, (*names, "target"), step.winograd), (about.PREDICT, output, names, False),
+        ):  # fmt: skip
+            bind = memories.bound(found.bind, found.live)
+            graphs.append(Traced(role, n, found.graph, bind, called, winograd))
+    reports = next(found.reports for _, gather, found in made if not gather)
+    training = Training(settings, reports, step.accumulate, len(groups))
+    if reports:
+        memories.add(REPORTS, about.NUMBER, np.zeros(len(reports)))
+    count = threads or step.threads or get_threads()
+    return Subject(type(step.model).__name__, count, graphs, memories, training)
+
+
+def _compiled(step: TrainStep) -> list[list[np.ndarray]]:
+    """Batches of the shapes that a step is compiled for, in the order in which they were."""
+    found = dict.fromkeys(shapes for shapes, *_ in step._programs)
+    return [[np.zeros(shape, dtype) for shape, dtype in shapes] for shapes in found]
+
+
+def _names(f: Callable, count: int) -> tuple[str, ...]:
+    """Names of so many arguments that are passed by position."""
+    known = names_of(f.forward if isinstance(f, Module) else f)
+    return tuple(known[n] if n < len(known) else f"x{n}" for n in range(count))
+
+
+def _traced(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int, bool, StepGraph]]:
+    """(batch, whether it only gathers, graph). All are traced again where one has divided groups that others know."""
+    while True:
+        made = [
+            (n, gather, step.traced(arrays, gather))
+            for n, arrays in enumerate(batches)
+            for gather in (False, True)[: 1 + (step.accumulate > 1)]
+        ]
+        if not any(found.divided for *_, found in made):
+            return made
+
+
+def _settings(step: TrainStep, schedule: int | None) -> Iterator[Setting]:
+    """The optimizer's hyperparameters and the step's own settings."""
+    changing = {
+        f"{group}/{n}" if group else n: rule
+        for group, rule in step.optimizer.rules.items() for n, v in rule.hyper.items() if callable(v)
+    }  # fmt: skip
+    if changing and schedule is None:
+        raise ArgumentError(
+            f"{next(iter(changing))} is a callable of the step, which a library without Python cannot call; pass "
+            "schedule=N, and its values at the first N steps are exported as a table"
+        )
+    tables = [step.optimizer.values(n + 1) for n in range(schedule or 0)] if changing else []
+    for name, value in (step.optimizer.values(step.steps + 1) | step.settings.numbers).items():
+        yield Setting(name, value, tuple(t[name] for t in tables) if name in changing else ())
+
+
+def _add_numbers(step: TrainStep, settings: tuple[Setting, ...], memories: Memories) -> None:
+    """The step's counters and the values of its settings, and all numbers that are made of them."""
+    groups = step.counts.groups
+    for name, count in ((STEPS, step.steps), (GATHERED, step.gathered), (SAMPLES, step.gathered_samples)):
+        memories.add(name, about.TRAINING, np.array(count, np.int64))
+    memories.add(UPDATES, about.TRAINING, np.array([g.done for g in groups], np.int64))
+    values = [np.nan if s.table else s.value for s in settings]
+    memories.add(VALUES, about.TRAINING, np.array(values, np.float64))
+    memories.add_number(step._count, about.COUNT)
+    for n, g in enumerate(groups):
+        memories.add_number(g.memory, about.UPDATES, n)
+    numbers = step._hyper | step._numbers
+    meanings = {
+        "draw": about.DRAW, "weight": about.WEIGHT_OF_BATCH, "begins": about.BEGINS, "samples": about.SAMPLES
+    }
+    own = {id(step._numbers[n]): kind for n, kind in meanings.items() if n in step._numbers}
+    known = {s.name: n for n, s in enumerate(settings)}
+    for name, array in numbers.items():
+        kind = own.get(id(array), about.SETTING)
+        memories.add_number(array, kind, known[name] if kind == about.SETTING else 0)
+
+
+# -------------------------------------------------------------------------------------------------------- functions
+
+
+def of_function(f: Callable, example: tuple, threads: int | None) -> Subject:
+    """A function of tensors for arguments like these, which may be nested. Raises ArgumentError."""
+    jitted = f if isinstance(f, Jitted) else None
+    plain = f if jitted is None else jitted.f
+    known = _names(plain, len(example))
+    static = getattr(plain, "static_argnames", ()) if jitted is None else jitted.static
+    arguments = arguments_of(example, {}, frozenset(n for n, name in enumerate(known) if name in static), known)
+    if all(a.static for a in arguments):
+        raise ArgumentError("the shapes of its arguments are not known: pass examples, as es.export(f, folder, x)")
+    traced = trace_arguments(plain, arguments, flatten((list(example), {}))[1])
+    memories = Memories()
+    modules = [m for m in traced.depends if isinstance(m, Module)]
+    parts = {id(part) for m in modules for part in m.modules() if part is not m}
+    roots = [m for m in modules if id(m) not in parts]
+    for n, root in enumerate(roots):
+        memories.add_model(root, f"{n}." if len(roots) > 1 else "")
+    leaves = [flatten(x)[0] for x in example]
+    names = [f"{k}_{n}" if len(xs) > 1 else k for k, xs in zip(known, leaves, strict=True) for n in range(len(xs))]
+    given = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
+    bind = memories.bound(traced.bind, traced.live)
+    winograd = jitted is not None and jitted.winograd
+    graph = Traced(about.CALL, 0, traced.graph, bind, given, winograd)
+    name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
+    count = threads or (jitted and jitted.threads) or get_threads()
+    return Subject(name, count, [graph], memories)

@@ -1,0 +1,192 @@
+"""es.export: a training step, or a function of tensors, as a library that needs neither Python nor a compiler.
+
+The kernels and the native entry are LLVM's object code, as in this process. What stands around them (memory, threads,
+files, the counters of a step) is C, `runtime/*.c`, followed by the library's tables as data: a C compiler links the
+library anyway, and C can be read. Without one, the object file of the kernels and the C source are what is exported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import einsmith
+from einsmith import knobs
+from einsmith.arguments import Count, checked
+from einsmith.backends import registry
+from einsmith.errors import ArgumentError, CheckError, SaveError
+from einsmith.export import build, traces
+from einsmith.export import subject as about
+from einsmith.export.calls import calls
+from einsmith.export.header import header
+from einsmith.export.processors import NAMES, Processor, named, of_target
+from einsmith.export.program import Portable
+from einsmith.export.source import Source, weights
+from einsmith.export.subject import Subject
+from einsmith.lang import trace
+from einsmith.target.facts import MAX_THREADS
+from einsmith.training import TrainStep
+
+FORMAT, VERSION = "einsmith-export", 1
+MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
+_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+
+
+@checked
+def export(
+    what: Any, folder: Any, *example: Any, name: str | None = None, target: str = "host",
+    threads: Annotated[int, 1, MAX_THREADS] | None = None, schedule: Count | None = None, compiler: str | None = None,
+    link: bool = True, overwrite: bool = False,
+) -> Path:  # fmt: skip
+    """Writes `what` into a new folder as a library for C, and returns the folder: NAME.h, NAME.o, libNAME.so,
+    weights.safetensors and manifest.json. Run time needs neither Python, nor LLVM, nor a compiler.
+
+    what: a TrainStep, with its training step, evaluation and prediction, or a function of tensors, jitted or not. They
+    compute what they do here, bit for bit. example: a batch (inputs..., target), or the function's arguments; without
+    one, a step is exported for all batch shapes that it is compiled for (TrainStep.compile). name: of the library, by
+    default that of the model or the function. target: what it is to run on, "host" for this machine, else x86-64 to
+    x86-64-v4 or aarch64; the library refuses a processor that lacks something. threads: of the library, by default
+    those of the step. schedule: for how many steps hyperparameters that are callables of the step are tabulated.
+    compiler: the C compiler that links, by default cc, gcc or clang; link=False: no library but NAME_kernels.o, NAME.c
+    and NAME.h, to be compiled elsewhere. overwrite: replaces a folder that is an export.
+
+    Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
+    compiler, SaveError where the folder exists; the folder is then as it was.
+    """
+    place = _folder(folder, overwrite)
+    if knobs.CHECK.get():
+        raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
+    if target not in NAMES:
+        raise ArgumentError(f"target={target!r} is no target of an export; choose one of {', '.join(NAMES)}")
+    if isinstance(what, TrainStep):
+        count = threads or what.threads
+    elif callable(what) and not isinstance(what, type):
+        count = threads or getattr(what, "threads", None)
+    else:
+        raise ArgumentError(f"{_shown(what)} is neither a TrainStep nor a function; only these can be exported")
+    count = count or traces.get_threads()
+    processor = of_target(registry.DEFAULT.target(count)) if target == "host" else named(target, count)
+    command = build.compiler(processor.arch, compiler) if link else None
+    if isinstance(what, TrainStep):
+        subject = traces.of_step(what, example, count, schedule)
+    else:
+        subject = traces.of_function(what, example, count)
+    called = _name(name, subject.name)
+    work = place.parent / f".{place.name}.{os.getpid()}.new"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            _write(work, called, subject, processor, command)
+            _move(work, place)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as e:
+        if isinstance(e, SaveError):
+            raise
+        raise SaveError(f"cannot export to {place}: {e}; choose a folder that can be written") from e
+    return place
+
+
+def _folder(path: Any, overwrite: bool) -> Path:
+    """Where to export. Raises SaveError where something is there that may not be replaced."""
+    try:
+        place = Path(path).resolve()
+    except (TypeError, ValueError, OSError, RuntimeError) as e:
+        raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
+    if not place.exists():
+        return place
+    if not is_export(place) and not (place.is_dir() and not any(place.iterdir())):
+        raise SaveError(f"{place} exists and is no export; choose another folder or remove it")
+    if not overwrite and any(place.iterdir()):
+        raise SaveError(f"{place} exists already; choose another folder, or pass overwrite=True to replace it")
+    return place
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder is one that `export` wrote."""
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def _name(given: str | None, found: str) -> str:
+    if given is None:
+        name = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_").lower()
+        return name if _NAME.fullmatch(name) else f"f_{name}".rstrip("_")
+    if not _NAME.fullmatch(given):
+        raise ArgumentError(f"name={given!r} must be small letters, digits and _, as C functions begin with it")
+    return given
+
+
+def _write(folder: Path, name: str, subject: Subject, processor: Processor, command: list[str] | None) -> None:
+    backend = registry.DEFAULT.ahead()
+    with trace.compiling():
+        programs = [
+            Portable(t.graph, t.bind, subject.threads, backend, processor.target, t.winograd, t.finite, t.memory)
+            for t in subject.graphs
+        ]
+    data = [p.data() for p in programs]
+    made = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
+    source = Source(name, subject, data, made, processor, backend.pool_bytes)
+    kernels = folder / f"{name}_kernels.o"
+    kernels.write_bytes(backend.object_code(name, source.functions, source.constants, programs[0].target))
+    (folder / f"{name}.h").write_text(header(name, subject, made, processor, einsmith.__version__, source.violations))
+    (folder / f"{name}.c").write_text(source.text())
+    (folder / WEIGHTS).write_bytes(weights(subject))
+    if command is not None:
+        build.link(command, folder, name, kernels)
+        for part in (kernels, folder / f"{name}.c"):
+            part.unlink()
+    arena = max(d.scratch + d.stride * subject.threads for d in data)
+    manifest = _manifest(name, subject, processor, made, arena) | {
+        "kernels": len(source.functions), "checks": source.violations,
+        "files": {p.name: p.stat().st_size for p in sorted(folder.iterdir())},
+    }  # fmt: skip
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _manifest(name: str, subject: Subject, processor: Processor, made: list, arena: int) -> dict[str, Any]:
+    training = subject.training
+    return {
+        "format": FORMAT, "version": VERSION, "einsmith": einsmith.__version__, "name": name, "what": subject.name,
+        "target": {
+            "triple": processor.triple, "cpu": processor.cpu, "features": [f.name for f in processor.features]
+        },
+        "threads": subject.threads, "intermediate_bytes": arena, "functions": [c.describe() for c in made],
+        "tensors": [
+            {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
+            for t in subject.memories.tensors if t.kind != about.NUMBER
+        ],
+        "aliases": subject.memories.aliases,
+        "settings": [
+            {"name": s.name, "value": s.value, "steps_in_table": len(s.table)} for s in training.settings
+        ] if training else [],
+        "reports": list(training.reports) if training else [],
+        "accumulate": training.accumulate if training else 1,
+    }  # fmt: skip
+
+
+def _move(work: Path, place: Path) -> None:
+    """Puts the finished folder in its place; what was there stays until then."""
+    old = place.parent / f".{place.name}.{os.getpid()}.old"
+    if place.exists():
+        place.rename(old)
+    try:
+        work.rename(place)
+    except BaseException:
+        if old.exists():
+            old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _shown(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 else f"a {type(x).__name__}"
