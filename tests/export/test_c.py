@@ -1,0 +1,112 @@
+"""Libraries in programs of C: the example, a program that uses everything, and the generated source itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import dtypes as dt
+from einsmith.codegen.entry import program as entry
+from einsmith.export import calls, header, source, subject
+from tests.export.common import WARNINGS, batch, call, compiler, small
+from tests.training.test_examples import EXAMPLES, load
+
+HERE = Path(__file__).parent
+LIBRARIES = ("-lpthread", "-lm")
+
+
+@pytest.fixture(autouse=True)
+def _tools():
+    compiler()
+
+
+@pytest.mark.parametrize("name", ["lenet5", "milstm"])
+def test_the_example_trains_as_python_does(tmp_path, name, capsys) -> None:
+    """100 steps without anything of Python's: no variable of the environment is set."""
+    out = tmp_path / "exported"
+    losses = load("train_from_c").main(name, str(out))
+    assert len(losses) == 100 and losses[-1] < losses[0] and "the library's are the same" in capsys.readouterr().out
+    program = tmp_path / "train"
+    flags = [*WARNINGS, "-O2", f"-I{out}", "-o", program, EXAMPLES / "train_from_c.c"]
+    linked = {"object": [out / "network.o"], "shared": [f"-L{out}", "-lnetwork", f"-Wl,-rpath,{out}"]}
+    for how in linked.values():
+        call([compiler(), *flags, *how, *LIBRARIES])
+        command = [program, out / "weights.safetensors", out / "batches", "100", tmp_path / "trained"]
+        done = call(["env", "-i", *command], cwd="/")
+        assert [float.fromhex(x) for x in done.stdout.split()] == losses
+    needed = call(["ldd", program]).stdout if shutil.which("ldd") else ""
+    assert not re.search("python|llvm|stdc", needed, re.I)
+    assert es.load_library(out, tmp_path / "trained").steps == 100
+
+
+def test_a_program_that_uses_everything(tmp_path) -> None:
+    """Of the source too, with every warning on, and under the sanitizers where there are such."""
+    out = es.export(small(threads=2), tmp_path / "out", *batch(), link=False)
+    plain = [compiler(), *WARNINGS, "-g", "-O1", f"-I{out}", out / "small.c", out / "small_kernels.o"]
+    program = tmp_path / "use"
+    use = ["-std=gnu99", HERE / "use.c", "-o", program]
+    call([*plain, *use, *LIBRARIES])
+    call([program, out / "weights.safetensors", tmp_path / "saved"])
+    (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n")
+    for kind in ("address,undefined", "thread"):
+        sanitize = f"-fsanitize={kind}"
+        try:
+            call([compiler(), sanitize, tmp_path / "empty.c", "-o", tmp_path / "empty"])
+            call([tmp_path / "empty"])
+        except AssertionError:
+            continue
+        call([*plain, sanitize, "-fno-sanitize-recover=all", *use, *LIBRARIES])
+        call([program, out / "weights.safetensors", tmp_path / "saved"])
+
+
+def test_the_header_is_for_c_and_cpp(tmp_path) -> None:
+    out = es.export(small(), tmp_path / "out", *batch(), link=False)
+    for kind, standard in (("c", "c99"), ("c++", "c++98")):
+        flags = ["-x", kind, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+        if kind == "c++" and shutil.which("g++") is None:
+            continue
+        call([compiler(), *flags, out / "small.h"])
+
+
+def test_names_that_c_cannot_have(tmp_path) -> None:
+    def f(int, model, result, é):
+        return int + model + result + é
+
+    a = np.arange(3.0)
+    es.export(f, tmp_path / "out", a, a, a, a)
+    library = es.load_library(tmp_path / "out")
+    names = [x["name"] for x in library.manifest["functions"][0]["arguments"]]
+    assert names == ["int_2", "model_2", "result", "x_"]
+    assert library.manifest["functions"][0]["results"][0]["name"] == "result_2"
+    np.testing.assert_array_equal(library(a, a, a, a), 4 * a)
+    assert es.export(f, tmp_path / "other", a, a, a, a, name="g").name == "other"
+    es.export(lambda x: x, tmp_path / "third", a)  # its name is <lambda>
+    assert es.load_library(tmp_path / "third").name == "lambda"
+
+
+def test_texts_of_c() -> None:
+    assert source.quoted('a "b"\n\\?é') == '"a \\042b\\042\\012\\134\\077\\303\\251"'
+    assert calls.Argument("x", dt.bf16, (2, 3)).meaning == "bfloat16[2, 3], as its bits"
+
+
+def test_c_and_python_agree_on_numbers() -> None:
+    """What the tables are written for is what runtime/*.c reads."""
+    text = (source.RUNTIME / "machine.c").read_text()
+
+    def names(first: str) -> list[str]:
+        inside = re.search(rf"enum \{{\s*({first}\b.*?)\}}", text, re.S)[1]
+        return [w.strip() for w in re.sub(r"/\*.*?\*/|=\s*\d+", "", inside, flags=re.S).split(",") if w.strip()]
+
+    assert names("OK")[: len(header.CODES)] == list(header.CODES)
+    assert names("TABLE") == [r.upper() for r in source._REGIONS] + ["TENSORS"]
+    kinds = ("COUNT", "UPDATES", "SETTING", "DRAW", "WEIGHT_OF_BATCH", "BEGINS", "SAMPLES")
+    assert [getattr(subject, k) for k in kinds] == list(range(7)) and len(names("COUNT")) == 7
+    run = re.search(r"struct run \{(.*?)\};", text, re.S)[1]
+    fields = re.findall(r"(\w+)[,;]", run)
+    assert ["steps" if f == "table" else f for f in fields] == list(entry.RUN_WORDS)
+    assert f"VIOLATED = {source._VIOLATED}" in text

@@ -1,0 +1,110 @@
+"""Exported functions of tensors against the same functions, compiled here."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.export import library as loader
+from tests.export.common import batch, call, compiler, small
+
+
+@pytest.fixture(autouse=True)
+def _tools():
+    compiler()
+
+
+def exported(folder, f, *example, **options) -> es.Library:
+    return es.load_library(es.export(f, folder / "out", *example, **options))
+
+
+def test_nested_arguments_and_results(tmp_path, rng) -> None:
+    def f(pair, c):
+        return {"sum": pair[0] @ pair[1] + c, "parts": (pair[0] * 2, es.sum(pair[1]))}
+
+    a, b = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((7, 4)).astype(np.float32)
+    library = exported(tmp_path, es.jit(f), (a, b), 0.5, name="f")
+    arguments = library.manifest["functions"][0]["arguments"]
+    assert [x["name"] for x in arguments] == ["pair_0", "pair_1", "c"]
+    want = es.jit(f)((a, b), 0.25)
+    got = library(a, b, 0.25)
+    for x, y in zip(got, [want["sum"], *want["parts"]], strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert x.dtype == y.dtype
+
+
+def test_every_type(tmp_path) -> None:
+    types = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
+    arrays = [np.arange(6).reshape(2, 3).astype(t) for t in types]
+    library = exported(tmp_path, lambda *xs: tuple(x[::-1] for x in xs), *arrays, name="turn")
+    for got, x in zip(library(*arrays), arrays, strict=True):
+        np.testing.assert_array_equal(got, x[::-1])
+        assert got.dtype == x.dtype
+    with pytest.raises(es.ShapeError, match="x0 is float64; it must be bool"):
+        library(*(a.astype(np.float64) for a in arrays))
+
+
+def test_results_that_are_no_computation(tmp_path, rng) -> None:
+    """An argument, one twice, constants, a part of another result."""
+    a = rng.standard_normal((3, 4))
+    table = rng.standard_normal((3, 4))
+
+    def f(x):
+        y = x * 2
+        return x, y, y, table, y[1:], table[0]
+
+    for x, y in zip(exported(tmp_path, f, a)(a), es.jit(f)(a), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_model_and_its_weights(tmp_path) -> None:
+    model = small().model.eval()
+    library = exported(tmp_path, model, batch()[0])
+    assert library.name == "small" and library.manifest["functions"][0]["function"] == "small_call"
+    np.testing.assert_array_equal(library(batch()[0]), model(batch()[0]))
+    assert library.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(es.ShapeError, match="no such call"):
+        library.step(*batch())
+
+
+def test_state_that_a_function_changes(tmp_path) -> None:
+    """A model in training mode: running statistics change, and dropout draws anew at each call, as it goes on here."""
+    model = small().model
+    es.manual_seed(5)
+    library = exported(tmp_path, model, batch()[0])
+    drawn = []
+    for n in range(3):
+        drawn.append(library(batch()[0]))
+        np.testing.assert_array_equal(drawn[n], model(batch()[0]))
+    assert (drawn[0] != drawn[1]).any()
+    for name, array in model.state_dict().items():
+        np.testing.assert_array_equal(library.state_dict()[name], array)
+
+
+def test_loops_that_end_early(tmp_path) -> None:
+    """The bounds of a loop are data."""
+    f = es.op("h[t] = where(t > 0, h[t-1], 1.0)*x[t]")
+    x = np.linspace(0.5, 1.5, 40)
+    np.testing.assert_array_equal(exported(tmp_path, f, x, name="h")(x), f(x))
+
+
+def test_the_loader_needs_numpy_alone(tmp_path) -> None:
+    es.export(lambda a: a * 2, tmp_path / "out", np.arange(3.0), name="twice")
+    shutil.copy(loader.__file__, tmp_path / "loader.py")
+    code = (
+        "import sys; sys.path.insert(0, '.'); import numpy, loader; print(loader.Library('out')(numpy.arange(3.0)));"
+        "assert not {'einsmith', 'llvmlite', 'safetensors'} & set(sys.modules)"
+    )
+    assert call([sys.executable, "-I", "-c", code], cwd=tmp_path).stdout.strip() == "[0. 2. 4.]"
+
+
+def test_a_closed_library_says_so(tmp_path) -> None:
+    library = exported(tmp_path, lambda a: a * 2, np.arange(3.0), name="twice")
+    library.close()
+    library.close()
+    with pytest.raises(es.LibraryError, match="twice is closed"):
+        library(np.arange(3.0))
