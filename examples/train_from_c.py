@@ -14,7 +14,7 @@ import numpy as np
 
 import einsmith as es
 
-BATCH, BATCHES = 32, 10
+BATCH, BATCHES = 16, 10
 HERE = Path(__file__).parent
 
 

@@ -128,6 +128,30 @@ def run_command(what: str, **options) -> None:
     run(what, **options)
 
 
+@app.command("export")
+@click.argument("what", metavar="MODEL|DIR")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--batch", type=click.IntRange(min=1), help="Samples a step.  [default: as in train]")
+@click.option("--set", "settings", multiple=True, metavar="width=128", help="An argument of the MODEL.")
+@click.option("--name", help="That the C functions begin with.  [default: the model's]")
+@click.option("--target", default="host", help="x86-64 to x86-64-v4, or aarch64.  [default: this machine]")
+@click.option("--schedule", type=click.IntRange(min=1), help="Steps whose learning rates are written, too.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--compiler", metavar="CC", help="The C compiler that links.  [default: cc, gcc or clang]")
+@click.option("--overwrite", is_flag=True, help="Replace an export.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def export_command(what: str, folder: Path, **options) -> None:
+    """Write a training step into FOLDER as a library for C that needs no Python: header, object file, shared library,
+    weights and a manifest.
+
+    MODEL, as in `einsmith train`, has new weights and Adam's rule; DIR is a run that `einsmith train --save` wrote,
+    which goes on from where it stands (its schedule of learning rates needs --schedule).
+    """
+    from einsmith.cli.export import export_command
+
+    export_command(what, folder, **options)
+
+
 @app.command("calibrate")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(as_json: bool) -> None:

@@ -43,6 +43,9 @@ void *{name}_tensor({name} *model, const char *name);
 
 /* What a code means. */
 const char *{name}_error(int code);
+
+/* What tells this library from others, as manifest.json has it. */
+const char *{name}_identity(void);
 """
 
 _TRAINING = """\
@@ -67,7 +70,8 @@ def header(
     }  # fmt: skip
     first = f"/* {name}: {subject.name}, compiled by Einsmith {version} for {processor.triple} ({processor.cpu})."
     lines = [
-        first, "   Arrays are C-contiguous, and outputs do not overlap. Functions that return int return a code. */",
+        first, "   Arrays are C-contiguous; they neither overlap nor lie in a model's memory. Functions that return "
+        "int return a code. */",
         f"#ifndef {upper}_H", f"#define {upper}_H", "#include <stddef.h>", "#include <stdint.h>", "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "", f"typedef struct {name} {name};", "", "enum {",
         *(f"    {upper}_{code}, /* {meaning} */" for code, meaning in CODES.items()),

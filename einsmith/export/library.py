@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-_NOT_FINITE = 1
+_LONGEST = 2000
+"""Characters of a path."""
 _BITS = np.dtype([("bfloat16", np.uint16)])
 
 
@@ -39,10 +40,7 @@ class Library:
         if self.manifest.get("format") != "einsmith-export":
             raise ValueError(f"{self.folder} is no exported library")
         self.name: str = self.manifest["name"]
-        path = self.folder / f"lib{self.name}.so"
-        if not path.exists():
-            raise FileNotFoundError(f"{path} is missing: the folder has the source of a library, to be compiled first")
-        self._c = ctypes.CDLL(str(path.resolve()))
+        self._c = self._open()
         pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
         for name, result, arguments in (
             ("create", number, [text, number, ctypes.POINTER(pointer)]), ("destroy", None, [pointer]),
@@ -61,6 +59,23 @@ class Library:
         self._handle = pointer()
         source = self.folder / "weights.safetensors" if weights is None else Path(weights)
         self._check(self._function("create")(bytes(source), threads, ctypes.byref(self._handle)))
+
+    def _open(self) -> ctypes.CDLL:
+        """The shared library. The system gives one that was at the same path before, where it is still loaded, until it
+        is asked for by a path that is written otherwise."""
+        folder, file = self.folder.resolve(), f"lib{self.name}.so"
+        if not (folder / file).exists():
+            raise FileNotFoundError(f"{file} is missing: the folder has the source of a library, to be compiled first")
+        path = f"{folder}/{file}"
+        while True:
+            found = ctypes.CDLL(path)
+            identity = found[f"{self.name}_identity"]
+            identity.restype = ctypes.c_char_p
+            if identity().decode() == self.manifest["identity"]:
+                return found
+            if len(path) > _LONGEST:
+                raise ValueError(f"{file} is not the library that manifest.json describes")
+            path = f"{path[:-len(file)]}./{file}"
 
     # -- what it computes
 

@@ -91,7 +91,8 @@ class Source:
         self._tables(results, pool_bytes, len(programs))
         self._functions()
 
-    def text(self) -> str:
+    def text(self, identity: str) -> str:
+        """All of it; `identity`: what the library answers when it is asked which one it is."""
         parts = ["machine.c", "library.c", *(["training.c"] if self.subject.training else [])]
         runtime = [(RUNTIME / p).read_text() for p in parts]
         head = [
@@ -102,7 +103,8 @@ class Source:
             f"#define model {self.name}",
             *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []), "",
         ]  # fmt: skip
-        return "\n".join([*head, *runtime, "/* ---- this library */\n", *self.lines]) + "\n"
+        last = f'const char *{self.name}_identity(void) {{\n    return "{identity}";\n}}'
+        return "\n".join([*head, *runtime, "/* ---- this library */\n", *self.lines, last]) + "\n"
 
     # -- data
 

@@ -7,6 +7,7 @@ library anyway, and C can be read. Without one, the object file of the kernels a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -136,9 +137,11 @@ def _write(folder: Path, name: str, subject: Subject, processor: Processor, comm
     made = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
     source = Source(name, subject, data, made, processor, backend.pool_bytes)
     kernels = folder / f"{name}_kernels.o"
-    kernels.write_bytes(backend.object_code(name, source.functions, source.constants, programs[0].target))
+    code = backend.object_code(name, source.functions, source.constants, programs[0].target)
+    identity = hashlib.blake2b(code + source.text("").encode(), digest_size=16).hexdigest()
+    kernels.write_bytes(code)
     (folder / f"{name}.h").write_text(header(name, subject, made, processor, einsmith.__version__, source.violations))
-    (folder / f"{name}.c").write_text(source.text())
+    (folder / f"{name}.c").write_text(source.text(identity))
     (folder / WEIGHTS).write_bytes(weights(subject))
     if command is not None:
         build.link(command, folder, name, kernels)
@@ -146,7 +149,7 @@ def _write(folder: Path, name: str, subject: Subject, processor: Processor, comm
             part.unlink()
     arena = max(d.scratch + d.stride * subject.threads for d in data)
     manifest = _manifest(name, subject, processor, made, arena) | {
-        "kernels": len(source.functions), "checks": source.violations,
+        "identity": identity, "kernels": len(source.functions), "checks": source.violations,
         "files": {p.name: p.stat().st_size for p in sorted(folder.iterdir())},
     }  # fmt: skip
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -89,9 +90,15 @@ def test_folders(tmp_path) -> None:
         es.export(f, tmp_path / "empty", a, overwrite=True, compiler="false")
     assert (tmp_path / "empty" / "manifest.json").read_bytes() == before
     library = es.load_library(tmp_path / "empty")
-    es.export(lambda a: a * 3, tmp_path / "empty", a, overwrite=True, name="g")
-    np.testing.assert_array_equal(es.load_library(tmp_path / "empty")(a), a * 3)
-    np.testing.assert_array_equal(library(a), a * 2)  # what is loaded stays
+    others = []
+    for factor in (3, 4):
+        es.export(lambda a, factor=factor: a * factor, tmp_path / "empty", a, overwrite=True, name="f")
+        others.append(es.load_library(tmp_path / "empty"))
+    for factor, loaded in enumerate((library, *others), start=2):  # what is loaded stays
+        np.testing.assert_array_equal(loaded(a), a * factor)
+    shutil.copy(tmp_path / "empty" / "manifest.json", tmp_path / "deep" / "er" / "out")
+    with pytest.raises(es.SaveError, match="not the library that manifest.json describes"):
+        es.load_library(tmp_path / "deep" / "er" / "out")
     assert sorted(os.listdir(tmp_path)) == ["deep", "empty", "file", "other"]
 
 

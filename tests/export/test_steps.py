@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import einsmith as es
+from einsmith.target.facts import cpu_flags
 from tests.export.common import batch, compiler, small
 
 
@@ -211,6 +213,23 @@ def test_threads_do_not_change_results(tmp_path) -> None:
         agree(library, step)
     with pytest.raises(es.LibraryError, match="out of its range"):
         es.load_library(tmp_path / "out", threads=5000)
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_levels_of_x86(tmp_path, target) -> None:
+    """Kernels are chosen for another machine, and round otherwise; a processor that lacks one refuses it."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        pytest.skip("not on this processor")
+    step = small(accumulate=2)
+    es.export(step, tmp_path / "out", *batch(), target=target)
+    has = cpu_flags()
+    if target[-1] == "4" and "avx512f" not in has or target[-1] == "3" and "avx2" not in has:
+        with pytest.raises(es.LibraryError, match="lacks avx"):
+            es.load_library(tmp_path / "out")
+        return
+    library = es.load_library(tmp_path / "out")
+    got, want = zip(*((library.step(*batch(seed=n)), step(*batch(seed=n))) for n in range(6)), strict=True)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_constants_and_tied_weights(tmp_path) -> None:
