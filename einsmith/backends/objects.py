@@ -69,7 +69,7 @@ class ObjectCode(Cpu, AheadOfTime):
         triple = llvm_jit.resolve(target).triple
         named = [replace(self._functions[f], name=f"{prefix}_kernel_{n}") for n, f in enumerate(functions)]
         places = ", ".join(f'ptr @"{f.name}"' for f in named)
-        data = "".join(f"\\{x:02x}" for x in constants)
+        data = "\\" + constants.hex("\\") if constants else ""
         tables = [
             f'target triple = "{triple}"',
             *(f'declare void @"{f.name}"(ptr, ptr, i64)' for f in named),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ from einsmith.target.facts import Target
 
 class Feature(NamedTuple):
     """What a processor may lack. On x86-64 the CPUID leaf and subleaf that tell, which of EAX, EBX, ECX and EDX
-    (place), and which bit; on AArch64 the key of the auxiliary vector that tells (leaf) and which bit."""
+    (place), and which bit; where place is 4, bits of XCR0 (leaf), of registers that the system saves. On AArch64
+    the key of the auxiliary vector that tells (leaf) and which bit."""
 
     name: str
     leaf: int
@@ -27,7 +29,7 @@ def _table(rows: dict[tuple[int, int, int], str]) -> dict[str, Feature]:
     }  # fmt: skip
 
 
-_EAX, _EBX, _ECX, _EDX = range(4)
+_EAX, _EBX, _ECX, _EDX, _SAVED = range(5)
 _X86 = _table({
     (1, 0, _ECX): "sse3:0 pclmul:1 ssse3:9 fma:12 cx16:13 sse4.1:19 sse4.2:20 crc32:20 movbe:22 popcnt:23 aes:25 "
                   "avx:28 f16c:29",
@@ -64,25 +66,19 @@ _LEVELS = {
 }
 """What each level of x86-64 has beyond the one before."""
 _VECTORS = {"x86-64": (16, 16), "x86-64-v2": (16, 16), "x86-64-v3": (32, 16), "x86-64-v4": (64, 32)}
-_AVX, _AVX512 = 0x6, 0xE6
-"""The bits of XCR0 for registers that the system must save."""
+_AVX = Feature("a system that saves the registers of AVX", 0x6, 0, _SAVED, 0)
+_AVX512 = Feature("a system that saves the registers of AVX-512", 0xE6, 0, _SAVED, 0)
 NAMES = ("host", *_LEVELS, "aarch64")
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What a library is compiled for. target: None for this machine as programs are compiled for it; registers: bits of
-    XCR0 (x86-64)."""
+    """What a library is compiled for. target: None for this machine as programs are compiled for it."""
 
     target: Target | None
     cpu: str
     triple: str
     features: tuple[Feature, ...]
-
-    @property
-    def registers(self) -> int:
-        names = {f.name for f in self.features}
-        return _AVX512 if "avx512f" in names else _AVX if "avx" in names else 0
 
     @property
     def arch(self) -> str:
@@ -103,7 +99,7 @@ def named(name: str, threads: int) -> Processor:
     target = Target(
         cpu=cpu, features="", triple=triple, vector_bytes=vectors[0], vector_registers=vectors[1], cores=threads
     )
-    return Processor(target, cpu, triple, tuple(table[w] for w in wanted))
+    return Processor(target, cpu, triple, _features(table, wanted))
 
 
 def of_target(target: Target) -> Processor:
@@ -118,4 +114,11 @@ def of_target(target: Target) -> Processor:
     lowered = None
     if unknown and table is _X86:  # code is made without what cannot be asked for
         lowered = replace(target, features=",".join([target.features, *(f"-{f}" for f in unknown)]))
-    return Processor(lowered, target.cpu, target.triple, tuple(table[f] for f in has if f in table))
+    return Processor(lowered, target.cpu, target.triple, _features(table, has))
+
+
+def _features(table: Mapping[str, Feature], names: Iterable[str]) -> tuple[Feature, ...]:
+    """Those of a table that are named, and what they need of the system."""
+    found = tuple(table[n] for n in names if n in table)
+    wide = {f.name for f in found}
+    return (*found, *([_AVX512] if "avx512f" in wide else [_AVX] if "avx" in wide else []))

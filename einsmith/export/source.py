@@ -217,7 +217,7 @@ class Source:
         counters = (traces.STEPS, traces.GATHERED, traces.SAMPLES, traces.UPDATES, traces.VALUES, traces.REPORTS)
         fields = {
             "features": "features", "featured": len(self.processor.features),
-            "registers": self.processor.registers, "violations": "violations", "checks": len(self.violations),
+            "violations": "violations", "checks": len(self.violations),
             "tensors": "tensors", "count": len(tensors), "header": header, "programs": "programs", "kinds": programs,
             "functions": f"{name}_functions", "constants": f"{name}_constants", "result_bytes": results,
             "pool": pool_bytes, "threads": s.threads, "numbers": "numbers", "numbered": len(numbers),

@@ -11,7 +11,6 @@ from einsmith.export import subject as about
 from einsmith.export.subject import Memories, Setting, Subject, Traced, Training
 from einsmith.modes import Jitted, arguments_of, names_of, trace_arguments, trace_call
 from einsmith.nn import Module
-from einsmith.runtime.threads import get_threads
 from einsmith.training import TrainStep
 from einsmith.training.evaluate import evaluated
 from einsmith.training.graph import StepGraph
@@ -27,7 +26,7 @@ REPORTS = "training/reports"
 # ------------------------------------------------------------------------------------------------------------ steps
 
 
-def of_step(step: TrainStep, batch: tuple, threads: int | None, schedule: int | None) -> Subject:
+def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -> Subject:
     """A step's training, evaluation and prediction for a batch like this one, or for all shapes that it is compiled
     for. schedule: for how many steps settings that are callables are tabulated. Raises ArgumentError."""
     batches = [step._arrays(batch)] if batch else _compiled(step)
@@ -67,8 +66,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int | None, schedule: int | 
     training = Training(settings, reports, step.accumulate, len(groups))
     if reports:
         memories.add(REPORTS, about.NUMBER, np.zeros(len(reports)))
-    count = threads or step.threads or get_threads()
-    return Subject(type(step.model).__name__, count, graphs, memories, training)
+    return Subject(type(step.model).__name__, threads, graphs, memories, training)
 
 
 def _compiled(step: TrainStep) -> list[list[np.ndarray]]:
@@ -136,7 +134,7 @@ def _add_numbers(step: TrainStep, settings: tuple[Setting, ...], memories: Memor
 # -------------------------------------------------------------------------------------------------------- functions
 
 
-def of_function(f: Callable, example: tuple, threads: int | None) -> Subject:
+def of_function(f: Callable, example: tuple, threads: int) -> Subject:
     """A function of tensors for arguments like these, which may be nested. Raises ArgumentError."""
     jitted = f if isinstance(f, Jitted) else None
     plain = f if jitted is None else jitted.f
@@ -159,5 +157,4 @@ def of_function(f: Callable, example: tuple, threads: int | None) -> Subject:
     winograd = jitted is not None and jitted.winograd
     graph = Traced(about.CALL, 0, traced.graph, bind, given, winograd)
     name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
-    count = threads or (jitted and jitted.threads) or get_threads()
-    return Subject(name, count, [graph], memories)
+    return Subject(name, threads, [graph], memories)

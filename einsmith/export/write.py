@@ -21,14 +21,15 @@ from einsmith.arguments import Count, checked
 from einsmith.backends import registry
 from einsmith.errors import ArgumentError, CheckError, SaveError
 from einsmith.export import build, traces
-from einsmith.export import subject as about
 from einsmith.export.calls import calls
 from einsmith.export.header import header
-from einsmith.export.processors import NAMES, Processor, named, of_target
+from einsmith.export.processors import Processor, named, of_target
 from einsmith.export.program import Portable
-from einsmith.export.source import Source, weights
+from einsmith.export.source import Source, saved, weights
 from einsmith.export.subject import Subject
 from einsmith.lang import trace
+from einsmith.modes import Jitted
+from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import MAX_THREADS
 from einsmith.training import TrainStep
 
@@ -61,35 +62,32 @@ def export(
     place = _folder(folder, overwrite)
     if knobs.CHECK.get():
         raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
-    if target not in NAMES:
-        raise ArgumentError(f"target={target!r} is no target of an export; choose one of {', '.join(NAMES)}")
-    if isinstance(what, TrainStep):
-        count = threads or what.threads
-    elif callable(what) and not isinstance(what, type):
-        count = threads or getattr(what, "threads", None)
-    else:
+    if not callable(what) or isinstance(what, type):
         raise ArgumentError(f"{_shown(what)} is neither a TrainStep nor a function; only these can be exported")
-    count = count or traces.get_threads()
+    count = threads or (what.threads if isinstance(what, (TrainStep, Jitted)) else None) or get_threads()
     processor = of_target(registry.DEFAULT.target(count)) if target == "host" else named(target, count)
     command = build.compiler(processor.arch, compiler) if link else None
     if isinstance(what, TrainStep):
-        subject = traces.of_step(what, example, count, schedule)
+        with what._lock:  # as it is between two steps, whatever other threads do
+            subject = traces.of_step(what, example, count, schedule)
+            state = weights(subject)
     else:
         subject = traces.of_function(what, example, count)
+        state = weights(subject)
     called = _name(name, subject.name)
-    work = place.parent / f".{place.name}.{os.getpid()}.new"
+    made = _Made(called, subject, processor)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        work = place.parent / f".{place.name}.{os.getpid()}.new"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         try:
-            _write(work, called, subject, processor, command)
+            (work / WEIGHTS).write_bytes(state)
+            made.write(work, command)
             _move(work, place)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     except OSError as e:
-        if isinstance(e, SaveError):
-            raise
         raise SaveError(f"cannot export to {place}: {e}; choose a folder that can be written") from e
     return place
 
@@ -118,6 +116,7 @@ def is_export(folder: Path) -> bool:
 
 
 def _name(given: str | None, found: str) -> str:
+    """The name that C functions begin with."""
     if given is None:
         name = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_").lower()
         return name if _NAME.fullmatch(name) else f"f_{name}".rstrip("_")
@@ -126,54 +125,61 @@ def _name(given: str | None, found: str) -> str:
     return given
 
 
-def _write(folder: Path, name: str, subject: Subject, processor: Processor, command: list[str] | None) -> None:
-    backend = registry.DEFAULT.ahead()
-    with trace.compiling():
-        programs = [
-            Portable(t.graph, t.bind, subject.threads, backend, processor.target, t.winograd, t.finite, t.memory)
-            for t in subject.graphs
-        ]
-    data = [p.data() for p in programs]
-    made = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
-    source = Source(name, subject, data, made, processor, backend.pool_bytes)
-    kernels = folder / f"{name}_kernels.o"
-    code = backend.object_code(name, source.functions, source.constants, programs[0].target)
-    identity = hashlib.blake2b(code + source.text("").encode(), digest_size=16).hexdigest()
-    kernels.write_bytes(code)
-    (folder / f"{name}.h").write_text(header(name, subject, made, processor, einsmith.__version__, source.violations))
-    (folder / f"{name}.c").write_text(source.text(identity))
-    (folder / WEIGHTS).write_bytes(weights(subject))
-    if command is not None:
-        build.link(command, folder, name, kernels)
-        for part in (kernels, folder / f"{name}.c"):
-            part.unlink()
-    arena = max(d.scratch + d.stride * subject.threads for d in data)
-    manifest = _manifest(name, subject, processor, made, arena) | {
-        "identity": identity, "kernels": len(source.functions), "checks": source.violations,
-        "files": {p.name: p.stat().st_size for p in sorted(folder.iterdir())},
-    }  # fmt: skip
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+class _Made:
+    """A library as texts and object code."""
 
+    def __init__(self, name: str, subject: Subject, processor: Processor):
+        self.name, self.subject, self.processor = name, subject, processor
+        backend = registry.DEFAULT.ahead()
+        with trace.compiling():
+            programs = [
+                Portable(t.graph, t.bind, subject.threads, backend, processor.target, t.winograd, t.finite, t.memory)
+                for t in subject.graphs
+            ]
+        data = [p.data() for p in programs]
+        self.arena = max(d.scratch + d.stride * subject.threads for d in data)
+        self.calls = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
+        self.source = Source(name, subject, data, self.calls, processor, backend.pool_bytes)
+        self.code = backend.object_code(name, self.source.functions, self.source.constants, programs[0].target)
+        text = self.source.text("")
+        self.identity = hashlib.blake2b(self.code + text.encode(), digest_size=16).hexdigest()
 
-def _manifest(name: str, subject: Subject, processor: Processor, made: list, arena: int) -> dict[str, Any]:
-    training = subject.training
-    return {
-        "format": FORMAT, "version": VERSION, "einsmith": einsmith.__version__, "name": name, "what": subject.name,
-        "target": {
-            "triple": processor.triple, "cpu": processor.cpu, "features": [f.name for f in processor.features]
-        },
-        "threads": subject.threads, "intermediate_bytes": arena, "functions": [c.describe() for c in made],
-        "tensors": [
-            {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
-            for t in subject.memories.tensors if t.kind != about.NUMBER
-        ],
-        "aliases": subject.memories.aliases,
-        "settings": [
-            {"name": s.name, "value": s.value, "steps_in_table": len(s.table)} for s in training.settings
-        ] if training else [],
-        "reports": list(training.reports) if training else [],
-        "accumulate": training.accumulate if training else 1,
-    }  # fmt: skip
+    def write(self, folder: Path, command: list[str] | None) -> None:
+        """Writes everything but the weights, linked by a C compiler where there is one, and the manifest last."""
+        name, source = self.name, self.source
+        text = header(name, self.subject, self.calls, self.processor, einsmith.__version__, source.violations)
+        (folder / f"{name}.h").write_text(text)
+        (folder / f"{name}.c").write_text(source.text(self.identity))
+        kernels = folder / f"{name}_kernels.o"
+        kernels.write_bytes(self.code)
+        if command is not None:
+            build.link(command, folder, name, kernels)
+            for part in (kernels, folder / f"{name}.c"):
+                part.unlink()
+        files = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
+        (folder / MANIFEST).write_text(json.dumps(self.manifest() | {"files": files}, indent=1) + "\n")
+
+    def manifest(self) -> dict[str, Any]:
+        """What manifest.json tells, but for the files."""
+        training, memories, processor = self.subject.training, self.subject.memories, self.processor
+        settings, reports = (training.settings, training.reports) if training else ((), ())
+        return {
+            "format": FORMAT, "version": VERSION, "einsmith": einsmith.__version__, "name": self.name,
+            "what": self.subject.name, "identity": self.identity,
+            "target": {
+                "triple": processor.triple, "cpu": processor.cpu, "features": [f.name for f in processor.features]
+            },
+            "threads": self.subject.threads, "intermediate_bytes": self.arena, "kernels": len(self.source.functions),
+            "functions": [c.describe() for c in self.calls],
+            "tensors": [
+                {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
+                for t in saved(self.subject)
+            ],
+            "aliases": memories.aliases,
+            "settings": [{"name": s.name, "value": s.value, "steps_in_table": len(s.table)} for s in settings],
+            "reports": list(reports), "accumulate": training.accumulate if training else 1,
+            "checks": self.source.violations,
+        }  # fmt: skip
 
 
 def _move(work: Path, place: Path) -> None:

@@ -249,3 +249,21 @@ def test_constants_and_tied_weights(tmp_path) -> None:
     library = es.load_library(es.export(step, tmp_path / "out", *batch()))
     assert [library.step(*batch(seed=n)) for n in range(3)] == [step(*batch(seed=n)) for n in range(3)]
     agree(library, step)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_goes_on_alone(tmp_path) -> None:
+    """It has none of the threads, and must wait for none of them."""
+    step = small(threads=2)
+    library = es.load_library(es.export(step, tmp_path / "out", *batch()), threads=3)
+    assert library.step(*batch()) == step(*batch())
+    child = os.fork()
+    if child == 0:
+        try:
+            losses = [library.step(*batch(seed=n)) for n in range(3)]
+            library.close()
+            (tmp_path / "losses").write_text(repr(losses))
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "losses").read_text() == repr([library.step(*batch(seed=n)) for n in range(3)])

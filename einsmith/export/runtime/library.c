@@ -172,7 +172,7 @@ static int run(struct model *m, size_t n, const void *const *arguments) {
     r.table = table;
     r.count = p->steps;
     r.pool = m->pool;
-    r.threads = (uint64_t)m->threads;
+    r.threads = m->owner == getpid() ? (uint64_t)m->threads : 1;
     r.scratch = (char *)m->places[ARENA] + p->scratch;
     r.stride = p->stride;
     return (int)m->library->run(&r);

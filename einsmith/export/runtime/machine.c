@@ -2,10 +2,12 @@
    library (`struct library` and what it points to) and its public functions follow this text in the same file. */
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 enum {
@@ -73,15 +75,18 @@ struct setting {
     int64_t count;
 };
 
+/* What a processor may lack. On x86-64 `place` is EAX, EBX, ECX or EDX of a leaf of CPUID, or SAVED: the registers with
+   the bits of `leaf` in XCR0, which the system saves. On AArch64 `leaf` is a key of the auxiliary vector. */
 struct feature {
     const char *missing;
     uint32_t leaf, subleaf, place, bit;
 };
 
+enum { SAVED = 4 };
+
 struct library {
     const struct feature *features;
     size_t featured;
-    uint32_t registers; /* that the system must save (XCR0) */
     const char *const *violations;
     size_t checks;
     const struct tensor *tensors;
@@ -132,6 +137,7 @@ struct model {
     void *pool;
     struct worker *workers;
     int threads, started;
+    pid_t owner; /* the process that has the threads; a forked child has none of them */
 };
 
 /* ---- the processor */
@@ -140,19 +146,16 @@ struct model {
 #include <cpuid.h>
 
 static int has(const struct feature *f) {
-    unsigned r[4] = {0, 0, 0, 0};
-    if (!__get_cpuid_count(f->leaf, f->subleaf, &r[0], &r[1], &r[2], &r[3]))
-        return 0;
-    return (int)(r[f->place] >> f->bit & 1);
-}
-
-static uint32_t saved_registers(void) {
     static const struct feature osxsave = {"", 1, 0, 2, 27};
+    unsigned r[4] = {0, 0, 0, 0};
     uint32_t low, high;
-    if (!has(&osxsave))
-        return 0;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return low;
+    if (f->place == SAVED) {
+        if (!has(&osxsave))
+            return 0;
+        __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        return (low & f->leaf) == f->leaf;
+    }
+    return __get_cpuid_count(f->leaf, f->subleaf, &r[0], &r[1], &r[2], &r[3]) && (r[f->place] >> f->bit & 1);
 }
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
@@ -160,18 +163,13 @@ static uint32_t saved_registers(void) {
 static int has(const struct feature *f) {
     return (int)(getauxval(f->leaf) >> f->bit & 1);
 }
-
-static uint32_t saved_registers(void) {
-    return 0;
-}
 #endif
 
 /* Looks before anything else does: only what every processor of the family has runs until then. */
 static int check_processor(const struct library *l) {
-    uint32_t saved = saved_registers();
     size_t n;
     for (n = 0; n < l->featured; n++)
-        if (!has(&l->features[n]) || (l->registers & saved) != l->registers)
+        if (!has(&l->features[n]))
             return LACKING + (int)n;
     return OK;
 }
@@ -196,10 +194,11 @@ static void destroy(struct model *m) {
     int k;
     if (!m)
         return;
-    if (m->started)
+    if (m->started && m->owner == getpid()) {
         m->library->stop(m->pool);
-    for (k = 0; k < m->started; k++)
-        pthread_join(m->workers[k].thread, NULL);
+        for (k = 0; k < m->started; k++)
+            pthread_join(m->workers[k].thread, NULL);
+    }
     for (n = 0; m->tables && n < m->library->kinds; n++)
         free(m->tables[n]);
     for (n = SPARE; m->places && n < TENSORS + m->library->count; n++)
@@ -238,11 +237,30 @@ static int make_programs(struct model *m) {
     return OK;
 }
 
+/* The workers, which leave the process's signals to its other threads. */
+static int start(struct model *m) {
+    sigset_t all, before;
+    int k, failed = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (k = 0; k < m->threads - 1 && !failed; k++) {
+        struct worker *w = &m->workers[k];
+        w->library = m->library;
+        w->pool = m->pool;
+        w->number = k + 1;
+        failed = pthread_create(&w->thread, NULL, work, w);
+        m->started += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? NO_THREADS : OK;
+}
+
 static int make(struct model *m, int threads) {
     const struct library *l = m->library;
     size_t n, arena = 0;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    int status, k;
+    int status;
+    m->owner = getpid();
     m->threads = threads ? threads : online > 0 && online < l->threads ? (int)online : l->threads;
     m->places = calloc(TENSORS + l->count, sizeof *m->places);
     m->tables = calloc(l->kinds, sizeof *m->tables);
@@ -268,14 +286,5 @@ static int make(struct model *m, int threads) {
         if (!m->places[n])
             return NO_MEMORY;
     status = make_programs(m);
-    for (k = 0; k < m->threads - 1 && !status; k++) {
-        struct worker *w = &m->workers[k];
-        w->library = l;
-        w->pool = m->pool;
-        w->number = k + 1;
-        if (pthread_create(&w->thread, NULL, work, w))
-            return NO_THREADS;
-        m->started++;
-    }
-    return status;
+    return status ? status : start(m);
 }
