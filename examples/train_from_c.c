@@ -19,7 +19,7 @@ static int failed(const char *what, int code) {
 int main(int count, char **arguments) {
     float *input = malloc(NETWORK_TRAIN_INPUT * sizeof *input);
     int64_t *target = malloc(NETWORK_TRAIN_TARGET * sizeof *target);
-    network *model = NULL;
+    network_model *model = NULL;
     FILE *batches;
     double loss = 0;
     int code;

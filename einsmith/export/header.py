@@ -23,23 +23,23 @@ _LIFE = """\
 /* Makes a {what} with the tensors of a file such as weights.safetensors, in memory of its own, and starts its
    threads: so many in all, with the caller's, or 0 for {threads} (fewer where there are fewer processors). Several may
    be made; any thread may call, and calls of one wait for each other. `*made` is NULL unless the code is {NAME}_OK. */
-int {name}_create(const char *weights, int threads, {name} **made);
+int {name}_create(const char *weights, int threads, {name}_model **made);
 
 /* The same, with the bytes of such a file, which are copied. */
-int {name}_create_from(const void *weights, size_t bytes, int threads, {name} **made);
+int {name}_create_from(const void *weights, size_t bytes, int threads, {name}_model **made);
 
 /* Ends its threads and frees its memory. NULL is allowed. */
-void {name}_destroy({name} *model);
+void {name}_destroy({name}_model *model);
 
 /* Takes all tensors from a file, or leaves all as they are where one is missing or of another type or shape. */
-int {name}_load({name} *model, const char *path);
+int {name}_load({name}_model *model, const char *path);
 
 /* Writes all tensors to a file, which is replaced as a whole. */
-int {name}_save({name} *model, const char *path);
+int {name}_save({name}_model *model, const char *path);
 
 /* Where a tensor of the file lies, to be read and written between calls; NULL for an unknown name. Valid until
    {name}_destroy. */
-void *{name}_tensor({name} *model, const char *name);
+void *{name}_tensor({name}_model *model, const char *name);
 
 /* What a code means. */
 const char *{name}_error(int code);
@@ -50,12 +50,12 @@ const char *{name}_identity(void);
 
 _TRAINING = """\
 /* How many updates were made. */
-int64_t {name}_steps({name} *model);
+int64_t {name}_steps({name}_model *model);
 
 /* Sets a setting for all steps that come, and tells the one of the next step: {settings}.
    NaN: what its table has for each step, where it has one (see manifest.json). */
-int {name}_set({name} *model, const char *name, double value);
-int {name}_get({name} *model, const char *name, double *value);
+int {name}_set({name}_model *model, const char *name, double value);
+int {name}_get({name}_model *model, const char *name, double *value);
 """
 
 
@@ -73,7 +73,7 @@ def header(
         first, "   Arrays are C-contiguous; they neither overlap nor lie in a model's memory. Functions that return "
         "int return a code. */",
         f"#ifndef {upper}_H", f"#define {upper}_H", "#include <stddef.h>", "#include <stdint.h>", "",
-        "#ifdef __cplusplus", 'extern "C" {', "#endif", "", f"typedef struct {name} {name};", "", "enum {",
+        "#ifdef __cplusplus", 'extern "C" {', "#endif", "", f"typedef struct {name}_model {name}_model;", "", "enum {",
         *(f"    {upper}_{code}, /* {meaning} */" for code, meaning in CODES.items()),
         f"    {upper}_LACKING = 1000, /* and above: the processor lacks what the library is compiled for */",
     ]  # fmt: skip
@@ -97,7 +97,7 @@ def header(
         if subject.training.reports:
             told = ", ".join(subject.training.reports)
             lines += [f"/* What the last training step told beside its loss: {told}. */",
-                      f"const double *{name}_reports({name} *model);", ""]  # fmt: skip
+                      f"const double *{name}_reports({name}_model *model);", ""]  # fmt: skip
     return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
 
 

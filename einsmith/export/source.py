@@ -94,13 +94,12 @@ class Source:
     def text(self, identity: str) -> str:
         """All of it; `identity`: what the library answers when it is asked which one it is."""
         parts = ["machine.c", "library.c", *(["training.c"] if self.subject.training else [])]
-        runtime = [(RUNTIME / p).read_text() for p in parts]
+        runtime = [(RUNTIME / p).read_text().replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
             "file of its kernels. */",
             "#define _POSIX_C_SOURCE 200809L",
             '#pragma GCC visibility push(default)', f'#include "{self.name}.h"', "#pragma GCC visibility pop",
-            f"#define model {self.name}",
             *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []), "",
         ]  # fmt: skip
         last = f'const char *{self.name}_identity(void) {{\n    return "{identity}";\n}}'
@@ -241,26 +240,26 @@ class Source:
     def _functions(self) -> None:
         name = self.name
         self.lines += [
-            f"int {name}_create(const char *weights, int threads, {name} **made) {{",
+            f"int {name}_create(const char *weights, int threads, {name}_model **made) {{",
             "    return create(&library, weights, NULL, 0, threads, made);\n}\n",
-            f"int {name}_create_from(const void *weights, size_t bytes, int threads, {name} **made) {{",
+            f"int {name}_create_from(const void *weights, size_t bytes, int threads, {name}_model **made) {{",
             "    return create(&library, NULL, weights, bytes, threads, made);\n}\n",
-            f"void {name}_destroy({name} *model) {{\n    destroy(model);\n}}\n",
-            f"int {name}_load({name} *model, const char *path) {{\n    return load(model, path);\n}}\n",
-            f"int {name}_save({name} *model, const char *path) {{\n    return save(model, path);\n}}\n",
-            f"void *{name}_tensor({name} *model, const char *name) {{\n    return tensor(model, name);\n}}\n",
+            f"void {name}_destroy({name}_model *model) {{\n    destroy(model);\n}}\n",
+            f"int {name}_load({name}_model *model, const char *path) {{\n    return load(model, path);\n}}\n",
+            f"int {name}_save({name}_model *model, const char *path) {{\n    return save(model, path);\n}}\n",
+            f"void *{name}_tensor({name}_model *model, const char *name) {{\n    return tensor(model, name);\n}}\n",
             f"const char *{name}_error(int code) {{\n    return error(&library, code);\n}}\n",
         ]
         if self.subject.training:
             self.lines += [
-                f"int64_t {name}_steps({name} *model) {{\n    return steps(model);\n}}\n",
-                f"int {name}_set({name} *model, const char *name, double value) {{",
+                f"int64_t {name}_steps({name}_model *model) {{\n    return steps(model);\n}}\n",
+                f"int {name}_set({name}_model *model, const char *name, double value) {{",
                 "    return set(model, name, value);\n}\n",
-                f"int {name}_get({name} *model, const char *name, double *value) {{",
+                f"int {name}_get({name}_model *model, const char *name, double *value) {{",
                 "    return get(model, name, value);\n}\n",
             ]
         if self.subject.training and self.subject.training.reports:
-            self.lines.append(f"const double *{name}_reports({name} *model) {{\n    return reports(model);\n}}\n")
+            self.lines.append(f"const double *{name}_reports({name}_model *model) {{\n    return reports(model);\n}}\n")
         for call in self.calls:
             self._call(call)
 
@@ -283,7 +282,7 @@ def prototype(name: str, call: Call) -> str:
     """A function's declaration in C, without its end."""
     given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
     made = [f"{a.c_type} *{a.name}" for a in call.results] or ["double *loss"]
-    return f"int {call.function}({', '.join([f'{name} *model', *given, *made])})"
+    return f"int {call.function}({', '.join([f'{name}_model *model', *given, *made])})"
 
 
 def quoted(text: str) -> str:

@@ -36,6 +36,12 @@ from einsmith.training import TrainStep
 FORMAT, VERSION = "einsmith-export", 1
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
 _NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_SYSTEM = frozenset(
+    "assert complex ctype dlfcn errno fcntl fenv float inttypes limits locale math pthread sched semaphore setjmp "
+    "signal stdarg stdatomic stdbool stddef stdint stdio stdlib string strings tgmath threads time unistd wchar wctype "
+    "c dl gcc m rt stdc util f r w x".split()
+)
+"""Names whose headers, libraries or constants (F_OK) are the system's."""
 
 
 @checked
@@ -119,9 +125,11 @@ def _name(given: str | None, found: str) -> str:
     """The name that C functions begin with."""
     if given is None:
         name = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_").lower()
-        return name if _NAME.fullmatch(name) else f"f_{name}".rstrip("_")
+        return name if _NAME.fullmatch(name) and name not in _SYSTEM else f"es_{name}"
     if not _NAME.fullmatch(given):
         raise ArgumentError(f"name={given!r} must be small letters, digits and _, as C functions begin with it")
+    if given in _SYSTEM:
+        raise ArgumentError(f"name={given!r} is that of a header, a library or a constant of C; choose another one")
     return given
 
 

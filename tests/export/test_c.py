@@ -74,17 +74,19 @@ def test_the_header_is_for_c_and_cpp(tmp_path) -> None:
 
 
 def test_names_that_c_cannot_have(tmp_path) -> None:
-    def f(int, model, result, é):
+    def time(int, model, result, é):
         return int + model + result + é
 
     a = np.arange(3.0)
-    es.export(f, tmp_path / "out", a, a, a, a)
+    es.export(time, tmp_path / "out", a, a, a, a)
     library = es.load_library(tmp_path / "out")
     names = [x["name"] for x in library.manifest["functions"][0]["arguments"]]
     assert names == ["int_2", "model_2", "result", "x_"]
     assert library.manifest["functions"][0]["results"][0]["name"] == "result_2"
     np.testing.assert_array_equal(library(a, a, a, a), 4 * a)
-    assert es.export(f, tmp_path / "other", a, a, a, a, name="g").name == "other"
+    assert library.name == "es_time" and sorted(p.name for p in (tmp_path / "out").iterdir())[0] == "es_time.h"
+    es.export(es.exp, tmp_path / "other", a)  # a function of C has its name
+    np.testing.assert_array_equal(es.load_library(tmp_path / "other")(a), es.jit(es.exp)(a))
     es.export(lambda x: x, tmp_path / "third", a)  # its name is <lambda>
     assert es.load_library(tmp_path / "third").name == "lambda"
 

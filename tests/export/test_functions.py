@@ -27,7 +27,7 @@ def test_nested_arguments_and_results(tmp_path, rng) -> None:
         return {"sum": pair[0] @ pair[1] + c, "parts": (pair[0] * 2, es.sum(pair[1]))}
 
     a, b = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((7, 4)).astype(np.float32)
-    library = exported(tmp_path, es.jit(f), (a, b), 0.5, name="f")
+    library = exported(tmp_path, es.jit(f), (a, b), 0.5, name="fn")
     arguments = library.manifest["functions"][0]["arguments"]
     assert [x["name"] for x in arguments] == ["pair_0", "pair_1", "c"]
     want = es.jit(f)((a, b), 0.25)

@@ -42,6 +42,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch) -> None:
     refused(es.ArgumentError, "neither a TrainStep nor a function", out, np.zeros(3))
     refused(es.ArgumentError, "target='6502' is no target.*x86-64-v3.*aarch64", out, small(), *batch(), target="6502")
     refused(es.ArgumentError, "name='Net work' must be small letters", out, small(), *batch(), name="Net work")
+    refused(es.ArgumentError, "name='math' is that of a header", out, small(), *batch(), name="math")
     refused(es.KindError, "threads=0", out, small(), *batch(), threads=0)
     refused(es.UnknownOptionError, "trheads", out, small(), *batch(), trheads=2)
     refused(es.CompileError, "compiler='no-such-cc'", out, small(), *batch(), compiler="no-such-cc")
@@ -81,8 +82,8 @@ def test_folders(tmp_path) -> None:
     with pytest.raises(es.SaveError, match="no path|not the path"):
         es.export(f, None, a)
     (tmp_path / "empty").mkdir()
-    es.export(f, tmp_path / "empty", a, name="f")
-    es.export(f, tmp_path / "deep" / "er" / "out", a, name="f")
+    es.export(f, tmp_path / "empty", a, name="fn")
+    es.export(f, tmp_path / "deep" / "er" / "out", a, name="fn")
     with pytest.raises(es.SaveError, match="exists already; choose another folder, or pass overwrite=True"):
         es.export(f, tmp_path / "empty", a)
     before = (tmp_path / "empty" / "manifest.json").read_bytes()
@@ -92,7 +93,7 @@ def test_folders(tmp_path) -> None:
     library = es.load_library(tmp_path / "empty")
     others = []
     for factor in (3, 4):
-        es.export(lambda a, factor=factor: a * factor, tmp_path / "empty", a, overwrite=True, name="f")
+        es.export(lambda a, factor=factor: a * factor, tmp_path / "empty", a, overwrite=True, name="fn")
         others.append(es.load_library(tmp_path / "empty"))
     for factor, loaded in enumerate((library, *others), start=2):  # what is loaded stays
         np.testing.assert_array_equal(loaded(a), a * factor)
@@ -116,7 +117,7 @@ def test_an_export_that_is_stopped_leaves_nothing(tmp_path, monkeypatch) -> None
 
 def test_folders_that_are_no_export_are_not_loaded(tmp_path) -> None:
     compiler()
-    es.export(lambda a: a * 2, tmp_path / "out", np.arange(3.0), name="f")
+    es.export(lambda a: a * 2, tmp_path / "out", np.arange(3.0), name="fn")
     manifest = tmp_path / "out" / "manifest.json"
     good = json.loads(manifest.read_text())
     for text in ("", "[]", "{}", json.dumps(good | {"name": 3}), json.dumps(good | {"functions": 3})):

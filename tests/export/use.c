@@ -20,7 +20,7 @@ static double losses[MODELS + 1][STEPS];
 
 static void *train(void *place) {
     double *told = place;
-    small *model;
+    small_model *model;
     int n;
     REQUIRE(small_create(weights, 3, &model) == SMALL_OK);
     for (n = 0; n < STEPS; n++)
@@ -30,7 +30,7 @@ static void *train(void *place) {
     return NULL;
 }
 
-static small *shared;
+static small_model *shared;
 
 static void *predict(void *place) {
     float *output = place;
@@ -52,7 +52,7 @@ static void *read_all(const char *path, size_t *bytes) {
 int main(int count, char **arguments) {
     static float outputs[MODELS][SMALL_PREDICT_OUTPUT];
     pthread_t threads[MODELS];
-    small *model = (small *)&threads;
+    small_model *model = (small_model *)&threads;
     size_t bytes;
     double loss = -1, value;
     void *data;
