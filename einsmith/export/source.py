@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,16 +31,15 @@ _LINE = 64
 """Bytes at whose multiples constants and results begin."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A tensor in a file: the header's text up to its place there, and that place."""
 
     head: str
     place: str
 
 
-def entries(subject: Subject) -> tuple[dict[str, Entry], int]:
-    """Of all tensors that files hold, by name, and the bytes of a file's header."""
+def entries(subject: Subject) -> dict[str, Entry]:
+    """Of all tensors that files hold, by name."""
     found, at = {}, 0
     for t in saved(subject):
         shape = ",".join(map(str, t.array.shape))
@@ -48,8 +47,7 @@ def entries(subject: Subject) -> tuple[dict[str, Entry], int]:
         head = f'{key}:{{"dtype":"{kind}","shape":[{shape}],"data_offsets":['
         found[t.name] = Entry(head, f"{at},{at + t.array.nbytes}]}}")
         at += t.array.nbytes
-    length = len(("{" + ",".join(e.head + e.place for e in found.values()) + "}").encode())
-    return found, -(-length // 8) * 8
+    return found
 
 
 def saved(subject: Subject) -> list[about.Lasting]:
@@ -57,12 +55,22 @@ def saved(subject: Subject) -> list[about.Lasting]:
     return [t for t in subject.memories.tensors if t.kind != about.NUMBER]
 
 
+def file_header(subject: Subject) -> bytes:
+    """That of a file with all tensors, padded to whole words, as the library itself writes it."""
+    text = "{" + ",".join(e.head + e.place for e in entries(subject).values()) + "}"
+    return text.encode() + b" " * (-len(text.encode()) % 8)
+
+
 def weights(subject: Subject) -> bytes:
-    """A file with the present values of all tensors, in the format of safetensors, as the library itself writes it."""
-    found, length = entries(subject)
-    head = ("{" + ",".join(e.head + e.place for e in found.values()) + "}").encode()
+    """A file with the present values of all tensors, in the format of safetensors."""
+    head = file_header(subject)
     parts = [np.ascontiguousarray(t.array).tobytes() for t in saved(subject)]
-    return length.to_bytes(8, "little") + head.ljust(length) + b"".join(parts)
+    return len(head).to_bytes(8, "little") + head + b"".join(parts)
+
+
+def initializer(fields: Mapping[str, Any]) -> str:
+    """Of a struct in C."""
+    return "{\n    " + ",\n    ".join(f".{name} = {value}" for name, value in fields.items()) + "\n}"
 
 
 class Source:
@@ -108,6 +116,7 @@ class Source:
     # -- data
 
     def _pack(self, arrays: Iterable[np.ndarray]) -> bytes:
+        """Constants one after the other."""
         out = bytearray()
         for a in arrays:
             out += bytes(-len(out) % _LINE)
@@ -170,25 +179,21 @@ class Source:
             for t in data.outputs if traced.role in (about.TRAIN, about.GATHER) else data.outputs[:1]:
                 if t.dtype.name not in ("f32", "f64"):
                     raise DtypeError(f"a loss is {t.dtype.name}; one that a library tells is float32 or float64")
-        names = [
-            self._array(kind, f"{what}_{n}", items)
-            for kind, what, items in (
-                ("uint64_t", "words", [f"UINT64_C({w})" if w >= 1 << 31 else str(w) for w in words]),
-                ("struct relocation", "relocations", relocations), ("struct patch", "patches", patches),
-                ("struct result", "results", results), ("int32_t", "groups", [str(g) for g in traced.groups]),
-            )
-        ]  # fmt: skip
-        row = (
-            f"{{{names[0]}, {len(words)}, {data.steps}, {names[1]}, {len(relocations)}, {names[2]}, {len(patches)}, "
-            f"{names[3]}, {len(results)}, {data.scratch}, {data.stride}, {names[4]}, {len(traced.groups)}, "
-            f"{traced.samples}}}"
-        )
-        return row, end
+        numbers = [f"UINT64_C({w})" if w >= 1 << 31 else str(w) for w in words]
+        fields = {
+            "words": self._array("uint64_t", f"words_{n}", numbers), "size": len(words), "steps": data.steps,
+            "relocations": self._array("struct relocation", f"relocations_{n}", relocations),
+            "relocated": len(relocations), "patches": self._array("struct patch", f"patches_{n}", patches),
+            "patched": len(patches), "results": self._array("struct result", f"results_{n}", results),
+            "outputs": len(results), "scratch": data.scratch, "stride": data.stride,
+            "groups": self._array("int32_t", f"groups_{n}", [str(g) for g in traced.groups]),
+            "updated": len(traced.groups), "samples": traced.samples,
+        }  # fmt: skip
+        return initializer(fields), end
 
     def _tables(self, results: int, pool_bytes: int, programs: int) -> None:
         s, name = self.subject, self.name
-        found, header = entries(s)
-        tensors = []
+        found, tensors = entries(s), []
         for t in s.memories.tensors:
             e = found.get(t.name)
             text = f"the file lacks the tensor {t.name}, of {t.array.dtype}{list(t.array.shape)}"
@@ -217,22 +222,21 @@ class Source:
         fields = {
             "features": "features", "featured": len(self.processor.features),
             "violations": "violations", "checks": len(self.violations),
-            "tensors": "tensors", "count": len(tensors), "header": header, "programs": "programs", "kinds": programs,
+            "tensors": "tensors", "count": len(tensors), "header": len(file_header(s)),
+            "programs": "programs", "kinds": programs,
             "functions": f"{name}_functions", "constants": f"{name}_constants", "result_bytes": results,
             "pool": pool_bytes, "threads": s.threads, "numbers": "numbers", "numbered": len(numbers),
             "settings": "settings", "set": len(settings), "accumulate": s.training.accumulate if s.training else 1,
             "reported": len(s.training.reports) if s.training else 0,
-            **{
-                c.rpartition("/")[2]: self._tensor.get(c, 0) for c in counters
-            }, "run": f"{name}_run", "worker": f"{name}_worker", "stop": f"{name}_stop",
+            **{c.rpartition("/")[2]: self._tensor.get(c, 0) for c in counters},
+            "run": f"{name}_run", "worker": f"{name}_worker", "stop": f"{name}_stop",
         }  # fmt: skip
         self.lines += [
             f"extern void (*const {name}_functions[])(void **, void *, int64_t);",
             f"extern const char {name}_constants[];",
             f"int64_t {name}_run(void *);", f"void {name}_worker(void *, int64_t, int64_t);",
             f"void {name}_stop(void *);",
-            "static const struct library library = {",
-            *(f"    .{key} = {value}," for key, value in fields.items()), "};\n",
+            f"static const struct library library = {initializer(fields)};\n",
         ]  # fmt: skip
 
     # -- functions

@@ -13,9 +13,11 @@ from einsmith.expr.nodes import Graph, Leaf, Tensor
 from einsmith.nn import Module
 from einsmith.runtime.memory import Memory
 
-WEIGHT, BUFFER, OPTIMIZER, TRAINING, NUMBER = "weight", "buffer", "optimizer", "training", "number"
-"""What a lasting tensor is: a parameter or a buffer of a model, state of its optimizer, a counter or the settings of
-the step, or a number that is set before each run and is in no file."""
+WEIGHT, BUFFER, STATE, OPTIMIZER = "weight", "buffer", "state", "optimizer"
+TRAINING, NUMBER = "training", "number"
+"""What a lasting tensor is: a parameter or a buffer of a model's state dictionary, other state that functions change,
+state of the optimizer, a counter or the settings of the step, or a number that is set before each run and is in no
+file."""
 TRAIN, GATHER, EVALUATE, PREDICT, CALL = "train", "gather", "evaluate", "predict", "call"
 """What a graph is for. Gathering adds a batch's gradients to those of others, and updates nothing."""
 COUNT, UPDATES, SETTING, DRAW, WEIGHT_OF_BATCH, BEGINS, SAMPLES = range(7)
@@ -98,9 +100,10 @@ class Memories:
 
     def add_model(self, model: Module, prefix: str = "") -> None:
         """A model's parameters and buffers."""
+        lasting = model.state_dict().keys()
         for kind, named in ((WEIGHT, model.named_parameters), (BUFFER, model.named_buffers)):
             for name, stored in named(remove_duplicate=False):
-                self.add_memory(prefix + name, kind, stored.memory)
+                self.add_memory(prefix + name, kind if name in lasting else STATE, stored.memory)
 
     def add_number(self, array: np.ndarray, kind: int, which: int = 0) -> None:
         """A number that is set before each run."""
@@ -114,7 +117,7 @@ class Memories:
         """What a graph's leaves are bound to: lasting tensors, and copies of constants, which do not overlap."""
         for _, memory in live:
             if id(memory.physical) not in self._known:
-                self.add_memory(f"captured.{len(self.tensors)}", BUFFER, memory)
+                self.add_memory(f"captured.{len(self.tensors)}", STATE, memory)
         return {x: array if id(array) in self._known else self._constant(array) for x, array in bind.items()}
 
     def _constant(self, array: np.ndarray) -> np.ndarray:

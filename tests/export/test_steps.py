@@ -267,3 +267,22 @@ def test_a_forked_child_goes_on_alone(tmp_path) -> None:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert (tmp_path / "losses").read_text() == repr([library.step(*batch(seed=n)) for n in range(3)])
+
+
+def test_a_language_model_goes_on_with_its_states(tmp_path) -> None:
+    """Indices, states of the batch before, and other ones in evaluation, which no state dictionary has."""
+    rng = np.random.default_rng(0)
+    model = es.models.get("lstm-lm", vocabulary=20, width=6, batch=3)
+
+    def loss(out, y):
+        return es.functional.cross_entropy(out, y.reshape((-1,)))
+
+    text = [(rng.integers(0, 20, (5, 3)), np.array([n == 0, False, n == 2]), rng.integers(0, 20, (5, 3)))
+            for n in range(4)]  # fmt: skip
+    step = es.TrainStep(model, loss, es.optim.SGD(lr=0.5))
+    library = es.load_library(es.export(step, tmp_path / "out", *text[0]))
+    for batch in text:
+        assert library.step(*batch) == step(*batch)
+        assert library.evaluate(*batch) == step.evaluate([batch])["loss"]
+    agree(library, step)
+    step.model.load_state_dict(library.state_dict())

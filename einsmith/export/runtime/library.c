@@ -12,28 +12,35 @@ static uint64_t little(const unsigned char *at) {
    which the safetensors library writes them; other tensors in the file do not matter. */
 static int take(struct model *m, const unsigned char *data, size_t bytes) {
     const struct library *l = m->library;
-    const unsigned char **found = calloc(l->count + 1, sizeof *found);
+    const unsigned char **found;
     uint64_t head = bytes < 8 ? 0 : little(data);
-    char *text = bytes < 8 || head > bytes - 8 ? NULL : malloc((size_t)head + 1);
-    int status = found ? text ? OK : FOREIGN_FILE : NO_MEMORY;
     size_t n, left;
-    if (!status) {
+    char *text;
+    int status = OK;
+    if (bytes < 8 || head > bytes - 8)
+        return FOREIGN_FILE;
+    left = bytes - 8 - (size_t)head;
+    found = calloc(l->count + 1, sizeof *found);
+    text = malloc((size_t)head + 1);
+    if (!found || !text)
+        status = NO_MEMORY;
+    else {
         memcpy(text, data + 8, (size_t)head);
         text[head] = 0;
-        left = bytes - 8 - (size_t)head;
-        for (n = 0; n < l->count && !status; n++) {
-            const struct tensor *t = &l->tensors[n];
-            const char *at = t->entry ? strstr(text, t->entry) : NULL;
-            unsigned long long begin, end;
-            if (!t->entry)
-                continue;
-            if (!at || sscanf(at + strlen(t->entry), "%llu,%llu]", &begin, &end) != 2)
-                status = MISSING + (int)n;
-            else if (begin > end || end > left || end - begin != t->bytes)
-                status = FOREIGN_FILE;
-            else
-                found[n] = data + 8 + head + begin;
-        }
+    }
+    for (n = 0; n < l->count && !status; n++) {
+        const struct tensor *t = &l->tensors[n];
+        unsigned long long begin, end;
+        const char *at;
+        if (!t->entry)
+            continue;
+        at = strstr(text, t->entry);
+        if (!at || sscanf(at + strlen(t->entry), "%llu,%llu]", &begin, &end) != 2)
+            status = MISSING + (int)n;
+        else if (begin > end || end > left || end - begin != t->bytes)
+            status = FOREIGN_FILE;
+        else
+            found[n] = data + 8 + head + begin;
     }
     for (n = 0; n < l->count && !status; n++)
         if (found[n])
@@ -47,13 +54,17 @@ static int load(struct model *m, const char *path) {
     FILE *file = fopen(path, "rb");
     unsigned char *data = NULL;
     long size = -1;
-    int status = UNREADABLE;
+    int status = OK;
     if (!file)
         return UNREADABLE;
-    if (!fseek(file, 0, SEEK_END) && (size = ftell(file)) >= 0 && !fseek(file, 0, SEEK_SET)) {
-        data = malloc((size_t)size + 1);
-        status = data ? fread(data, 1, (size_t)size, file) == (size_t)size ? OK : UNREADABLE : NO_MEMORY;
-    }
+    if (!fseek(file, 0, SEEK_END))
+        size = ftell(file);
+    if (size < 0 || fseek(file, 0, SEEK_SET))
+        status = UNREADABLE;
+    else if (!(data = malloc((size_t)size + 1)))
+        status = NO_MEMORY;
+    else if (fread(data, 1, (size_t)size, file) != (size_t)size)
+        status = UNREADABLE;
     fclose(file);
     if (!status) {
         pthread_mutex_lock(&m->lock);
@@ -64,6 +75,7 @@ static int load(struct model *m, const char *path) {
     return status;
 }
 
+/* Whether it is all written is asked of the file afterwards. */
 static void put(const struct model *m, FILE *file) {
     const struct library *l = m->library;
     size_t n, written = 1;

@@ -261,7 +261,9 @@ static int make(struct model *m, int threads) {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     int status;
     m->owner = getpid();
-    m->threads = threads ? threads : online > 0 && online < l->threads ? (int)online : l->threads;
+    m->threads = threads ? threads : l->threads;
+    if (!threads && online > 0 && online < m->threads)
+        m->threads = (int)online;
     m->places = calloc(TENSORS + l->count, sizeof *m->places);
     m->tables = calloc(l->kinds, sizeof *m->tables);
     m->workers = calloc((size_t)m->threads, sizeof *m->workers);
