@@ -65,7 +65,7 @@ class Portable(Executable):
         places: dict[int, Place] = {}
         for word, n, offset in self._slots:
             places[word] = Place(("argument", n) if n < given else ("result", n - given), offset)
-        owners = self._memory()
+        owners = self._owners()
         starts = sorted(owners)
         for word in table.addresses:
             at = int(words[word])
@@ -83,7 +83,7 @@ class Portable(Executable):
             self.backend.scratch_area(self._scratch, 1), {n: self._messages[c] for n, c in table.codes.items()},
         )  # fmt: skip
 
-    def _memory(self) -> dict[int, tuple[Any, int]]:
+    def _owners(self) -> dict[int, tuple[Any, int]]:
         """Whose memory begins at an address, and how many bytes it has. Bound arrays do not overlap."""
         table, ahead = self.program.table, self._ahead
         found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bind.items()}
