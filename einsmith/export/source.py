@@ -268,14 +268,14 @@ class Source:
             self._call(call)
 
     def _call(self, call: Call) -> None:
-        given = ", ".join(a.name for a in call.arguments)
+        given = ", ".join(a.name for a in call.arguments) or "NULL"
         self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{given}}};"]
         if call.role == about.TRAIN:
             self.lines.append(f"    return train(model, {call.program}, {call.gather}, arguments, loss);\n}}\n")
         elif call.role == about.EVALUATE:
             self.lines.append(f"    return evaluate(model, {call.program}, arguments, loss);\n}}\n")
         else:
-            made = ", ".join(a.name for a in call.results)
+            made = ", ".join(a.name for a in call.results) or "NULL"
             self.lines += [
                 f"    void *results[] = {{{made}}};",
                 f"    return call(model, {call.program}, arguments, results);\n}}\n",
@@ -285,7 +285,8 @@ class Source:
 def prototype(name: str, call: Call) -> str:
     """A function's declaration in C, without its end."""
     given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
-    made = [f"{a.c_type} *{a.name}" for a in call.results] or ["double *loss"]
+    losses = call.role in (about.TRAIN, about.EVALUATE)
+    made = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in call.results]
     return f"int {call.function}({', '.join([f'{name}_model *model', *given, *made])})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -141,7 +142,7 @@ def of_function(f: Callable, example: tuple, threads: int) -> Subject:
     known = _names(plain, len(example))
     static = getattr(plain, "static_argnames", ()) if jitted is None else jitted.static
     arguments = arguments_of(example, {}, frozenset(n for n, name in enumerate(known) if name in static), known)
-    if all(a.static for a in arguments):
+    if not example and _needs_arguments(plain):
         raise ArgumentError("the shapes of its arguments are not known: pass examples, as es.export(f, folder, x)")
     traced = trace_arguments(plain, arguments, flatten((list(example), {}))[1])
     memories = Memories()
@@ -158,3 +159,12 @@ def of_function(f: Callable, example: tuple, threads: int) -> Subject:
     graph = Traced(about.CALL, 0, traced.graph, bind, given, winograd)
     name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
     return Subject(name, threads, [graph], memories)
+
+
+def _needs_arguments(f: Callable) -> bool:
+    """Whether a function cannot be called without arguments, as far as it says."""
+    try:
+        inspect.signature(f.forward if isinstance(f, Module) else f).bind()
+    except (TypeError, ValueError):
+        return True
+    return False

@@ -61,6 +61,11 @@ def test_results_that_are_no_computation(tmp_path, rng) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+def test_a_function_without_arguments(tmp_path) -> None:
+    library = exported(tmp_path, lambda: es.compute((3,), lambda i: i * 2.0), name="even")
+    np.testing.assert_array_equal(library(), [0, 2, 4])
+
+
 def test_a_model_and_its_weights(tmp_path) -> None:
     model = small().model.eval()
     library = exported(tmp_path, model, batch()[0])

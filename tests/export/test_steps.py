@@ -281,8 +281,8 @@ def test_a_language_model_goes_on_with_its_states(tmp_path) -> None:
             for n in range(4)]  # fmt: skip
     step = es.TrainStep(model, loss, es.optim.SGD(lr=0.5))
     library = es.load_library(es.export(step, tmp_path / "out", *text[0]))
-    for words in text:
-        assert library.step(*words) == step(*words)
-        assert library.evaluate(*words) == step.evaluate([words])["loss"]
+    for window in text:
+        assert library.step(*window) == step(*window)
+        assert library.evaluate(*window) == step.evaluate([window])["loss"]
     agree(library, step)
     step.model.load_state_dict(library.state_dict())
