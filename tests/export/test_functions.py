@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
 
@@ -10,7 +11,9 @@ import pytest
 
 import einsmith as es
 from einsmith.export import library as loader
+from einsmith.tree import flatten
 from tests.export.common import batch, call, compiler, small
+from tests.fuzz.generate import Generator
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +116,26 @@ def test_a_closed_library_says_so(tmp_path) -> None:
     library.close()
     with pytest.raises(es.LibraryError, match="twice is closed"):
         library(np.arange(3.0))
+
+
+@pytest.mark.parametrize("seed", range(102, 108))
+def test_random_formulas_and_their_gradients(tmp_path, seed) -> None:
+    case = Generator(random.Random(seed).randrange).case()
+    f, arrays = case.function(), case.arrays()
+    floats = tuple(n for n, a in enumerate(arrays) if a.dtype.kind == "f")
+
+    def values(*xs):
+        found = f(*xs, **case.parameters)
+        return found if isinstance(found, tuple) else (found,)
+
+    def total(*xs):
+        return sum((es.sum(x) for x in values(*xs) if x.dtype.is_float), es.sum(values(*xs)[0] * 0.0))
+
+    def both(*xs):
+        return values(*xs), es.grad(total, floats)(*xs) if floats and not case.special else ()
+
+    library = exported(tmp_path, both, *arrays, name="both")
+    wanted = flatten(es.jit(both)(*arrays))[0]
+    got = library(*arrays)
+    for x, y in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
