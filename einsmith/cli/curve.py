@@ -18,7 +18,7 @@ def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Pat
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(7, 4), dpi=120)  # laid out by default margins: to find them it would be drawn twice
     axes = figure.subplots()
     steps = np.arange(1, len(losses) + 1)
     axes.plot(steps, losses, color="#b8c4d6", linewidth=0.6, label="loss of a step")
