@@ -33,7 +33,8 @@ class Cost(NamedTuple):
     def rank(self) -> float:
         """What candidates for the same work are ordered by: `seconds`, and a little of what hides behind the term that
         binds, which tells apart those that memory makes equal."""
-        return self.seconds + 0.05 * min(self.arithmetic, self.memory)
+        arithmetic, memory, special, launch = self
+        return max(arithmetic, memory) + special + launch + 0.05 * min(arithmetic, memory)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+from einsmith.locks import cached_property
 from einsmith.target.microarchitectures import Core, core
 from einsmith.target.overheads import Overheads
 
@@ -114,7 +115,11 @@ class Target:
 
     def special(self, fn: str) -> float:
         """Seconds per element and core of the scalar function `fn`; 0 for those that are one instruction."""
-        return _special(self).get(fn, 0.0)
+        return self._specials.get(fn, 0.0)
+
+    @cached_property
+    def _specials(self) -> dict[str, float]:
+        return dict(self.special_seconds)
 
     @property
     def cycle_seconds(self) -> float:
@@ -140,11 +145,6 @@ class Target:
         near = moved / max(own[2], min(own[2] * cores, self.l3_bandwidth))
         far = moved / min(self.memory_bandwidth, self.core_bandwidth * cores)
         return near + max(0.0, 1 - self.kept * self.l3 / footprint) * (far - near)
-
-
-@lru_cache(maxsize=64)
-def _special(target: Target) -> dict[str, float]:
-    return dict(target.special_seconds)
 
 
 def _read(path: str) -> str:
