@@ -20,6 +20,9 @@ from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
+WHOLE = "config"
+"""The gene of a configuration that has no parts."""
+
 
 def name_of(kernel: Kernel | Rows) -> str:
     """The kernel's digest in hexadecimal digits."""
@@ -37,7 +40,7 @@ def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choi
     kernel, a gene or a value that is none, and a configuration that is not legal."""
     where = f"the kernel {name_of(kernel)[:8]} ({describe(kernel)})"
     pattern, words = _pattern(kernel, target, text, where)
-    space = pattern.space(kernel, target)
+    space = pattern.space(kernel, target) or {WHOLE: tuple(pattern.configs(kernel, target))}
     values: dict[str, Any] = {}
     for word in words:
         gene, _, value = word.partition("=")
@@ -57,7 +60,12 @@ def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choi
 
 def written(pattern: Pattern, config: Any) -> str:
     """The text that stands for a configuration, with all of its genes: `decided` gives exactly that one back."""
-    return " ".join([pattern.name, *(f"{gene}={_text(value)}" for gene, value in genes(config).items())])
+    return " ".join([pattern.name, *(f"{gene}={_text(value)}" for gene, value in _genes(config).items())])
+
+
+def _genes(config: Any) -> dict[str, Any]:
+    """The genes; one that has no parts is its own."""
+    return {WHOLE: config} if members(config) is None else genes(config)
 
 
 def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
@@ -81,7 +89,7 @@ def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Ma
     rest = {g: v for g, v in values.items() if g not in forms}
     found = None
     for config in pattern.configs(kernel, target):
-        own = genes(config)
+        own = _genes(config)
         if all(own.get(g) == v for g, v in forms.items()) and set(rest) <= set(own):
             if len(own) == len(values):
                 return changed(config, rest)
@@ -91,6 +99,8 @@ def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Ma
 
 def changed(config: Any, values: Mapping[str, Any]) -> Any:
     """The configuration with other values of some of its genes. Raises KeyError for one that it does not have."""
+    if members(config) is None and values.keys() <= {WHOLE}:
+        return values.get(WHOLE, config)
     inner: dict[str, dict[str, Any]] = {}
     own: dict[str, Any] = {}
     parts = members(config) or {}

@@ -35,8 +35,10 @@ class Failed(EinsmithError):
 
 
 class Bench:
-    """`worker.Bench` in a process of its own, started when it is first needed and again when it was lost. Used by one
-    thread at a time; `with` ends the process."""
+    """`worker.Bench` (or another one, which `module` serves) in a process of its own, started when it is first needed
+    and again when it was lost. Used by one thread at a time; `with` ends the process."""
+
+    module = "einsmith.tune.worker"
 
     def __init__(self, limit: float | None = None):
         self.limit = LIMIT if limit is None else limit
@@ -132,7 +134,7 @@ class Bench:
     def _start(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "einsmith.tune.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env=environment, bufsize=0,
         )  # fmt: skip
         self.starts += 1

@@ -124,9 +124,8 @@ def _copy(a: np.ndarray) -> np.ndarray:
     return out
 
 
-def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """Answers until the input ends."""
-    bench = Bench()
+def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
+    """Answers with what the methods of a bench return, until the input ends."""
     while header := source.read(8):
         name, arguments = pickle.loads(source.read(int.from_bytes(header, "little")))
         try:
@@ -138,8 +137,13 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-if __name__ == "__main__":
+def main(bench: object) -> None:
+    """Serves this process's own input and output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this is asked to stop too, and closes the input
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a candidate or a pattern prints is no answer
-    serve(sys.stdin.buffer, answers)
+    serve(bench, sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main(Bench())
