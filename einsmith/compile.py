@@ -35,7 +35,7 @@ from einsmith.passes.layout.choice import layouts_of
 from einsmith.passes.layout.laid_out import laid_out
 from einsmith.passes.listings import Changes, Listing, listings
 from einsmith.passes.pipeline import PassContext, run_passes
-from einsmith.passes.schedule.arena import passing_bytes
+from einsmith.passes.schedule.arena import passing_bytes, whole_lines
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import label, layouts, namer, show_arena, show_plan
 from einsmith.passes.schedule.rematerialize import Cost, fitted
@@ -62,11 +62,6 @@ PROGRAMS = Bound("programs", 512, 512 << 20)
 """What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
 NODES_BYTES = 64 << 10
 """About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
-
-
-def _whole(arena: int) -> int:
-    """The bytes of an arena, in whole cache lines."""
-    return -(-max(arena, 1) // buffers.ALIGNMENT) * buffers.ALIGNMENT
 
 
 class Executable:
@@ -177,6 +172,11 @@ class Executable:
         made._build(made._finite, ())
         return made
 
+    def become(self, other: Executable) -> None:
+        """From the next run on this program is another one, which `with_decisions` has made of it."""
+        with self._lock:
+            self.__dict__.update(other.__dict__)
+
     def _predicted(self, kernel: Kernel | Rows) -> float:
         """Seconds of the model's choice, which is told already of kernels that were compiled to it: which kernels there
         are does not depend on what was decided about some of them."""
@@ -213,7 +213,7 @@ class Executable:
             if plan is not self.plan:
                 self.plan = plan
                 self._compile()
-            return _whole(layout(plan, outside, self._compiled).nbytes) + self._scratch_area()
+            return whole_lines(layout(plan, outside, self._compiled).nbytes) + self._scratch_area()
 
         now, least, without = fitted(self.plan, outside, memory - arrays - batch, cost, taken)
         if now > memory - arrays - batch:
@@ -233,7 +233,7 @@ class Executable:
         places = layout(plan, outside, compiled)
         self.lives = places.lives
         """What lies in the arena, from which of the plan's calls to which."""
-        self._own = _whole(places.nbytes)
+        self._own = whole_lines(places.nbytes)
         self._reserved = self._own + self._scratch_area()
         if self._memory is not None and self.held_bytes > self._memory:
             raise ArgumentError(f"{show_size(self.held_bytes)} are more than memory_limit={show_size(self._memory)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -72,6 +72,54 @@ class Table:
     codes: Mapping[int, int]
 
 
+Tried = tuple[str, float]
+"""A configuration's text (`decisions`; empty for the model's choice) and the seconds that it took; infinity for
+one that may not be used."""
+
+
+class Proposed(NamedTuple):
+    """What a workshop answers. text: a configuration, None where there is none left to try; fault: why it may not be
+    used; seconds: of a processor that the answer took."""
+
+    text: str | None
+    fault: str
+    seconds: float
+
+
+class Workshop(Protocol):
+    """Where configurations are thought of, compiled and vetted while a program runs (`training.dynamic`). May be used
+    by several threads."""
+
+    def propose(self, kernel: Kernel | Rows) -> Proposed:
+        """What to try next of a kernel, each only once."""
+        ...
+
+    def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
+        """Compiles a configuration and finds out what may be wrong with it."""
+        ...
+
+    def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+        """What a configuration took."""
+        ...
+
+    def least(self, kernel: Kernel | Rows) -> float:
+        """Seconds below which no configuration of a kernel is predicted to be."""
+        ...
+
+    def keep(self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float) -> None:
+        """Records a configuration that is faster inside a program, for those that are compiled from now on. spread: the
+        part of the seconds by which runs differ; prior: seconds of the model's choice."""
+        ...
+
+    def close(self) -> None:
+        """Ends it, from whatever thread."""
+        ...
+
+    def leave(self) -> None:
+        """In a forked child: it is the parent's."""
+        ...
+
+
 class Backend(ABC):
     """One kind of machine: its facts, its patterns, how kernels are compiled, where memory comes from, and what runs a
     program's steps. `name` is that of its targets (`Target.backend`).
@@ -98,6 +146,10 @@ class Backend(ABC):
         """What is run for kernels that are decided about by the caller: the texts of `decisions`, empty for the
         model's choice. Raises CompileError for what cannot be."""
         raise CompileError(f"kernels of the back end {self.name!r} are compiled to the model's choice alone")
+
+    def workshop(self, target: Target, threads: int) -> Workshop:
+        """For programs of a target. Raises ArgumentError where there is no such thing."""
+        raise ArgumentError(f"programs of the back end {self.name!r} are not tuned while they run; use mode='static'")
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:

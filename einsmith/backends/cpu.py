@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from einsmith import decisions, knobs
 from einsmith.backends import override
-from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched
+from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
 from einsmith.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.errors import CompileError
@@ -165,6 +165,11 @@ class Cpu(Backend):
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
         decided = {k: Decision(text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
+
+    def workshop(self, target: Target, threads: int) -> Workshop:
+        from einsmith.backends import workshop  # imported late: it imports this module
+
+        return workshop.Workshop(target, threads)
 
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)

@@ -102,6 +102,7 @@ def train(
     resume: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
+    mode: str = "static",
     as_json: bool = False,
     arguments: Sequence[str] = (),
     **chosen: Any,
@@ -132,7 +133,7 @@ def train(
             fresh(run, data), task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
             accumulate=run.accumulate, ema=run.ema,
         )  # fmt: skip
-    step.memory_limit = memory_limit
+    step.memory_limit, step.mode = memory_limit, mode
     if target is not None:
         _writable(target)
     with progress, _interrupts() as interrupted:

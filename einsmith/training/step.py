@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import count
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import html, locks, tuning
+from einsmith import html, knobs, locks, tuning
 from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
@@ -28,15 +29,25 @@ from einsmith.runtime.threads import get_threads
 from einsmith.sizes import size_of
 from einsmith.training import graph
 from einsmith.training.counts import Counts
+from einsmith.training.dynamic import Exploration
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile
 from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import Setting, Settings
 
+MODES = "static", "dynamic"
 _WORLDS = Bound("states of modules in training steps", 1024)
 _NUMBERS = count()
 """Of such states: programs are known by them."""
+
+
+class Note(NamedTuple):
+    """What a step knows of one of its programs: the groups of rules that it updates by, and how it is tuned meanwhile.
+    """
+
+    groups: Sequence[Any]
+    exploration: Exploration | None
 
 
 class TrainStep:
@@ -63,7 +74,10 @@ class TrainStep:
 
     tune: seconds, of all batch shapes together, in which their kernels are searched for faster configurations when a
     batch shape is first compiled (docs/tuning.md). What is found is kept for this and later processes. Nothing that is
-    trained changes, but that sums are added in another order.
+    trained changes, but that sums are added in another order. mode: "dynamic" searches while a program trains instead,
+    for `tune` seconds, or (0) as long as something is to be gained: other configurations are tried in some of the
+    steps, and those that are faster stay. `explored` tells what was found. It can be set at any time, for programs that
+    are compiled from then on.
 
     steps: how many updates were made; epoch, position: where `fit` stands, position counting the batches of the epoch;
     epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are; history: what `fit`
@@ -81,8 +95,6 @@ class TrainStep:
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: tuning.Seconds = 0.0,
     ):  # fmt: skip
-        if mode != "static":
-            raise ArgumentError(f"mode={mode!r} is not available; use mode='static'")
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
         if not is_whole(seed):  # of any size
@@ -94,6 +106,8 @@ class TrainStep:
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
         self.threads = threads
         self.winograd = winograd
+        self.mode = mode
+        self.tune = tune
         self.steps = 0
         self.epoch = 0
         self.position = 0
@@ -128,6 +142,17 @@ class TrainStep:
         self._depends: dict[int, Any] = {}  # modules that were met while tracing
         self._worlds: Cache[tuple, int] = Cache(_WORLDS)
         self._world = 0
+
+    @property
+    def mode(self) -> str:
+        """static: programs are compiled once; dynamic: their kernels are tuned while they train."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        if mode not in MODES:
+            raise ArgumentError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}")
+        self._mode = mode
 
     @property
     def memory_limit(self) -> int | None:
@@ -175,7 +200,7 @@ class TrainStep:
         if run is None:
             with trace.compiling(), self.model.in_mode(training=True):
                 run = self._trace(arrays, threads, gather)
-            if self._search_left >= 1 and not gather:
+            if self.mode == "static" and self._search_left >= 1 and not gather and not knobs.CHECK.get():
                 run = self._searched(run, arrays)
             self._look()
             self._programs.put((shapes, threads, self._world, gather), run)
@@ -256,7 +281,11 @@ class TrainStep:
             made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
             memory=self._memory,
         )  # fmt: skip
-        run.note = made.groups
+        exploration = None
+        if self.mode == "dynamic" and not knobs.CHECK.get():
+            workshop = run.backend.workshop(run.target, threads)
+            exploration = Exploration(run, workshop, self.tune or inf)
+        run.note = Note(made.groups, exploration)
         return run
 
     def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
@@ -294,7 +323,8 @@ class TrainStep:
             self._set_scalars()
             if self._numbers:
                 self._set_numbers(arrays)
-            status, outputs = run(arrays)
+            exploration = run.note.exploration
+            status, outputs = run(arrays) if exploration is None else exploration.step(arrays)
             value = float(outputs[0])
             if status != FINITE:
                 if self._reports:
@@ -303,7 +333,7 @@ class TrainStep:
                     self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
                 else:
                     self.steps += 1
-                    for group in run.note:
+                    for group in run.note.groups:
                         group.done += 1
                     self.gathered, self.gathered_samples = 0, 0
                 if samples is not None:
@@ -428,6 +458,12 @@ class TrainStep:
             what = "gradients" if gather else "training step"
             parts.append(f"{what} for {head} on {threads} threads\n{run.describe()}")
         return html.Text("\n\n".join(parts))
+
+    @property
+    def explored(self) -> str:
+        """What dynamic mode has found so far: faster configurations, and those that were never used, and why."""
+        found = [run.note.exploration for _, run in self._programs.items()]
+        return html.Text("\n".join(line for x in found if x is not None for line in x.log))
 
     def __repr__(self) -> str:
         loss = getattr(self.loss, "__name__", type(self.loss).__name__)

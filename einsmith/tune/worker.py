@@ -100,22 +100,30 @@ class Bench:
         return times, watch.disturbance()
 
     def vet(self, number: int, seed: int) -> str:
-        """Why a candidate may not be used: what it does on guarded memory in several ways, and how its results differ
-        from the evaluator's in float64, on fresh random data; nothing where it is right."""
+        """Why a candidate may not be used; nothing where it is right (`fault_of`)."""
         candidate, made, _, _ = self._ready[number]
-        launches = tuple((address, tasks) for address, tasks, _ in made.launches)
-        subject = Subject(
-            self.kernel, self.target, launches, made.scratch, made.workspace, candidate.pattern, str(candidate.config),
-            lambda: Source("", (), 0, 0), self.threads,
-        )  # fmt: skip
-        arrays = measure.example_buffers(self.kernel, seed)
-        pairs = zip(arrays, self.kernel.buffers, strict=True)
-        held = [Held(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
-        try:
-            evaluate(subject, held, check(subject, held), seed)
-        except Fault as e:
-            return e.text
-        return ""
+        return fault_of(
+            self.kernel, self.target, self.threads, made, candidate.pattern, str(candidate.config), seed
+        )
+
+
+def fault_of(
+    kernel: Kernel | Rows, target: Target, threads: int, made: measure.Made, pattern: str, config: str, seed: int
+) -> str:
+    """What is wrong with a kernel's machine code: it touches what it must not, does not do the same on guarded memory
+    in several ways, or makes other results of random data than the evaluator in float64. Empty where it is right."""
+    launches = tuple((address, tasks) for address, tasks, _ in made.launches)
+    subject = Subject(
+        kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: Source("", (), 0, 0), threads
+    )
+    arrays = measure.example_buffers(kernel, seed)
+    pairs = zip(arrays, kernel.buffers, strict=True)
+    held = [Held(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
+    try:
+        evaluate(subject, held, check(subject, held), seed)
+    except Fault as e:
+        return e.text
+    return ""
 
 
 def _copy(a: np.ndarray) -> np.ndarray:

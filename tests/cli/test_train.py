@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_keeps_the_last_save(run: Run, tmp_path: Path)
         ("mlp3", ("--batch", "0"), "--batch"),
         ("mlp3", ("--lr", "-1"), "--lr"),
         ("mlp3", ("--data", "cifar11"), "neither mnist nor fashion-mnist nor a folder"),
-        ("mlp3", ("--mode", "dynamic"), "--mode"),
+        ("mlp3", ("--mode", "fast"), "--mode"),
         ("mlp3", ("--schedule", "linear"), "--schedule"),
     ],
 )

@@ -191,3 +191,8 @@ def passing_bytes(graph: Graph) -> int:
         return 0
     several = {t for t in nodes if isinstance(t, Compute) and len(t.template.dtypes) > 1}
     return sum(nbytes(t) for t in nodes if isinstance(t, Tensor) and t not in several)
+
+
+def whole_lines(arena: int) -> int:
+    """The bytes of an arena, in whole cache lines."""
+    return -(-max(arena, 1) // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,195 @@
+"""What to try next in a program that runs, and whether it is right: asked of a process that leaves the processors to
+everybody else.
+
+That process proposes configurations (`tune.genetic`), compiles them into the cache of object code, where the program's
+own process finds them, and compares them with the evaluator on guarded memory. It may crash or hang without harm.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Sequence
+from math import inf
+
+from einsmith import locks
+from einsmith.backends import cpu
+from einsmith.backends.backend import Proposed, Tried
+from einsmith.decisions import choice_of, name_of, source, written
+from einsmith.errors import CompileError
+from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Pattern, describe
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.target.facts import Target
+from einsmith.tune import measure, records, worker
+from einsmith.tune.bench import Bench, Failed, Lost
+from einsmith.tune.genetic import Candidate, Search
+from einsmith.tune.session import least
+
+LIMIT = 20.0
+"""Seconds of a processor that an answer may take."""
+WAITED = 600.0
+"""Seconds by the clock: where others keep all processors busy, this process gets little of them."""
+FIRST = 4
+"""First guesses of each kind that are tried."""
+
+
+class Shop:
+    """What the process answers. Every answer comes with the seconds of a processor that it took."""
+
+    def __init__(self) -> None:
+        self._searches: dict[str, Search] = {}
+
+    def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
+        """limit: seconds of a processor that an answer may take, after which the process ends; patterns: a user's own;
+        idle: it runs where nothing else does."""
+        if idle:
+            os.nice(19)
+            if hasattr(os, "SCHED_IDLE"):
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        self._limit = limit
+        known = {p.name for p in autoconfig.PATTERNS}
+        for p in patterns:
+            if p.name not in known:
+                autoconfig.register(p)
+
+    def _begun(self) -> float:
+        signal.setitimer(signal.ITIMER_PROF, self._limit)
+        return time.process_time()
+
+    def propose(
+        self, kernel: Kernel | Rows, target: Target, guesses: Sequence[str], tried: Sequence[Tried]
+    ) -> tuple[str | None, float]:
+        """What to try next; None where nothing is left. guesses: what others have found; tried: all that was, which is
+        news to a process that was started anew."""
+        begun = self._begun()
+        name = name_of(kernel) + repr(target)
+        search = self._searches.get(name)
+        if search is None:
+            first = [c for text in guesses if (c := _candidate(kernel, target, text)) is not None]
+            search = Search(kernel, target, first=first)
+            self._searches[name] = search
+        for text, seconds in tried:
+            c = _candidate(kernel, target, text)
+            if c is not None:
+                search.tell(c, seconds)
+        while (c := search.propose()) is not None and c in search.measured:
+            pass
+        found = None if c is None else written(autoconfig.pattern_of(c.pattern), c.config)
+        return found, time.process_time() - begun
+
+    def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
+        """Why a configuration may not be used: it cannot be compiled, touches what it must not, or makes other results
+        than the evaluator does of random data; empty where it is right."""
+        begun = self._begun()
+        try:
+            (made,) = cpu.compile_decided([kernel], {kernel: cpu.Decision(text)}, target)
+        except CompileError as e:
+            return str(e), time.process_time() - begun
+        code = measure.Made(list(made.launches), made.scratch, made.workspace)
+        fault = worker.fault_of(kernel, target, threads, code, made.pattern, made.config, seed)
+        return fault, time.process_time() - begun
+
+
+def _candidate(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | None:
+    try:
+        choice = choice_of(kernel, target, text)
+    except CompileError:
+        return None
+    return Candidate(choice.pattern.name, choice.config)
+
+
+def _can_be_sent(pattern: Pattern) -> bool:
+    """Whether another process can import a pattern."""
+    try:
+        pickle.dumps(pattern)
+        return True
+    except Exception:
+        return False
+
+
+class _Aside(Bench):
+    """The process."""
+
+    module = "einsmith.backends.workshop"
+    idle = True
+    over = False
+
+    def kill(self) -> None:
+        """Ends the process, and lets no other begin."""
+        self.over = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def ask(self, name: str, *arguments: object) -> tuple:
+        if self.over:
+            raise Lost("the process is over")
+        if self._process is None:
+            own = [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and _can_be_sent(p)]
+            self._call("begin", (LIMIT, own, self.idle), WAITED)
+        return self._call(name, arguments, WAITED)
+
+
+class Workshop:
+    """The process, from outside (`backend.Workshop`)."""
+
+    def __init__(self, target: Target, threads: int):
+        self._aside = _Aside()
+        self._lock = locks.lock()
+        self.target, self.threads = target, threads
+        self._tried: dict[Kernel | Rows, list[Tried]] = {}
+        self._said: dict[Kernel | Rows, int] = {}
+
+    def propose(self, kernel: Kernel | Rows) -> Proposed:
+        tried = self._tried.setdefault(kernel, [])
+        known = self._said.get(kernel)
+        guesses = [] if known is not None else [
+            *records.guesses(kernel, self.target)[:FIRST], *records.near(kernel, self.target)[:FIRST]
+        ]  # fmt: skip
+        news = tried[known or 0 :]
+        try:
+            with self._lock:
+                found, seconds = self._aside.ask("propose", kernel, self.target, guesses, news)
+        except (Lost, Failed) as e:
+            self._said.clear()
+            return Proposed(None, str(e), 0.0)
+        self._said[kernel] = (known or 0) + len(news)
+        return Proposed(found, "", seconds)
+
+    def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
+        begun = time.monotonic()
+        try:
+            with self._lock:
+                fault, seconds = self._aside.ask("vet", kernel, self.target, self.threads, text, len(text))
+        except (Lost, Failed) as e:
+            self._said.clear()  # what the process knew is lost
+            fault, seconds = str(e), min(LIMIT, time.monotonic() - begun)
+        if fault:
+            self.tell(kernel, text, inf)
+        return Proposed(text, fault, seconds)
+
+    def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+        self._tried.setdefault(kernel, []).append((text, seconds))
+
+    def keep(self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float) -> None:
+        record = records.Record(name_of(kernel), text, seconds, spread, prior, time.time(), 1, describe(kernel))
+        records.put(kernel, self.target, record)
+
+    def least(self, kernel: Kernel | Rows) -> float:
+        bounds = [p.bound(kernel, self.target) for p in autoconfig.asked(kernel, self.target) if p.match(kernel)]
+        return max(least(kernel, self.target), min(bounds, default=0.0))
+
+    def close(self) -> None:
+        self._aside.kill()  # whoever waits for an answer does not get one
+        with self._lock:
+            self._aside.close()
+
+    def leave(self) -> None:
+        self._aside.leave()
+
+
+if __name__ == "__main__":
+    worker.main(Shop())

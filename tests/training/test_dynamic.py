@@ -1,0 +1,368 @@
+"""Dynamic mode: kernels are tuned while a program trains, which neither stops it nor changes what it computes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.backends import cpu, workshop
+from einsmith.backends.backend import Proposed
+from einsmith.compile import Executable
+from einsmith.decisions import written
+from einsmith.errors import ArgumentError
+from einsmith.kernels import choose as autoconfig
+from einsmith.modes import trace_call
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.runtime.beside import Beside
+from einsmith.training import dynamic
+from einsmith.training.dynamic import Exploration, told_apart
+from einsmith.tune import database, records
+from tests.tune.planted import FAULTS, SHAPE, Planted
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(database, "_resting", {})
+    monkeypatch.setattr(workshop._Aside, "idle", False)  # tests leave it no processor
+    cpu._NATIVE.clear()
+
+
+def network() -> es.nn.Module:
+    es.manual_seed(0)
+    return es.nn.Sequential(
+        es.nn.Conv2d(3, 4, 3), es.nn.ReLU(), es.nn.Flatten(), es.nn.Linear(4 * 6 * 6, 32), es.nn.Tanh(),
+        es.nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+RNG = np.random.default_rng(0)
+BATCH = RNG.standard_normal((16, 3, 8, 8), np.float32), RNG.integers(0, 10, 16)
+
+
+def step(mode: str = "static", **options: Any) -> es.TrainStep:
+    optimizer = es.optim.SGD(lr=1e-4, momentum=0.9)
+    return es.TrainStep(network(), es.functional.cross_entropy, optimizer, mode=mode, threads=1, **options)
+
+
+def exploration(made: es.TrainStep) -> Exploration:
+    (run,) = made._programs.values()
+    return run.note.exploration
+
+
+class Simulated:
+    """A workshop that proposes the model's alternatives, vets none of them, and whose kernels are never good enough."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Kernel | Rows, str, float]] = []
+        self.kept: list[tuple[Any, ...]] = []
+        self.vetted: Callable[[Kernel | Rows, str], str] = lambda kernel, text: ""
+        self.run: Executable | None = None
+        self.closed = False
+        self._left: dict[Kernel | Rows, Iterator[str]] = {}
+
+    def _alternatives(self, kernel: Kernel | Rows) -> Iterator[str]:
+        assert self.run is not None
+        for name, config, _ in autoconfig.choose(kernel, self.run.target).alternatives[1:3]:
+            yield written(autoconfig.pattern_of(name), config)
+
+    def propose(self, kernel: Kernel | Rows) -> Proposed:
+        left = self._left.setdefault(kernel, self._alternatives(kernel))
+        return Proposed(next(left, None), "", 0.0)
+
+    def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
+        return Proposed(text, self.vetted(kernel, text), 0.0)
+
+    def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+        self.told.append((kernel, text, seconds))
+
+    def least(self, kernel: Kernel | Rows) -> float:
+        return 0.0
+
+    def keep(self, *found: Any) -> None:
+        self.kept.append(found)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def leave(self) -> None:
+        pass
+
+
+@pytest.fixture
+def simulated(monkeypatch) -> Simulated:
+    """Workshops are this one, which compiles nothing; trying may cost as much as it likes."""
+    made = Simulated()
+    monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self, target, threads: made)
+    monkeypatch.setattr(dynamic, "LOST", inf)
+    monkeypatch.setattr(dynamic, "OWN_DUTY", 1.0)
+    monkeypatch.setattr(dynamic, "UNSTEADY", inf)
+    monkeypatch.setattr(dynamic, "WORTH", 0.0)
+    return made
+
+
+def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: float = 60.0) -> list[float]:
+    """Trains until nothing is left to explore, at ease; the losses."""
+    made.compile(*BATCH)
+    if simulated is not None:
+        (simulated.run,) = made._programs.values()
+    end = time.monotonic() + seconds
+    losses = []
+    while not exploration(made).over and time.monotonic() < end:
+        losses.append(made(*BATCH))
+        time.sleep(0.003)
+    losses += [made(*BATCH) for _ in range(3)]
+    return losses
+
+
+def test_the_results_are_those_of_static_mode(simulated, monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "told_apart", at_random)
+    made = step("dynamic")
+    losses = explored(made, simulated)
+    x = exploration(made)
+    assert x.over == "nothing is left to gain" and x.tried > 6 and simulated.closed
+    plain = step()
+    np.testing.assert_allclose(losses[:300], [plain(*BATCH) for _ in losses[:300]], rtol=1e-5, atol=1e-6)
+    assert made.steps == len(losses), "every step has trained"
+
+
+def at_random(ratios: list[float]) -> bool:
+    """Half of what is tried stays, whatever it takes."""
+    return int(ratios[0] * 1e9) % 2 == 0
+
+
+def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    made = step("dynamic")
+    explored(made, simulated)
+    x, (run,) = exploration(made), made._programs.values()
+    assert x.kept and {k: text for k, text, *_ in simulated.kept} == x.kept
+    now = dict(zip((c.kernel for c in run.calls), (k.decision for k in run.kernels), strict=True))
+    assert all(now[k] == text for k, text in x.kept.items())
+    assert all(seconds > 0 and prior > 0 for _, _, seconds, _, prior in simulated.kept)
+    assert "of the time with" in made.explored and "exploring ends" in made.explored
+    assert next(iter(x.kept.values())).split()[0] in made.plan
+
+
+def test_what_is_not_faster_is_dropped(simulated, monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: False)
+    made = step("dynamic")
+    explored(made, simulated)
+    x, (run,) = exploration(made), made._programs.values()
+    assert not x.kept and not simulated.kept and {k.decision for k in run.kernels} == {""}
+    assert all(known.over for known in x.kernels.values())
+    assert min(s for _, _, s in simulated.told) > 0
+
+
+def test_what_makes_other_results_in_a_step_never_stays(simulated, monkeypatch) -> None:
+    """Of whatever is wrong and was not found before."""
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    difference = Beside.difference
+
+    def planted(self: Beside) -> str:
+        buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0]
+        values = made[4096:-4096].view(buffer.dtype.numpy)
+        values[len(values) // 2] = 77
+        return difference(self)
+
+    monkeypatch.setattr(Beside, "difference", planted)
+    made = step("dynamic")
+    losses = explored(made, simulated)
+    x = exploration(made)
+    assert not x.kept and x.tried > 6 and x.log[0].count("never used") == 1 and "in a step, buffer" in x.log[0]
+    plain = step()
+    assert losses[:500] == [plain(*BATCH) for _ in losses[:500]], "nothing has changed"
+
+
+def test_what_is_found_to_be_wrong_is_never_run(simulated, monkeypatch) -> None:
+    simulated.vetted = lambda kernel, text: "it crashes"
+    made = step("dynamic")
+    explored(made, simulated)
+    x = exploration(made)
+    assert x.tried and not x.kept and all("it crashes" in line for line in x.log[:-1])
+    assert {s for _, text, s in simulated.told if text} == {inf}
+
+
+def test_a_workshop_that_raises_ends_exploring_alone(simulated) -> None:
+    def broken(kernel: Any, text: str) -> str:
+        raise RuntimeError("out of paper")
+
+    simulated.vetted = broken
+    made = step("dynamic")
+    losses = explored(made, simulated)
+    assert exploration(made).over == "RuntimeError: out of paper" and np.isfinite(losses).all()
+
+
+def test_the_time_for_it(simulated) -> None:
+    simulated.vetted = lambda kernel, text: time.sleep(0.01) or ""
+    made = step("dynamic", tune=0.3)
+    start = time.monotonic()
+    explored(made, simulated)
+    assert exploration(made).over in ("the time for it is over", "nothing is left to gain")
+    assert time.monotonic() - start < 30
+
+
+def test_a_busy_machine(simulated, monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "UNSTEADY", -1.0)
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: None)
+    monkeypatch.setattr(dynamic, "BARREN", 1000)
+    made = step("dynamic")
+    explored(made, simulated)
+    assert exploration(made).over == "the machine is too busy" and not exploration(made).kept
+
+
+def test_trying_costs_no_more_than_it_may(simulated, monkeypatch) -> None:
+    """Where a step with what is tried takes much longer, such steps are rare."""
+    monkeypatch.setattr(dynamic, "LOST", 0.02)
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: None)
+    run = Executable.timed
+    slow: list[int] = []
+
+    def timed(self: Executable, arrays: Any) -> Any:
+        if self is not simulated.run:
+            slow.append(1)
+            time.sleep(0.01)
+        return run(self, arrays)
+
+    monkeypatch.setattr(Executable, "timed", timed)
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    x, end = exploration(made), time.monotonic() + 60
+    while len(slow) < 4 and time.monotonic() < end:
+        made(*BATCH)
+        assert x._extra <= 0.02 * x._total + 0.1, "one step may be one too many"
+    x.close()
+    assert len(slow) >= 2 and x._extra > 0
+
+
+def test_told_apart() -> None:
+    assert told_apart([]) is None and told_apart([0.5] * 7) is None
+    assert told_apart([0.9] * 8) is True and told_apart([0.9] * 7 + [1.3]) is True
+    assert told_apart([0.9] * 6 + [1.3, 1.3]) is None and told_apart([0.9] * 9 + [1.1] * 5) is False
+    assert told_apart([1.3, 1.4]) is False and told_apart([1.3, 0.9]) is None
+    assert told_apart([1.1] * 4 + [0.9]) is False
+    assert told_apart([0.99] * 13) is None and told_apart([0.99] * 14) is False
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(ArgumentError, match="mode='fast' is none of 'static', 'dynamic'"):
+        step("fast")
+    made = step()
+    with pytest.raises(ArgumentError, match="mode='x'"):
+        made.mode = "x"
+    for wrong in (-1, 1e9, "60"):
+        with pytest.raises(ArgumentError, match="tune"):
+            step("dynamic", tune=wrong)
+    assert made.explored == ""
+
+
+def test_a_forked_child_trains_on_as_it_is(simulated) -> None:
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    for _ in range(20):
+        made(*BATCH)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = int(not np.isfinite([made(*BATCH) for _ in range(20)]).all())
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.isfinite(made(*BATCH))
+    exploration(made).close()
+
+
+def test_a_program_that_nobody_has_is_not_kept(simulated, every_object) -> None:
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    for _ in range(50):
+        made(*BATCH)
+    run, threads = weakref.ref(simulated.run), exploration(made)._threads
+    simulated.run, simulated._left, simulated.told = None, {}, []
+    del made
+    end = time.monotonic() + 20
+    while run() is not None and time.monotonic() < end:
+        time.sleep(0.05)
+        gc.collect()
+    assert run() is None and simulated.closed
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+# -- with the process that vets
+
+
+@pytest.fixture
+def planted(monkeypatch) -> Iterator[None]:
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
+    autoconfig.register(Planted())
+    yield
+    monkeypatch.undo()
+    autoconfig._CHOSEN.clear()
+
+
+def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
+    monkeypatch.setattr(workshop, "LIMIT", 3.0)
+    traced = trace_call(es.op("y[i,j] = x[i,j] * 2.5"), (np.ones(SHAPE, np.float32),), {})
+    run = Executable(traced.graph, traced.bind, 1)
+    kernel = run.calls[0].kernel
+    shop, found = workshop.Workshop(run.target, 1), {}
+    try:
+        while (proposed := shop.propose(kernel).text) is not None:
+            if "lowering" in proposed:  # only the clock would tell
+                shop.tell(kernel, proposed, inf)
+            elif proposed.startswith("planted"):
+                found[proposed] = shop.vet(kernel, proposed)
+            else:
+                assert shop.vet(kernel, proposed).fault == ""
+                shop.tell(kernel, proposed, 1e-4)
+    finally:
+        shop.close()
+    faults = {text.partition("=")[2]: x.fault for text, x in found.items()}
+    assert faults.keys() == {*FAULTS} - {"hang in lowering"}
+    assert "SIGSEGV" in faults["crash"] and "SIGPROF" in faults["hang"]
+    assert "bytes behind the end of its buffer" in faults["beside"] and "nan" in faults["nan"]
+    assert "elements are not the evaluator's" in faults["wrong"] and "out of ideas" in faults["raises"]
+    assert faults["prints"] == ""
+
+
+def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "LOST", 0.5)
+    monkeypatch.setattr(dynamic, "UNSTEADY", inf)
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
+    made = step("dynamic")
+    made.compile(*BATCH)
+    x, losses = exploration(made), []
+    end = time.monotonic() + 150
+    while not (x.kept and x.tried > 8) and not x.over and time.monotonic() < end:
+        losses.append(made(*BATCH))
+        time.sleep(0.003)
+    x.close()
+    assert x.tried, x.log
+    assert not [line for line in x.log if "never used" in line], "the patterns' configurations are right"
+    plain = step()
+    np.testing.assert_allclose(losses[:200], [plain(*BATCH) for _ in losses[:200]], rtol=1e-5, atol=1e-6)
+    recorded = {s.record.kernel: s.record.text for s in records.every()}
+    assert recorded == {k.digest.hex(): text for k, text in x.kept.items()}
+    runs = []
+    for _ in range(2):
+        again = step()
+        runs.append([again(*BATCH) for _ in range(5)])
+        (run,) = again._programs.values()
+        tuned = {c.kernel.digest.hex(): k.decision for c, k in zip(run.calls, run.kernels, strict=True) if k.tuned}
+        assert tuned == recorded
+    assert runs[0] == runs[1], "with one store, two runs are bitwise equal"
