@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from einsmith.compile import Executable
 from einsmith.expr.nodes import ROLES, Role
+from einsmith.passes.schedule.printer import label
 
 
 @dataclass
@@ -27,3 +33,21 @@ class Profile:
         for name in ROLES:
             lines.append(f"     {name:<8} {self.part(name) * 1e6:9.1f} us")
         return "\n".join(lines)
+
+
+def measured(run: Executable, arrays: Sequence[np.ndarray], repeats: int) -> Profile:
+    """Times a step and each of its kernels, so often; what a step changes is taken back."""
+    with run.preserved():
+        run(arrays)
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            run(arrays)
+            times.append(time.perf_counter() - start)
+    rows = [
+        (part, label(call), kernel.pattern, seconds, kernel.seconds * turns)
+        for part, call, kernel, turns, seconds in zip(
+            run.roles, run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
+        )
+    ]
+    return Profile(rows, sorted(times)[len(times) // 2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -20,7 +19,6 @@ from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted, to_array
-from einsmith.passes.schedule.printer import label
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.memory import Memory
@@ -32,7 +30,7 @@ from einsmith.training.counts import Counts
 from einsmith.training.dynamic import Exploration
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
-from einsmith.training.profile import Profile
+from einsmith.training.profile import Profile, measured
 from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import Setting, Settings
 
@@ -483,20 +481,7 @@ class TrainStep:
         run = self._program(arrays)
         self._set_scalars()
         self._set_numbers(arrays)
-        with run.preserved():
-            run(arrays)
-            times = []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                run(arrays)
-                times.append(time.perf_counter() - start)
-        rows = [
-            (part, label(call), kernel.pattern, seconds, kernel.seconds * turns)
-            for part, call, kernel, turns, seconds in zip(
-                run.roles, run.calls, run.kernels, run.turns, run.time_calls(arrays, repeats), strict=True
-            )
-        ]
-        return Profile(rows, sorted(times)[len(times) // 2])
+        return measured(run, arrays, repeats)
 
 
 def _check_optimizer(optimizer: Any) -> None:
