@@ -92,10 +92,7 @@ def measure(kernel: Any, threads: int, count: int) -> dict:
         for n, c in enumerate(runners):
             if reason := bench.prepare(n, c):
                 raise RuntimeError(f"{c}: {reason}")
-        times: list[list[float]] = [[] for _ in runners]
-        for _ in range(3):  # those that a race leaves early go on in the next one
-            found, _ = bench.race([*range(len(runners))], 2.0)
-            times = [[*a, *b] for a, b in zip(times, found, strict=True)]
+        times, _ = bench.race([*range(len(runners))], 4.0, whole=True)
     took = [median(b / a for a, b in zip(times[0], t, strict=False)) for t in times]
     least = min(took)
     return {

@@ -80,9 +80,9 @@ class Bench:
             self._ask("drop", gone)
         self._known.difference_update(gone)
 
-    def race(self, numbers: Sequence[int], seconds: float) -> tuple[list[list[float]], str]:
+    def race(self, numbers: Sequence[int], seconds: float, whole: bool = False) -> tuple[list[list[float]], str]:
         """See `worker.Bench.race`."""
-        return self._ask("race", list(numbers), seconds)
+        return self._ask("race", list(numbers), seconds, whole)
 
     def vet(self, number: int, seed: int) -> str:
         """See `worker.Bench.vet`."""

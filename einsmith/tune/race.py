@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 LEAST, MOST = 5, 60
 """Rounds of a race: from 5 on the shortest and the longest of paired runs are a bound of their median with 94 %."""
+WHOLE = 100
+"""Rounds of a race that decides whether a candidate is kept."""
 APART = 0.01
 """Candidates that differ by less are as good as each other: a race does not go on to tell which is first."""
 SLOW = 1.5

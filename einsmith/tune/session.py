@@ -181,14 +181,14 @@ class KernelSearch:
         return None
 
     def _raced(
-        self, bench: Bench, search: Search, ready: dict[int, Candidate], seconds: float
+        self, bench: Bench, search: Search, ready: dict[int, Candidate], seconds: float, whole: bool = False
     ) -> tuple[dict[int, list[float]], str]:
         """Of every candidate the times of paired runs over the choice's, in order; and what disturbed them."""
         if not ready:
             return {}, ""
         f = self.found
         try:
-            times, disturbed = bench.race([CHOICE, *ready], seconds)
+            times, disturbed = bench.race([CHOICE, *ready], seconds, whole)
         except Lost as e:  # each of them ran once before; which one it was is not told
             for c in ready.values():
                 f.faults.append((c, f"in a race: {e}"))
@@ -211,21 +211,10 @@ class KernelSearch:
             number = self._fit(bench, search, candidate, tell)
             if number is None:
                 continue
-            try:
-                wrong = bench.vet(number, f.tried)
-            except (Lost, Failed) as e:
-                wrong = str(e)
-                self._anchor(bench)
-            if wrong:
-                f.faults.append((candidate, wrong))
-                search.tell(candidate, inf)
-                tell(f, candidate, inf)
-                continue
             for _ in range(PATIENCE):
-                found, f.busy = self._raced(bench, search, {number: candidate}, FINAL)
+                found, f.busy = self._raced(bench, search, {number: candidate}, FINAL, True)
                 if not f.busy:
                     break
-            bench.drop([number])
             if number not in found or f.busy:
                 continue
             self._decided.add(candidate)
@@ -233,8 +222,22 @@ class KernelSearch:
             seconds = median(found[number]) * f.prior
             search.tell(candidate, seconds)
             if high < 1 and seconds < min(f.seconds, GAIN * f.prior):
-                f.best, f.seconds, f.spread = candidate, seconds, (low, high)
+                wrong = self._fault_of(bench, number)
+                if wrong:
+                    f.faults.append((candidate, wrong))
+                    search.tell(candidate, inf)
+                    seconds = inf
+                else:
+                    f.best, f.seconds, f.spread = candidate, seconds, (low, high)
             tell(f, candidate, seconds)
+            bench.drop([number])
+
+    def _fault_of(self, bench: Bench, number: int) -> str:
+        try:
+            return bench.vet(number, self.found.tried)
+        except (Lost, Failed) as e:
+            self._anchor(bench)
+            return str(e)
 
 
 def tune(

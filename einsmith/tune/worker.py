@@ -27,10 +27,15 @@ from einsmith.runtime.program import Program
 from einsmith.target.facts import Target
 from einsmith.tune import load, measure
 from einsmith.tune.genetic import Candidate
-from einsmith.tune.race import MOST, told_apart
+from einsmith.tune.race import MOST, WHOLE, told_apart
 
 COPIES = 64
 """Of the data of a kernel, at most: of the smallest ones some lie in a cache all the same."""
+
+
+WARM = 2e-3
+"""Seconds for which each candidate runs before a race: without, the choice, which is the first, seemed 20 % slower in
+the first race of a process than in all later ones."""
 
 
 class Ready(NamedTuple):
@@ -81,20 +86,26 @@ class Bench:
         for n in numbers:
             self._ready.pop(n, None)
 
-    def race(self, numbers: Sequence[int], seconds: float) -> tuple[list[list[float]], str]:
+    def race(self, numbers: Sequence[int], seconds: float, whole: bool) -> tuple[list[list[float]], str]:
         """Seconds of each candidate's runs, one a round, in turns, so that what slows the machine meets them all; and
         what else it did meanwhile (`load.Watch`). The first is who the others are compared with: one is out as soon as
-        it is told apart from that one with confidence, or after `seconds` in all."""
+        it is told apart from that one with confidence, or after `seconds` in all. whole: none is out before that, or
+        before WHOLE rounds: who looks again and again will see what is not there."""
         runs = [self._ready[n].runs for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
         running = list(range(len(numbers)))
+        for own in runs:  # the first runs after a pause are slow, whoever makes them
+            end = time.perf_counter() + WARM
+            while time.perf_counter() < end:
+                next(own).run()
         watch = load.Watch()
         end = time.perf_counter() + seconds
-        for done in range(MOST):
+        for done in range(WHOLE if whole else MOST):
             for i in running if done % 2 == 0 else reversed(running):
                 # The shorter of two: the workers may sleep when the first one begins.
                 times[i].append(min(float(next(runs[i]).run_timed()[1].sum()) for _ in range(2)))
-            running = [i for i in running if i == 0 or not told_apart(times[0], times[i])]
+            if not whole:
+                running = [i for i in running if i == 0 or not told_apart(times[0], times[i])]
             if len(running) < 2 or (time.perf_counter() > end and done + 1 >= 3):
                 break
         return times, watch.disturbance()
