@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
 from statistics import median
@@ -179,20 +179,29 @@ class Exploration:
             return False, self._compare(trial, trial.beside, arrays)
         if not trial.first:
             status, outputs, seconds = self.run.timed(arrays)
-            trial.first = of_kernels(self.run, seconds)
+            if status != FINITE:  # else not all kernels have run
+                trial.first = of_kernels(self.run, seconds)
             return True, (status, outputs)
         status, outputs, seconds = trial.other.timed(arrays)
         if status != FINITE:
-            self._pair(trial, of_kernels(trial.other, seconds))
+            self._aside(self._pair, trial, of_kernels(trial.other, seconds))
         trial.first = {}
         return False, (status, outputs)
 
     def _profile(self, arrays: Sequence[np.ndarray]) -> Step:
         status, outputs, seconds = self.run.timed(arrays)
-        self._profiled.append(of_kernels(self.run, seconds))
+        if status != FINITE:
+            self._profiled.append(of_kernels(self.run, seconds))
         if len(self._profiled) == PROFILED:
-            self._begin({k: min(p[k] for p in self._profiled) for k in self._profiled[0]})
+            self._aside(self._begin, {k: min(p[k] for p in self._profiled) for k in self._profiled[0]})
         return status, outputs
+
+    def _aside(self, work: Callable[..., None], *arguments: object) -> None:
+        """What is no part of a step: where it fails exploring ends, and the step has been made all the same."""
+        try:
+            work(*arguments)
+        except Exception as e:
+            self.end(f"{type(e).__name__}: {e}")
 
     def _begin(self, found: Seconds) -> None:
         runs: dict[Kernel | Rows, int] = {}
@@ -221,12 +230,15 @@ class Exploration:
         trial.beside = None
         if status == FINITE:  # infinities agree with anything
             self._close(trial)
-            return status, outputs
+        else:
+            self._aside(self._judge, trial, beside)
+        return status, outputs
+
+    def _judge(self, trial: Trial, beside: Executable) -> None:
         wrong = {k: fault for k, x in beside.beside.items() if (fault := x.difference())}
         for kernel, fault in wrong.items():
             self._fault(kernel, trial.texts[kernel], f"in a step, {fault}")
         self._drop(trial, wrong)
-        return status, outputs
 
     def _pair(self, trial: Trial, seconds: Seconds) -> None:
         """Notes a pair of steps, and decides about what it tells apart."""

@@ -63,6 +63,18 @@ def rows(out: str) -> list[dict]:
     return [json.loads(line) for line in out.splitlines()]
 
 
+def test_dynamic_mode(run: Run, tmp_path: Path) -> None:
+    """Trains as ever, up to rounding; a resumed run may be in another mode."""
+    status, plain, err = run("--epochs", 2, "--json")
+    assert status == 0, err
+    status, out, err = run("--epochs", 2, "--json", "--mode", "dynamic", "--save", tmp_path / "run")
+    assert status == 0, err
+    losses = [[row["loss"] for row in rows(text)] for text in (plain, out)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    status, out, err = run("--epochs", 3, "--resume", tmp_path / "run", "--mode", "dynamic", "--json")
+    assert status == 0 and rows(out)[-1]["epochs"] == 3, err
+
+
 def test_json_lines_and_what_is_saved(run: Run, tmp_path: Path) -> None:
     status, out, err = run("--epochs", 3, "--lr", 0.01, "--save", tmp_path / "run", "--json")
     assert status == 0, err

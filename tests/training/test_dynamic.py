@@ -202,6 +202,19 @@ def test_a_workshop_that_raises_ends_exploring_alone(simulated) -> None:
     assert exploration(made).over == "RuntimeError: out of paper" and np.isfinite(losses).all()
 
 
+@pytest.mark.parametrize("where", ["_begin", "_judge", "_pair"])
+def test_what_fails_in_the_training_thread_ends_exploring_alone(simulated, monkeypatch, where: str) -> None:
+    def broken(self: Exploration, *arguments: Any) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(Exploration, where, broken)
+    made = step("dynamic")
+    losses = explored(made, simulated)
+    assert exploration(made).over == "MemoryError: no more" and made.steps == len(losses)
+    plain = step()
+    assert losses[:300] == [plain(*BATCH) for _ in losses[:300]] or where == "_pair"
+
+
 def test_the_time_for_it(simulated) -> None:
     simulated.vetted = lambda kernel, text: time.sleep(0.01) or ""
     made = step("dynamic", tune=0.3)
