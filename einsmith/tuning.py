@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from einsmith.backends.backend import Found, Part, Tell
-from einsmith.compile import Executable
+from einsmith.compile import FINITE, Executable
 from einsmith.decisions import written
 from einsmith.errors import ArgumentError
 from einsmith.kernels import choose as autoconfig
@@ -74,23 +74,21 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
     so many seconds; nothing else uses it meanwhile. Whoever compiles an equal program from now on gets the faster
     kernels, as the report's program has them."""
     begun = time.monotonic()
-    parts = parts_of(run)
-    plain = run.with_decisions({p.kernel: "" for p in parts})
-    found = run.backend.tune(parts, run.target, run.threads, seconds * (1 - CONFIRMING), tell)
+    found = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRMING), tell)
     texts = {f.kernel: written(autoconfig.pattern_of(f.best.pattern), f.best.config) for f in found if f.best}
     end = max(begun + seconds, time.monotonic() + seconds * CONFIRMING / 2)
-    now = plain
+    now = run
     if texts:
         try:
-            ratios = alternated(plain, plain.with_decisions(texts), inputs, end)[2]
+            ratios = alternated(run, run.with_decisions(texts), inputs, end)[2]
         except ArgumentError:  # what is faster takes more memory than the program may hold
-            ratios = dict.fromkeys(texts, math.inf)
+            ratios = {}
         for f in found:
             if f.best:
-                run.backend.settle(f, run.target, ratios[f.kernel] < 1.0)
-        texts = {k: text for k, text in texts.items() if ratios[k] < 1.0}
-        now = plain.with_decisions(texts)
-    before, after, _ = alternated(plain, now, inputs, end)
+                run.backend.settle(f, run.target, ratios.get(f.kernel, math.inf) < 1.0)
+        texts = {k: text for k, text in texts.items() if ratios.get(k, math.inf) < 1.0}
+        now = run.with_decisions(texts)
+    before, after, _ = alternated(run, now, inputs, end)
     kept = [f for f in found if f.kernel in texts]
     return Report(found, kept, before, after, time.monotonic() - begun, now)
 
@@ -99,9 +97,10 @@ def alternated(
     first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
 ) -> tuple[float, float, dict[Kernel | Rows, float]]:
     """Runs two forms of a program in turns until a time: the median seconds of each, and for each kernel the median of
-    its time in the second over that in the first."""
+    its time in the second over that in the first. A program that ends early, as its loss is not finite, tells nothing:
+    then there are no kernels."""
     with first.preserved():
-        first(inputs), second(inputs)
+        whole = FINITE not in (first(inputs)[0], second(inputs)[0])
         rows: list[list[list[float]]] = [[], []]
         for n in range(ROUNDS):
             for which in (0, 1) if n % 2 == 0 else (1, 0):
@@ -110,7 +109,7 @@ def alternated(
                 break
     times = [np.array(r) for r in rows]
     out: dict[Kernel | Rows, float] = {}
-    for kernel in dict.fromkeys(c.kernel for c in first.calls):
+    for kernel in dict.fromkeys(c.kernel for c in first.calls) if whole else ():
         at = [i for i, c in enumerate(first.calls) if c.kernel is kernel]
         a, b = (t[:, at].sum(1) for t in times)
         out[kernel] = median(y / x if x > 0 else math.inf for x, y in zip(a, b, strict=True))

@@ -185,7 +185,8 @@ class Backend(ABC):
         raise ArgumentError(f"the back end {self.name!r} keeps nothing")
 
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
-        """Notes that what was found for a kernel is the faster one inside a program too, or forgets it."""
+        """Notes that what was found for a kernel is the faster one inside a program too, or forgets it for what was
+        recorded before."""
         raise ArgumentError(f"the back end {self.name!r} has no search")
 
     def ahead(self) -> AheadOfTime:

@@ -163,7 +163,8 @@ class Cpu(Backend):
         return compile_kernels(kernels, target)
 
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
-        decided = {k: Decision(text) for k, text in texts.items()}
+        recorded = records.texts_of([k for k, text in texts.items() if text], target) if knobs.TUNED.get() else {}
+        decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
 
     def workshop(self, target: Target, threads: int) -> Workshop:
@@ -217,6 +218,8 @@ class Cpu(Backend):
     def keep(self, found: Found, target: Target) -> None:
         if found.best is None:
             return
+        if found.former is None:
+            found.former = records.find(found.kernel, target)
         low, high = found.spread
         text = decisions.written(autoconfig.pattern_of(found.best.pattern), found.best.config)
         record = records.Record(
@@ -228,6 +231,8 @@ class Cpu(Backend):
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
         if confirmed:
             records.confirm(found.kernel, target)
+        elif found.former is not None:
+            records.put(found.kernel, target, found.former)
         else:
             records.remove(found.kernel, target)
 

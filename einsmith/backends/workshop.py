@@ -8,7 +8,6 @@ own process finds them, and compares them with the evaluator on guarded memory. 
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from einsmith.kernels.pattern import Pattern, describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune import measure, records, worker
-from einsmith.tune.bench import Bench, Failed, Lost
+from einsmith.tune.bench import Bench, Failed, Lost, sendable
 from einsmith.tune.genetic import Candidate, Search
 from einsmith.tune.session import least
 
@@ -88,9 +87,10 @@ class Shop:
             (made,) = cpu.compile_decided([kernel], {kernel: cpu.Decision(text)}, target)
         except CompileError as e:
             return str(e), time.process_time() - begun
-        code = measure.Made(list(made.launches), made.scratch, made.workspace)
-        fault = worker.fault_of(kernel, target, threads, code, made.pattern, made.config, seed)
-        return fault, time.process_time() - begun
+        (choice,) = cpu.compile_decided([kernel], {kernel: cpu.MODEL}, target)
+        codes = [measure.Made(list(x.launches), x.scratch, x.workspace) for x in (made, choice)]
+        subject = worker.subject_of(kernel, target, threads, codes[0], made.pattern, made.config)
+        return worker.fault_of(subject, codes[1], seed), time.process_time() - begun
 
 
 def _candidate(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | None:
@@ -99,15 +99,6 @@ def _candidate(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | 
     except CompileError:
         return None
     return Candidate(choice.pattern.name, choice.config)
-
-
-def _can_be_sent(pattern: Pattern) -> bool:
-    """Whether another process can import a pattern."""
-    try:
-        pickle.dumps(pattern)
-        return True
-    except Exception:
-        return False
 
 
 class _Aside(Bench):
@@ -128,8 +119,10 @@ class _Aside(Bench):
         if self.over:
             raise Lost("the process is over")
         if self._process is None:
-            own = [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and _can_be_sent(p)]
+            own = [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and sendable(p)]
             self._call("begin", (LIMIT, own, self.idle), WAITED)
+            if self.over:  # ended while the process was starting
+                raise Lost("the process is over")
         return self._call(name, arguments, WAITED)
 
 
@@ -144,29 +137,27 @@ class Workshop:
         self._said: dict[Kernel | Rows, int] = {}
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:
-        tried = self._tried.setdefault(kernel, [])
-        known = self._said.get(kernel)
-        guesses = [] if known is not None else [
-            *records.guesses(kernel, self.target)[:FIRST], *records.near(kernel, self.target)[:FIRST]
-        ]  # fmt: skip
-        news = tried[known or 0 :]
-        try:
-            with self._lock:
+        others = [*records.guesses(kernel, self.target)[:FIRST], *records.near(kernel, self.target)[:FIRST]]
+        with self._lock:  # what the process knows is asked and told in one
+            known = self._said.get(kernel)
+            news = self._tried.setdefault(kernel, [])[known or 0 :]
+            try:
+                guesses = others if known is None else []
                 found, seconds = self._aside.ask("propose", kernel, self.target, guesses, news)
-        except (Lost, Failed) as e:
-            self._said.clear()
-            return Proposed(None, str(e), 0.0)
-        self._said[kernel] = (known or 0) + len(news)
+            except (Lost, Failed) as e:
+                self._said.clear()
+                return Proposed(None, str(e), 0.0)
+            self._said[kernel] = (known or 0) + len(news)
         return Proposed(found, "", seconds)
 
     def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
         begun = time.monotonic()
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 fault, seconds = self._aside.ask("vet", kernel, self.target, self.threads, text, len(text))
-        except (Lost, Failed) as e:
-            self._said.clear()  # what the process knew is lost
-            fault, seconds = str(e), min(LIMIT, time.monotonic() - begun)
+            except (Lost, Failed) as e:
+                self._said.clear()  # what the process knew is lost
+                fault, seconds = str(e), min(LIMIT, time.monotonic() - begun)
         if fault:
             self.tell(kernel, text, inf)
         return Proposed(text, fault, seconds)
@@ -184,8 +175,12 @@ class Workshop:
 
     def close(self) -> None:
         self._aside.kill()  # whoever waits for an answer does not get one
-        with self._lock:
+        while not self._lock.acquire(timeout=0.05):
+            self._aside.kill()
+        try:
             self._aside.close()
+        finally:
+            self._lock.release()
 
     def leave(self) -> None:
         self._aside.leave()

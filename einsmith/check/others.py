@@ -76,7 +76,7 @@ def compare(subject: Subject, held: Sequence[Held], got: Outcome, written: Writt
         for n in written:
             b = subject.kernel.buffers[n]
             x, y = (v.view(b.dtype.numpy).reshape(b.shape) for v in (got.values[n], found.values[n]))
-            wrong = (x != y) & ~((x != x) & (y != y)) if exact else _apart(x, y, b.dtype, subject.kernel)
+            wrong = (x != y) & ~((x != x) & (y != y)) if exact else apart(x, y, b.dtype, subject.kernel)
             if wrong.any():
                 at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
                 raise Fault(
@@ -85,7 +85,7 @@ def compare(subject: Subject, held: Sequence[Held], got: Outcome, written: Writt
                 )  # fmt: skip
 
 
-def _apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
+def apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
     """Where two results differ by more than another order of summation explains, told by the largest of them all."""
     if not dtype.is_float:
         positions = any(

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,8 @@ SUSPENDED = 100.0
 """How many times as long as usual a step takes at most; in one that takes longer the machine did something else."""
 
 Seconds = dict[Kernel | Rows, float]
+Kept = tuple[Kernel | Rows, str, float, float, float]
+"""What a workshop is told of a configuration that stays (`Workshop.keep`)."""
 Step = tuple[int, list[np.ndarray]]
 
 
@@ -132,7 +135,7 @@ class Exploration:
         self._trial: Trial | None = None
         self._total = self._extra = 0.0
         self._plain: deque[float] = deque(maxlen=21)
-        self._found: queue.SimpleQueue[tuple[Kernel | Rows, str, float, float, float]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Kept] = queue.SimpleQueue()
         self._unsteady = 0
         self._flying: set[Kernel | Rows] = set()
         self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=TOGETHER)
@@ -145,7 +148,7 @@ class Exploration:
             threading.Thread(target=_loop, args=(weakref.ref(self), name), name=f"einsmith{name}", daemon=True)
             for name in ("_propose", "_generate")
         ]
-        weakref.finalize(self, _close, self._pid, self._stop, workshop, self._threads)
+        weakref.finalize(self, _close, self._pid, self._stop, workshop, self._threads, self._found, self._recording)
 
     # -- the training thread
 
@@ -357,10 +360,8 @@ class Exploration:
         self._rest(vetted.seconds, DUTY)
 
     def _record(self) -> None:
-        """Records what was found, in the order in which it was: the training thread does not wait for the disk."""
-        with self._recording:
-            while not self._found.empty():
-                self._workshop.keep(*self._found.get())
+        """Records what was found: the training thread does not wait for the disk."""
+        _record(self._workshop, self._found, self._recording)
 
     def _hand_over(self, ready: dict[Kernel | Rows, str]) -> None:
         begun = time.thread_time()
@@ -371,15 +372,16 @@ class Exploration:
                 self._fault(k, text, str(e))
                 self._flying.discard(k)
         else:
-            self._trial = trial
+            if not self._stop.up:
+                self._trial = trial
         self._rest(time.thread_time() - begun, OWN_DUTY)
 
     def _rest(self, seconds: float, duty: float) -> None:
         """Waits for so long that work of so many seconds was this part of the time."""
-        self._wait(seconds * (1 / duty - 1))
+        self._wait(min(seconds * (1 / duty - 1), max(0.0, self._end - time.monotonic())))
 
     def _wait(self, seconds: float) -> None:
-        end = min(time.monotonic() + seconds, self._end)
+        end = time.monotonic() + seconds
         while not self._stop.up and (left := end - time.monotonic()) > 0:
             time.sleep(min(LOOK, left))
 
@@ -408,22 +410,28 @@ class Exploration:
 
     def close(self) -> None:
         """Ends the threads and the other process."""
-        _close(self._pid, self._stop, self._workshop, self._threads)
-        self._record()
+        _close(self._pid, self._stop, self._workshop, self._threads, self._found, self._recording)
 
 
 def _loop(ref: weakref.ref[Exploration], name: str) -> None:
     """What a thread does until its exploration ends, or nobody has it any more."""
     while (own := ref()) is not None and not own._stop.up:
         try:
-            getattr(own, name)()
+            own._record()
+            if time.monotonic() > own._end:
+                own.end("the time for it is over")
+            else:
+                getattr(own, name)()
         except Exception as e:  # the training goes on
             if not own._stop.up:
                 own.end(f"{type(e).__name__}: {e}")
         del own
 
 
-def _close(pid: int, stop: Flag, workshop: Workshop, threads: Sequence[threading.Thread]) -> None:
+def _close(
+    pid: int, stop: Flag, workshop: Workshop, threads: Sequence[threading.Thread], found: queue.SimpleQueue[Kept],
+    recording: Any,
+) -> None:  # fmt: skip
     if os.getpid() != pid:  # a forked child has neither threads nor the process
         workshop.leave()
         return
@@ -432,6 +440,34 @@ def _close(pid: int, stop: Flag, workshop: Workshop, threads: Sequence[threading
     for thread in threads:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(LEFT_SECONDS)
+    _record(workshop, found, recording)
+
+
+def _record(workshop: Workshop, found: queue.SimpleQueue[Kept], recording: Any) -> None:
+    """Records what was found, in the order in which it was."""
+    with recording:
+        while not found.empty():
+            workshop.keep(*found.get())
+
+
+class Explorer:
+    """Explores the programs of a training step, one at a time: two would take each other's processors."""
+
+    def __init__(self) -> None:
+        self._now: weakref.ref[Exploration] | None = None
+
+    def begin(
+        self, run: Executable, threads: int, seconds: float, programs: Sequence[Executable]
+    ) -> Exploration | None:
+        """Explores a program, unless another one of `programs`, which are all that there are, is explored still."""
+        now = None if self._now is None else self._now()
+        if now is not None and not now.over:
+            if any(other is now.run for other in programs):
+                return None
+            now.end("its program is used no more")
+        found = Exploration(run, run.backend.workshop(run.target, threads), seconds)
+        self._now = weakref.ref(found)
+        return found
 
 
 def of_kernels(run: Executable, seconds: Sequence[float]) -> Seconds:

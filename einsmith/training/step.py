@@ -27,7 +27,7 @@ from einsmith.runtime.threads import get_threads
 from einsmith.sizes import size_of
 from einsmith.training import graph
 from einsmith.training.counts import Counts
-from einsmith.training.dynamic import Exploration
+from einsmith.training.dynamic import Exploration, Explorer
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile, measured
@@ -130,7 +130,7 @@ class TrainStep:
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.memory_limit = memory_limit
-        self._search_left = tune
+        self._search_left, self._explorer = tune, Explorer()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._averaged = False
@@ -280,9 +280,9 @@ class TrainStep:
             memory=self._memory,
         )  # fmt: skip
         exploration = None
-        if self.mode == "dynamic" and not knobs.CHECK.get():
-            workshop = run.backend.workshop(run.target, threads)
-            exploration = Exploration(run, workshop, self.tune or inf)
+        if self.mode == "dynamic" and not gather and not knobs.CHECK.get():
+            programs = [run for _, run in self._programs.items()]
+            exploration = self._explorer.begin(run, threads, self.tune or inf, programs)
         run.note = Note(made.groups, exploration)
         return run
 

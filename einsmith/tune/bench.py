@@ -15,15 +15,31 @@ from typing import Any
 from einsmith.decisions import source
 from einsmith.errors import EinsmithError
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune.genetic import Candidate
 
+CHOICE = 0
+"""The number of the model's choice, with which all others are compared."""
 LIMIT = 20.0
 """Seconds that compiling a candidate and running it once, or a race, may take at most; LLVM takes up to 2 for the
 largest kernels there are."""
+RUNS = 40
+"""Of each candidate in a race that ends as soon as it may, in case they are slow."""
 START = 60.0
 """Seconds that a process may take to start."""
+
+
+def sendable(pattern: Pattern) -> bool:
+    """Whether another process can import a pattern: its class is neither in a script nor in a function."""
+    if type(pattern).__module__ == "__main__":
+        return False
+    try:
+        pickle.dumps(pattern)
+        return True
+    except Exception:
+        return False
 
 
 class Lost(EinsmithError):
@@ -56,9 +72,8 @@ class Bench:
         self.close()
 
     def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
-        """The kernel from now on. Raises Failed where it cannot be handed over (a pattern of the user's that no other
-        process can import)."""
-        own = [p for p in autoconfig.PATTERNS if source(type(p)) != b""]
+        """The kernel from now on. A pattern of the user's that no other process can import is left out."""
+        own = [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and sendable(p)]
         self._given = (kernel, target, threads, cold, own)
         self._begun = False
         self._known = set()
@@ -80,20 +95,23 @@ class Bench:
             self._ask("drop", gone)
         self._known.difference_update(gone)
 
-    def race(self, numbers: Sequence[int], seconds: float, whole: bool = False) -> tuple[list[list[float]], str]:
-        """See `worker.Bench.race`."""
-        return self._ask("race", list(numbers), seconds, whole)
+    def race(
+        self, numbers: Sequence[int], seconds: float, whole: bool = False, run: float = 0.0
+    ) -> tuple[list[list[float]], str]:
+        """See `worker.Bench.race`; run: seconds that a run takes, about."""
+        limit = self.limit + seconds + RUNS * run * len(numbers)
+        return self._ask("race", list(numbers), seconds, whole, limit=limit)
 
     def vet(self, number: int, seed: int) -> str:
         """See `worker.Bench.vet`."""
         return self._ask("vet", number, seed)
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _ask(self, name: str, *arguments: Any, limit: float | None = None) -> Any:
         if not self._begun:
             assert self._given is not None, "a bench begins with a kernel"
             self._begun = True
             self._call("begin", self._given, START)
-        return self._call(name, arguments, self.limit)
+        return self._call(name, arguments, self.limit if limit is None else limit)
 
     def _call(self, name: str, arguments: tuple, limit: float) -> Any:
         try:

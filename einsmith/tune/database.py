@@ -33,11 +33,6 @@ CREATE TABLE records (
     PRIMARY KEY (kernel, machine, version, own)
 );
 CREATE INDEX by_structure ON records (structure);
-CREATE TABLE measurements (
-    kernel TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, text TEXT NOT NULL, seconds REAL NOT NULL,
-    arithmetic REAL NOT NULL, memory REAL NOT NULL, special REAL NOT NULL, launch REAL NOT NULL, at REAL NOT NULL
-);
-CREATE INDEX by_kernel ON measurements (machine, version, kernel);
 """
 
 T = TypeVar("T")
@@ -100,6 +95,7 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     mode = "mode=rw" if writable else "mode=ro&immutable=1"  # else SQLite makes files beside it even to read
     link = sqlite3.connect(f"{path.as_uri()}?{mode}", PATIENCE, isolation_level=None, uri=True)
+    link.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text is no decision, and no error
     try:
         (found,) = link.execute("PRAGMA user_version").fetchone()
         if found != FORMAT:
@@ -110,6 +106,8 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
         yield link
         if write:
             link.execute("COMMIT")
+    except UnicodeDecodeError as e:  # in the names of columns
+        raise Foreign(f"its text is none: {e}") from None
     finally:
         link.close()  # what is not committed is taken back
 

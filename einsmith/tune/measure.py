@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.codegen.cache import native
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.expr.nodes import Expr, Read, Scatter, below
+from einsmith.plan.kernel import Kernel, Rows, Stage
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
@@ -17,17 +18,48 @@ from einsmith.target.facts import Target
 
 MIN_ROUNDS = 5
 SLOW = 4.0
+SMALL = 8
+"""Whole numbers are below: classes, positions in a window, counts."""
 
 
 def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
-    """Memory for every buffer of a kernel: normal random floats, zeros elsewhere, so that any index is in bounds."""
+    """Memory for every buffer of a kernel: normal random floats, random truth values and small whole numbers, where
+    they are indices within what they index."""
     rng = np.random.default_rng(seed)
+    limits = _limits(kernel)
     out = []
-    for b in kernel.buffers:
+    for n, b in enumerate(kernel.buffers):
         array = buffers.zeros((max(1, b.size),), b.dtype.numpy)
         if b.dtype.is_float:
             array[...] = rng.standard_normal(array.size, np.float32)
+        else:
+            array[...] = rng.integers(0, min(2 if b.dtype.is_bool else SMALL, limits.get(n, SMALL)), array.size)
         out.append(array)
+    return out
+
+
+def _limits(kernel: Kernel | Rows) -> dict[int, int]:
+    """Of each buffer whose elements are indices, the least extent that they index; 1, so that all are zeros, where
+    something is computed of them first."""
+    out: dict[int, int] = {}
+    for member in kernel.members if isinstance(kernel, Rows) else ():
+        for n, limit in _limits(member.kernel).items():
+            out[member.places[n]] = min(limit, out.get(member.places[n], limit))
+    for stage in () if isinstance(kernel, Rows) else kernel.stages:
+
+        def note(index: Sequence[Expr], shape: Sequence[int], stage: Stage = stage) -> None:
+            for i, extent in zip(index, shape, strict=True):
+                for e in below((i,)):
+                    kind, *where = stage.args[e.slot] if isinstance(e, Read) else ("",)
+                    if kind == "buffer":
+                        out[where[0]] = min(extent if e is i else 1, out.get(where[0], extent))
+
+        for part in stage.template.parts:
+            for e in below(part.bodies):
+                if isinstance(e, Read):
+                    note(e.index, stage.template.params[e.slot][1])
+            if isinstance(part, Scatter):
+                note(part.index, stage.template.shape)
     return out
 
 

@@ -13,19 +13,17 @@ import math
 import os
 import sqlite3
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from einsmith.errors import StoreError
-from einsmith.kernels.pattern import Cost
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.structure import extents, structure
 from einsmith.target.facts import Target
 from einsmith.tune import database, store
 
-MOST_RECORDS, MOST_MEASUREMENTS = 20_000, 20_000
+MOST_RECORDS = 20_000
 """Those that are kept, the newest."""
 GUESSES = 8
 """First guesses of one kind, at most."""
@@ -59,16 +57,6 @@ class Stored(NamedTuple):
     machine: str
     version: str
     own: bool
-
-
-class Measurement(NamedTuple):
-    """Seconds that a kernel took in a configuration, and what was predicted."""
-
-    kernel: str
-    text: str
-    seconds: float
-    cost: Cost
-    when: float
 
 
 _OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
@@ -180,32 +168,18 @@ def confirm(kernel: Kernel | Rows, target: Target) -> None:
     database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
 
 
+def find(kernel: Kernel | Rows, target: Target) -> Record | None:
+    """What was found for a kernel here."""
+    query = f"SELECT {_OF_RECORD} FROM records WHERE kernel=? AND machine=? AND version=? AND own=1"
+    rows = _found(query, (kernel.digest.hex(), *_here(target)))
+    return Record(*rows[0]) if rows else None
+
+
 def remove(kernel: Kernel | Rows, target: Target) -> None:
     """Forgets what was found for a kernel here."""
     query = "DELETE FROM records WHERE kernel=? AND machine=? AND version=? AND own=1"
     asked = (kernel.digest.hex(), *_here(target))
     database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
-
-
-def note(kernel: Kernel | Rows, target: Target, found: Iterable[tuple[str, float, Cost]]) -> None:
-    """Keeps what was measured: (text, seconds, what was predicted)."""
-    where, now = (kernel.digest.hex(), *_here(target)), time.time()
-    rows = [(*where, text, seconds, *cost, now) for text, seconds, cost in found]
-
-    def insert(link: sqlite3.Connection) -> None:
-        link.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        last = "SELECT max(rowid) FROM measurements"
-        link.execute(f"DELETE FROM measurements WHERE rowid <= ({last}) - ?", (MOST_MEASUREMENTS,))
-
-    database.attempt(insert, None, write=True)
-
-
-def measured(kernel: Kernel | Rows | None, target: Target) -> list[Measurement]:
-    """What was measured here of a kernel, or of all, in the order in which it was."""
-    query = "SELECT kernel, text, seconds, at, arithmetic, memory, special, launch FROM measurements"
-    query += " WHERE machine=? AND version=?" + (" AND kernel=?" if kernel is not None else "") + " ORDER BY rowid"
-    rows = _found(query, (*_here(target), *((kernel.digest.hex(),) if kernel is not None else ())))
-    return [Measurement(name, text, seconds, Cost(*terms), when) for name, text, seconds, when, *terms in rows]
 
 
 # -- for people: these raise StoreError where the store cannot be used
@@ -230,15 +204,12 @@ def every() -> list[Stored]:
 
 
 def forget(prefix: str = "") -> int:
-    """Removes what is recorded and was measured of the kernels whose digests begin so, from wherever it is; how many
+    """Removes what is recorded of the kernels whose digests begin so, from wherever it is; how many
     records there were."""
 
     def remove(link: sqlite3.Connection) -> int:
-        found = [
-            link.execute(f"DELETE FROM {table} WHERE substr(kernel, 1, ?)=?", (len(prefix), prefix)).rowcount
-            for table in ("records", "measurements")
-        ]
-        return found[0]
+        query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
+        return link.execute(query, (len(prefix), prefix)).rowcount
 
     return _asked_for(remove, 0, write=True) if database.path_of().exists() else 0
 

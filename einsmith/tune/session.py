@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.kernels import choose as autoconfig
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import KEPT, Target
-from einsmith.tune.bench import Bench, Failed, Lost
+from einsmith.tune.bench import CHOICE, Bench, Failed, Lost
 from einsmith.tune.genetic import Candidate, Search
 from einsmith.tune.race import bounds, paired
 
@@ -43,8 +43,6 @@ DECIDED = 2
 """Candidates of a visit that a race of their own decides about, at most."""
 UNKNOWN = 0.3
 """The part of its predicted time that a kernel which was not measured yet is held to lose."""
-CHOICE = 0
-"""The number of the model's choice on the bench."""
 
 
 class Part(NamedTuple):
@@ -73,6 +71,8 @@ class Found:
     busy: str = ""
     over: str = ""
     """Why it is not searched any further."""
+    former: Any = None
+    """What was recorded before, in whose place the best one was put."""
 
 
 Tell = Callable[[Found, Candidate, float], None]
@@ -188,7 +188,7 @@ class KernelSearch:
             return {}, ""
         f = self.found
         try:
-            times, disturbed = bench.race([CHOICE, *ready], seconds, whole)
+            times, disturbed = bench.race([CHOICE, *ready], seconds, whole, f.prior)
         except Lost as e:  # each of them ran once before; which one it was is not told
             for c in ready.values():
                 f.faults.append((c, f"in a race: {e}"))

@@ -6,18 +6,22 @@ method of `Bench` and its arguments, an answer is True and what it returned, or 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from einsmith.check.kernel import Fault, Held, Source, Subject, check, evaluate
+from einsmith.check.expected import written_buffers
+from einsmith.check.kernel import Fault, Held, Source, Subject, check, elements, evaluate
+from einsmith.check.others import apart
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
@@ -26,9 +30,12 @@ from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.target.facts import Target
 from einsmith.tune import load, measure
+from einsmith.tune.bench import CHOICE
 from einsmith.tune.genetic import Candidate
-from einsmith.tune.race import MOST, WHOLE, told_apart
+from einsmith.tune.race import LEAST, MOST, WHOLE, told_apart
 
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 COPIES = 64
 """Of the data of a kernel, at most: of the smallest ones some lie in a cache all the same."""
 
@@ -68,6 +75,8 @@ class Bench:
 
     def prepare(self, number: int, candidate: Candidate) -> str:
         """Compiles a candidate and runs it; the reason where that cannot be, else nothing."""
+        if candidate.pattern not in {p.name for p in autoconfig.asked(self.kernel, self.target)}:
+            return f"no other process can import the pattern {candidate.pattern!r}; define its class in a module"
         pattern = autoconfig.pattern_of(candidate.pattern)
         try:
             reason = pattern.legal(self.kernel, candidate.config, self.target)
@@ -106,34 +115,54 @@ class Bench:
                 times[i].append(min(float(next(runs[i]).run_timed()[1].sum()) for _ in range(2)))
             if not whole:
                 running = [i for i in running if i == 0 or not told_apart(times[0], times[i])]
-            if len(running) < 2 or (time.perf_counter() > end and done + 1 >= 3):
+            if len(running) < 2 or (time.perf_counter() > end and done + 1 >= (LEAST if whole else 3)):
                 break
         return times, watch.disturbance()
 
     def vet(self, number: int, seed: int) -> str:
         """Why a candidate may not be used; nothing where it is right (`fault_of`)."""
         candidate, made, _, _ = self._ready[number]
-        return fault_of(
-            self.kernel, self.target, self.threads, made, candidate.pattern, str(candidate.config), seed
-        )
+        subject = subject_of(self.kernel, self.target, self.threads, made, candidate.pattern, str(candidate.config))
+        choice = self._ready.get(CHOICE)
+        return fault_of(subject, None if choice is None else choice.made, seed)
 
 
-def fault_of(
-    kernel: Kernel | Rows, target: Target, threads: int, made: measure.Made, pattern: str, config: str, seed: int
-) -> str:
-    """What is wrong with a kernel's machine code: it touches what it must not, does not do the same on guarded memory
-    in several ways, or makes other results of random data than the evaluator in float64. Empty where it is right."""
+def subject_of(
+    kernel: Kernel | Rows, target: Target, threads: int, made: measure.Made, pattern: str, config: str
+) -> Subject:
+    """Machine code that is to be looked at."""
     launches = tuple((address, tasks) for address, tasks, _ in made.launches)
-    subject = Subject(
-        kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: Source("", (), 0, 0), threads
+    nothing = Source("", (), 0, 0)
+    return Subject(
+        kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: nothing, threads
     )
+
+
+def fault_of(subject: Subject, choice: measure.Made | None, seed: int) -> str:
+    """What is wrong with a kernel's machine code: it touches what it must not, does not do the same on guarded memory
+    in several ways, or makes other results of random data than the evaluator in float64 or, where that would take too
+    long, than the model's choice. Empty where it is right."""
+    kernel = subject.kernel
     arrays = measure.example_buffers(kernel, seed)
     pairs = zip(arrays, kernel.buffers, strict=True)
     held = [Held(a.ctypes.data, a.view(np.uint8)[: b.nbytes]) for a, b in pairs]
     try:
-        evaluate(subject, held, check(subject, held), seed)
+        found = check(subject, held)
+        if evaluate(subject, held, found, seed):
+            return ""
+        if choice is None:
+            return "there is nothing to compare it with"
+        launches = tuple((address, tasks) for address, tasks, _ in choice.launches)
+        other = replace(subject, launches=launches, scratch=choice.scratch, workspace=choice.workspace)
+        wanted = check(other, held, compare=False)
     except Fault as e:
         return e.text
+    for n, mask in written_buffers(kernel).items():
+        b = kernel.buffers[n]
+        x, y = (elements(v.values[n].view(b.dtype.numpy), b) for v in (found, wanted))
+        wrong = apart(x, y, b.dtype, kernel) & (True if mask is None else mask)
+        if wrong.any():
+            return f"{int(wrong.sum())} of {wrong.size} elements of buffer {n} are not those of the model's choice"
     return ""
 
 
@@ -146,8 +175,9 @@ def _copy(a: np.ndarray) -> np.ndarray:
 def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
     """Answers with what the methods of a bench return, until the input ends."""
     while header := source.read(8):
-        name, arguments = pickle.loads(source.read(int.from_bytes(header, "little")))
+        data = source.read(int.from_bytes(header, "little"))
         try:
+            name, arguments = pickle.loads(data)
             answer: tuple[bool, Any] = True, getattr(bench, name)(*arguments)
         except Exception as e:  # told to whoever asked
             answer = False, f"{type(e).__name__}: {e}"
@@ -156,8 +186,19 @@ def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
+def _end_with_parent() -> None:
+    """Lets the system end this process, whatever it is doing, when the one that started it is killed."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):  # a system without
+        return
+    if os.getppid() == 1:
+        sys.exit(1)
+
+
 def main(bench: object) -> None:
     """Serves this process's own input and output."""
+    _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this is asked to stop too, and closes the input
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a candidate or a pattern prints is no answer

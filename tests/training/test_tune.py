@@ -121,6 +121,42 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     assert records.every() == []
 
 
+def test_what_was_found_before_stays_where_nothing_better_is(batch, monkeypatch):
+    """In this process as in the next one; and where it is replaced by what is slower in the program, it comes back."""
+    step = made()
+    step(*batch)
+    (run,) = step._programs.values()
+    call = max(run.calls, key=lambda c: len(choose.choose(c.kernel, run.target).alternatives))
+    every = [Candidate(name, config) for name, config, _ in choose.choose(call.kernel, run.target).alternatives]
+    run.backend.keep(Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target)
+    run.backend.settle(Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
+    before = records.every()
+
+    def search(self, parts, target, threads, seconds, tell):
+        found = Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[2])
+        self.keep(found, target)
+        return [found]
+
+    monkeypatch.setattr(Cpu, "tune", search)
+    real = tuning.alternated
+    monkeypatch.setattr(tuning, "alternated", lambda a, b, *rest: (*real(a, b, *rest)[:2], _all(a, 1.5)))
+    again = made(tune=1.0)
+    again(*batch)
+    (tuned,) = again._programs.values()
+    assert [k.tuned for k, c in zip(tuned.kernels, tuned.calls, strict=True) if c.kernel is call.kernel] == [True]
+    assert records.every() == before
+
+
+def test_a_loss_that_is_not_finite_tells_nothing(batch, monkeypatch):
+    monkeypatch.setattr(Cpu, "tune", _others)
+    settled = []
+    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    step = made(tune=1.0)
+    with pytest.raises(es.NonFiniteError):
+        step(np.full_like(batch[0], np.nan), batch[1])
+    assert settled and not any(settled)
+
+
 @pytest.mark.parametrize("seconds", [-1, math.inf, math.nan, "60", None, True, 10**7], ids=repr)
 def test_budgets_that_are_none(seconds):
     with pytest.raises(ArgumentError, match="tune"):

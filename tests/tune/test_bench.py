@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from math import comb
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.compile import Executable
 from einsmith.kernels import choose
+from einsmith.modes import trace_call
 from einsmith.tune.bench import Bench, Failed, Lost
 from einsmith.tune.genetic import Candidate
+from einsmith.tune.measure import example_buffers, make
 from einsmith.tune.race import LEAST, bounds, told_apart
 from einsmith.tune.session import Part, tune
+from einsmith.tune.worker import fault_of, subject_of
 from tests.tune.planted import FAULTS, SHAPE, Planted
 from tests.tune.test_measure import kernel_of
 
@@ -95,10 +103,77 @@ def test_a_pattern_of_a_class_that_no_other_process_knows(scaled, monkeypatch):
         name = "local"
 
     monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS, Local()])
-    with Bench() as bench, pytest.raises(Failed, match="Local"):
+    with Bench() as bench:
         bench.begin(*scaled, 1)
-        bench.prepare(0, _choice(*scaled))
+        assert "no other process can import the pattern 'local'" in bench.prepare(1, Candidate("local", "wrong"))
+        assert bench.prepare(0, _choice(*scaled)) == ""
     choose._CHOSEN.clear()
+
+
+def _fault(f, wrong, *arrays):
+    """What is found when the machine code of `wrong` is taken for that of f."""
+    (kernel, target), (other, _) = kernel_of(f, *arrays), kernel_of(wrong, *arrays)
+    right, code = (_made(k, target) for k in (kernel, other))
+    assert fault_of(subject_of(kernel, target, 1, right, "right", ""), right, 1) == ""
+    return fault_of(subject_of(kernel, target, 1, code, "wrong", ""), right, 1)
+
+
+def _made(kernel, target):
+    chosen = choose.choose(kernel, target)
+    return make(kernel, chosen.pattern, chosen.config, target)
+
+
+def test_what_is_too_large_for_the_evaluator_is_compared_with_the_choice():
+    x = np.ones((4096, 512), np.float32)
+    softmax = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k] - m[i]))\ny[i,j] = exp(x[i,j] - m[i]) / s[i]"
+    said = _fault(es.op(softmax), es.op(softmax.replace("exp(x[i,j] - m[i])", "exp(x[i,j] - m[i]) * 1.5")), x)
+    assert "are not those of the model's choice" in said
+
+
+def test_both_sides_of_a_condition_are_looked_at():
+    a, m = np.ones((40, 30), np.float32), np.ones((40, 30), bool)
+    right, wrong = (es.op(f"y[i,j] = where(m[i,j], a[i,j] * {n}, a[i,j])") for n in (2, 3))
+    assert "elements are not the evaluator's" in _fault(right, wrong, m, a)
+
+
+def test_example_indices_are_in_bounds_and_differ():
+    t, ids = np.ones((5, 3), np.float32), np.zeros(64, np.int64)
+    for index, most in (("I[b]", 4), ("2*I[b]+1", 0)):
+        f = es.op(f"Y[b,k] = T[{index},k]")
+        traced = trace_call(lambda t, i, f=f: f(t, i), (t, ids), {})
+        kernels = [call.kernel for call in Executable(traced.graph, traced.bind, 1).plan.calls]
+        (kernel,) = (k for k in kernels if any(b.dtype.is_float for b in k.buffers))
+        (n,) = (n for n, b in enumerate(kernel.buffers) if not b.dtype.is_float)
+        found = example_buffers(kernel)[n]
+        assert found.min() == 0 and found.max() == most
+
+
+def test_a_worker_ends_with_the_process_that_started_it(planted, scaled):
+    """Also where it hangs in a candidate."""
+    code = (
+        "import sys, numpy as np, einsmith as es\n"
+        "from einsmith.kernels import choose\n"
+        "from einsmith.tune.bench import Bench\n"
+        "from einsmith.tune.genetic import Candidate\n"
+        "from tests.tune.planted import SHAPE, Planted\n"
+        "from tests.tune.test_measure import kernel_of\n"
+        "choose.register(Planted())\n"
+        "bench = Bench()\n"
+        "bench.begin(*kernel_of(es.op('y[i,j] = x[i,j] * 2.5'), np.ones(SHAPE, np.float32)), 1)\n"
+        "bench.prepare(0, Candidate('planted', 'prints'))\n"
+        "print(bench._process.pid, flush=True)\n"
+        "bench.prepare(1, Candidate('planted', 'hang'))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment)
+    worker = int(process.stdout.readline())
+    time.sleep(0.5)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 10
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}").exists()
 
 
 def test_the_bounds_of_a_median_are_those_of_the_sign_test():

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from einsmith.errors import StoreError
-from einsmith.kernels.pattern import Cost
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 from einsmith.tune import database, records
@@ -91,27 +90,31 @@ def test_the_nearest_extents_come_first() -> None:
     assert records.near(product(13, 37, 19, "NT"), HERE) == [], "another order of axes is another structure"
 
 
+def test_one_record_is_found_and_removed() -> None:
+    assert records.find(KERNEL, HERE) is None
+    put("first")
+    assert records.find(KERNEL, HERE) == record()._replace(text="first")
+    records.remove(KERNEL, ELSEWHERE)
+    assert records.find(KERNEL, HERE) is not None
+    records.remove(KERNEL, HERE)
+    assert records.find(KERNEL, HERE) is None
+
+
 def test_forgetting() -> None:
     other = product(13, 37, 20)
     put("first")
     put("second", other)
-    records.note(KERNEL, HERE, [("first", 1e-3, Cost(1.0, 2.0))])
     assert records.forget("0" * 32) == 0
     assert records.forget(KERNEL.digest.hex()[:8]) == 1
-    assert records.texts_of([KERNEL, other], HERE) == {other: "second"} and records.measured(KERNEL, HERE) == []
+    assert records.texts_of([KERNEL, other], HERE) == {other: "second"}
     assert records.forget() == 1 and records.every() == []
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MOST_RECORDS", 5)
-    monkeypatch.setattr(records, "MOST_MEASUREMENTS", 5)
     for n in range(1, 9):
         put(f"n={n}", product(n, 5, 7), when=float(n))
-        records.note(KERNEL, HERE, [(f"n={n}", float(n), Cost(1.0, 2.0, 3.0, 4.0))])
     assert [x.record.text for x in records.every()] == ["n=8", "n=7", "n=6", "n=5", "n=4"]
-    assert [m.seconds for m in records.measured(None, HERE)] == [4.0, 5.0, 6.0, 7.0, 8.0]
-    assert records.measured(KERNEL, HERE)[0][:4] == (KERNEL.digest.hex(), "n=4", 4.0, Cost(1.0, 2.0, 3.0, 4.0))
-    assert records.measured(product(1, 1, 1), HERE) == [] == records.measured(None, ELSEWHERE)
 
 
 # -- files for others
