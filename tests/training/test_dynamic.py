@@ -297,6 +297,29 @@ def test_a_forked_child_trains_on_as_it_is(simulated) -> None:
     exploration(made).close()
 
 
+def test_one_program_is_explored_at_a_time(simulated) -> None:
+    made = step("dynamic")
+    for n in (16, 8, 5):
+        made.compile(BATCH[0][:n], BATCH[1][:n])
+    first, *others = (run.note.exploration for _, run in made._programs.items())
+    assert first is not None and others == [None, None]
+    first.end("enough")
+    made.compile(BATCH[0][:3], BATCH[1][:3])
+    assert [run.note.exploration for _, run in made._programs.items()][-1] is not None
+
+
+def test_the_time_ends_where_nobody_trains_on(simulated) -> None:
+    made = step("dynamic", tune=0.3)
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    for _ in range(dynamic.PROFILED):
+        made(*BATCH)
+    end = time.monotonic() + 20
+    while not exploration(made).over and time.monotonic() < end:
+        time.sleep(0.02)
+    assert exploration(made).over == "the time for it is over"
+
+
 def test_a_program_that_nobody_has_is_not_kept(simulated, every_object) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
