@@ -99,8 +99,7 @@ class Executable:
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
         with trace.compiling():
-            if finite is not None:
-                index = graph.outputs.index(finite)
+            index = graph.outputs.index(finite) if finite is not None else -1
             self._roots, self._given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
             graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)

@@ -261,9 +261,9 @@ STEP = es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1))
 @pytest.mark.parametrize("call,words", [
     (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss), r"TrainStep takes \(model, loss, .*: missing .* 'optimizer'"),
     (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), "static"), "too many positional"),
-    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), tune=5), "TrainStep has no option 'tune'"),
-    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), mode="dynamic"),
-     "mode='dynamic' is not available; use mode='static'"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), tun=5), "TrainStep has no option 'tun'"),
+    (lambda: es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1), mode="eager"),
+     "mode='eager' is not available; use 'static' or 'dynamic'"),
     (lambda: nn.Conv2d(3), r"Conv2d takes \(in_channels, .*: missing a required argument: 'out_channels'"),
     (lambda: F.relu(), r"relu takes \(input, inplace=False\): missing a required argument: 'input'"),
     (lambda: F.relu(X, input=X), r"relu takes .*: multiple values for argument 'input'"),

@@ -78,11 +78,12 @@ def show(as_json: bool) -> None:
 def row(x: Stored, here: set[str]) -> dict[str, Any]:
     """A record ready for JSON. used: programs on this machine (one of `here`) are compiled so."""
     current = x.version == records.version()
-    origin = "imported" if not x.own else "another machine" if x.machine not in here else "other sources"
-    return x.record._asdict() | {
-        "machine": x.machine, "version": x.version, "used": x.own and x.machine in here and current,
-        "origin": origin if not (x.own and x.machine in here and current) else "this machine",
-    }  # fmt: skip
+    origin = (
+        "imported" if not x.own else "another machine" if x.machine not in here else "other sources" if not current
+        else "never confirmed in a program" if not x.record.confirmed else "this machine"
+    )  # fmt: skip
+    used = origin == "this machine"
+    return x.record._asdict() | {"machine": x.machine, "version": x.version, "used": used, "origin": origin}
 
 
 def _machines() -> set[str]:

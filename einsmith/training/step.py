@@ -149,7 +149,7 @@ class TrainStep:
     @mode.setter
     def mode(self, mode: str) -> None:
         if mode not in MODES:
-            raise ArgumentError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}")
+            raise ArgumentError(f"mode={mode!r} is not available; use {' or '.join(map(repr, MODES))}")
         self._mode = mode
 
     @property

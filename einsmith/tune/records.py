@@ -59,6 +59,8 @@ class Stored(NamedTuple):
     own: bool
 
 
+_USED = "own=1 AND confirmed>0"
+"""What programs are compiled to: found here, and faster inside a program too. A search that is killed leaves others."""
 _OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
 _COLUMNS: dict[str, type] = {
     "kernel": str, "machine": str, "version": str, "text": str, "seconds": float, "spread": float, "prior": float,
@@ -105,7 +107,8 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
         for first in range(0, len(names), _ASKED):
             some = names[first : first + _ASKED]
             places = ", ".join("?" * len(some))
-            query = f"SELECT kernel, text FROM records WHERE kernel IN ({places}) AND machine=? AND version=? AND own=1"
+            where = f"kernel IN ({places}) AND machine=? AND version=? AND {_USED}"
+            query = f"SELECT kernel, text FROM records WHERE {where}"
             found |= {by_name[name]: str(text) for name, text in link.execute(query, (*some, *_here(target)))}
         return found
 
@@ -113,8 +116,9 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
 
 
 def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
-    """What is recorded for a kernel by other machines, with other sources, or in an imported file, the newest first."""
-    query = "SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND own=1) ORDER BY at DESC"
+    """What is recorded for a kernel by other machines, with other sources, or in an imported file, or was never
+    confirmed, the newest first."""
+    query = f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_USED}) ORDER BY at DESC"
     rows = _found(query, (kernel.digest.hex(), *_here(target)))
     return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
 

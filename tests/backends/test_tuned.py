@@ -38,7 +38,7 @@ def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
 
 
 def recorded(kernel: Kernel | Rows, target: Target, text: str) -> None:
-    records.put(kernel, target, Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, time.time(), 0, "of a test"))
+    records.put(kernel, target, Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, time.time(), 1, "of a test"))
 
 
 SOFTMAX = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k]-m[i]))\ny[i,k] = exp(x[i,k]-m[i])/s[i]"

@@ -186,7 +186,7 @@ def never(*_):
 
 @pytest.mark.parametrize("where", ["", "missing/page.html", "file/page.html"])
 def test_a_file_that_cannot_be_written(where: str, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(explain, "_program", never)
+    monkeypatch.setattr(explain, "program", never)
     (tmp_path / "file").write_text("kept")
     assert cli.run(["explain", "mlp3", "--html", str(tmp_path / where)]) == 1
     assert f"error: --html {tmp_path / where} cannot be written: " in capsys.readouterr().err

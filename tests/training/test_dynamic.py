@@ -268,7 +268,7 @@ def test_told_apart() -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(ArgumentError, match="mode='fast' is none of 'static', 'dynamic'"):
+    with pytest.raises(ArgumentError, match="mode='fast' is not available; use 'static' or 'dynamic'"):
         step("fast")
     made = step()
     with pytest.raises(ArgumentError, match="mode='x'"):

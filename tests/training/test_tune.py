@@ -111,12 +111,16 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     name, config, _ = choose.choose(call.kernel, run.target).alternatives[1]
     found = Found(call.kernel, 1, Candidate(name, config), 2e-6, 1e-6, Candidate(name, config))
     run.backend.keep(found, run.target)
+    once = made()
+    once(*batch)
+    assert not any(k.tuned for k in next(iter(once._programs.values())).kernels), "it is not confirmed yet"
+    run.backend.settle(found, run.target, True)
     again = made()
     again(*batch)
     (other,) = again._programs.values()
     assert [k.tuned for k, c in zip(other.kernels, other.calls, strict=True) if c.kernel is call.kernel] == [True]
     run.backend.settle(found, run.target, True)
-    assert [x.record.confirmed for x in records.every()] == [1]
+    assert [x.record.confirmed for x in records.every()] == [2]
     run.backend.settle(found, run.target, False)
     assert records.every() == []
 

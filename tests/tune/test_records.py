@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def record(kernel: Kernel = KERNEL, text: str = "contraction mr=3", when: float = 1000.0) -> Record:
-    return Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, when, 0, "a product")
+    return Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, when, 1, "a product")
 
 
 def put(text: str, kernel: Kernel = KERNEL, target: Target = HERE, when: float = 1000.0) -> None:
@@ -77,7 +77,7 @@ def test_confirming_and_listing() -> None:
     records.confirm(KERNEL, HERE)
     records.confirm(product(2, 2, 2), HERE)
     (found,) = records.every()
-    assert found.record == record()._replace(confirmed=2) and found.own and found.version == records.version()
+    assert found.record == record()._replace(confirmed=3) and found.own and found.version == records.version()
 
 
 def test_the_nearest_extents_come_first() -> None:
