@@ -165,8 +165,13 @@ def read(folder: Path) -> dict[str, Any]:
 
 def is_saved_step(folder: Path) -> bool:
     """Whether a folder holds a saved step, whole or not."""
+    return has_format(folder / META, FORMAT)
+
+
+def has_format(file: Path, name: str) -> bool:
+    """Whether a file of JSON says that it is of this format."""
     try:
-        return json.loads((folder / META).read_text(encoding="utf-8")).get("format") == FORMAT
+        return json.loads(file.read_text(encoding="utf-8")).get("format") == name
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 

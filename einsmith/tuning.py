@@ -14,9 +14,8 @@ import numpy as np
 
 from einsmith.backends.backend import Found, Part, Tell
 from einsmith.compile import FINITE, Executable
-from einsmith.decisions import written
+from einsmith.decisions import name_of
 from einsmith.errors import ArgumentError
-from einsmith.kernels import choose as autoconfig
 from einsmith.plan.kernel import Kernel, Rows
 
 ROUNDS = 25
@@ -39,19 +38,28 @@ class Report:
     seconds: float
     run: Executable
 
+    @property
+    def tried(self) -> int:
+        """Candidates of all kernels."""
+        return sum(f.tried for f in self.found)
+
+    @property
+    def busy(self) -> str:
+        """What else the machine did, where that kept something from being told apart; else nothing."""
+        return next((f.busy for f in self.found if f.busy), "")
+
     def __str__(self) -> str:
-        tried = sum(f.tried for f in self.found)
         lines = [
-            f"{tried} candidates of {sum(1 for f in self.found if f.tried)} kernels tried in {self.seconds:.0f} s: "
-            f"{len(self.kept)} kept, a run takes {self.after * 1e3:.3f} ms, {self.before * 1e3:.3f} ms before"
+            f"{self.tried} candidates of {sum(1 for f in self.found if f.tried)} kernels tried in {self.seconds:.0f} "
+            f"s: {len(self.kept)} kept, a run takes {self.after * 1e3:.3f} ms, {self.before * 1e3:.3f} ms before"
         ]
         for f in sorted(self.kept, key=lambda f: f.turns * (f.seconds - f.prior)):
             times = f"{f.prior * 1e6:.1f} -> {f.seconds * 1e6:.1f} us"
-            lines.append(f"  {f.kernel.digest.hex()[:8]}  {times}  {f.best}  (was {f.choice})")
+            lines.append(f"  {name_of(f.kernel)[:8]}  {times}  {f.best}  (was {f.choice})")
         for f in self.found:
-            lines += [f"  {f.kernel.digest.hex()[:8]}  never used: {c}: {why}" for c, why in f.faults]
-        if busy := next((f.busy for f in self.found if f.busy), ""):
-            lines.append(f"  the machine was too busy to tell some candidates from the model's choices: {busy}")
+            lines += [f"  {name_of(f.kernel)[:8]}  never used: {c}: {why}" for c, why in f.faults]
+        if self.busy:
+            lines.append(f"  the machine was too busy to tell some candidates from the model's choices: {self.busy}")
         return "\n".join(lines)
 
 
@@ -75,7 +83,7 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
     kernels, as the report's program has them."""
     begun = time.monotonic()
     found = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRMING), tell)
-    texts = {f.kernel: written(autoconfig.pattern_of(f.best.pattern), f.best.config) for f in found if f.best}
+    texts = {f.kernel: f.best.text for f in found if f.best}
     end = max(begun + seconds, time.monotonic() + seconds * CONFIRMING / 2)
     now = run
     if texts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from einsmith.codegen.cache import native
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.pattern import Lowered, Pattern, describe
+from einsmith.kernels.pattern import Lowered, Pattern
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block, host
@@ -26,7 +25,7 @@ from einsmith.runtime.program import Program, scratch_area
 from einsmith.target import facts
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate, measure, records, session
-from einsmith.tune.genetic import Candidate
+from einsmith.tune.genetic import Candidate, candidate_of
 from einsmith.tune.session import Found, Part, Tell
 
 
@@ -68,11 +67,6 @@ def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kerne
         tuned = records.texts_of([k for k, decision in found.items() if not decision.text], target)
         found |= {k: Decision(text, recorded=True) for k, text in tuned.items() if text}
     return found
-
-
-def compile_kernels(kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
-    """Machine code for each kernel as it is decided about it (`decisions_of`)."""
-    return compile_decided(kernels, decisions_of(kernels, target), target)
 
 
 def compile_decided(
@@ -160,7 +154,7 @@ class Cpu(Backend):
         return calibrate.target(threads)
 
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
-        return compile_kernels(kernels, target)
+        return compile_decided(kernels, decisions_of(kernels, target), target)
 
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
         recorded = records.texts_of([k for k, text in texts.items() if text], target) if knobs.TUNED.get() else {}
@@ -221,11 +215,8 @@ class Cpu(Backend):
         if found.former is None:
             found.former = records.find(found.kernel, target)
         low, high = found.spread
-        text = decisions.written(autoconfig.pattern_of(found.best.pattern), found.best.config)
-        record = records.Record(
-            decisions.name_of(found.kernel), text, found.seconds, (high - low) / 2, found.prior, time.time(), 0,
-            describe(found.kernel),
-        )  # fmt: skip
+        spread = (high - low) / 2
+        record = records.new(found.kernel, found.best.text, found.seconds, spread, found.prior, confirmed=0)
         records.put(found.kernel, target, record)
 
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
@@ -239,14 +230,8 @@ class Cpu(Backend):
 
 def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:
     """What is recorded for a kernel here or elsewhere, or for others of its form, as far as it can be used."""
-    found = []
-    for text in [records.text_of(kernel, target), *records.guesses(kernel, target), *records.near(kernel, target)]:
-        try:
-            choice = decisions.choice_of(kernel, target, text)
-        except CompileError:
-            continue
-        found.append(Candidate(choice.pattern.name, choice.config))
-    return found
+    texts = [records.text_of(kernel, target), *records.guesses(kernel, target), *records.near(kernel, target)]
+    return [c for text in texts if (c := candidate_of(kernel, target, text)) is not None]
 
 
 CPU = Cpu()

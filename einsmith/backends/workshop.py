@@ -16,15 +16,14 @@ from math import inf
 from einsmith import locks
 from einsmith.backends import cpu
 from einsmith.backends.backend import Proposed, Tried
-from einsmith.decisions import choice_of, name_of, source, written
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.pattern import Pattern, describe
+from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune import measure, records, worker
-from einsmith.tune.bench import Bench, Failed, Lost, sendable
-from einsmith.tune.genetic import Candidate, Search
+from einsmith.tune.bench import Bench, Failed, Lost, own_patterns
+from einsmith.tune.genetic import Search, candidate_of
 from einsmith.tune.session import least
 
 LIMIT = 20.0
@@ -39,7 +38,7 @@ class Shop:
     """What the process answers. Every answer comes with the seconds of a processor that it took."""
 
     def __init__(self) -> None:
-        self._searches: dict[str, Search] = {}
+        self._searches: dict[tuple[Kernel | Rows, Target], Search] = {}
 
     def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
         """limit: seconds of a processor that an answer may take, after which the process ends; patterns: a user's own;
@@ -49,10 +48,7 @@ class Shop:
             if hasattr(os, "SCHED_IDLE"):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         self._limit = limit
-        known = {p.name for p in autoconfig.PATTERNS}
-        for p in patterns:
-            if p.name not in known:
-                autoconfig.register(p)
+        worker.register(patterns)
 
     def _begun(self) -> float:
         signal.setitimer(signal.ITIMER_PROF, self._limit)
@@ -64,20 +60,18 @@ class Shop:
         """What to try next; None where nothing is left. guesses: what others have found; tried: all that was, which is
         news to a process that was started anew."""
         begun = self._begun()
-        name = name_of(kernel) + repr(target)
-        search = self._searches.get(name)
+        search = self._searches.get((kernel, target))
         if search is None:
-            first = [c for text in guesses if (c := _candidate(kernel, target, text)) is not None]
+            first = [c for text in guesses if (c := candidate_of(kernel, target, text)) is not None]
             search = Search(kernel, target, first=first)
-            self._searches[name] = search
+            self._searches[kernel, target] = search
         for text, seconds in tried:
-            c = _candidate(kernel, target, text)
+            c = candidate_of(kernel, target, text)
             if c is not None:
                 search.tell(c, seconds)
         while (c := search.propose()) is not None and c in search.measured:
             pass
-        found = None if c is None else written(autoconfig.pattern_of(c.pattern), c.config)
-        return found, time.process_time() - begun
+        return None if c is None else c.text, time.process_time() - begun
 
     def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
         """Why a configuration may not be used: it cannot be compiled, touches what it must not, or makes other results
@@ -91,14 +85,6 @@ class Shop:
         codes = [measure.Made(list(x.launches), x.scratch, x.workspace) for x in (made, choice)]
         subject = worker.subject_of(kernel, target, threads, codes[0], made.pattern, made.config)
         return worker.fault_of(subject, codes[1], seed), time.process_time() - begun
-
-
-def _candidate(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | None:
-    try:
-        choice = choice_of(kernel, target, text)
-    except CompileError:
-        return None
-    return Candidate(choice.pattern.name, choice.config)
 
 
 class _Aside(Bench):
@@ -119,8 +105,7 @@ class _Aside(Bench):
         if self.over:
             raise Lost("the process is over")
         if self._process is None:
-            own = [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and sendable(p)]
-            self._call("begin", (LIMIT, own, self.idle), WAITED)
+            self._call("begin", (LIMIT, own_patterns(), self.idle), WAITED)
             if self.over:  # ended while the process was starting
                 raise Lost("the process is over")
         return self._call(name, arguments, WAITED)
@@ -137,18 +122,20 @@ class Workshop:
         self._said: dict[Kernel | Rows, int] = {}
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:
-        others = [*records.guesses(kernel, self.target)[:FIRST], *records.near(kernel, self.target)[:FIRST]]
         with self._lock:  # what the process knows is asked and told in one
             known = self._said.get(kernel)
             news = self._tried.setdefault(kernel, [])[known or 0 :]
             try:
-                guesses = others if known is None else []
+                guesses = self._guesses(kernel) if known is None else []
                 found, seconds = self._aside.ask("propose", kernel, self.target, guesses, news)
             except (Lost, Failed) as e:
                 self._said.clear()
                 return Proposed(None, str(e), 0.0)
             self._said[kernel] = (known or 0) + len(news)
         return Proposed(found, "", seconds)
+
+    def _guesses(self, kernel: Kernel | Rows) -> list[str]:
+        return [*records.guesses(kernel, self.target)[:FIRST], *records.near(kernel, self.target)[:FIRST]]
 
     def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
         begun = time.monotonic()
@@ -166,8 +153,7 @@ class Workshop:
         self._tried.setdefault(kernel, []).append((text, seconds))
 
     def keep(self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float) -> None:
-        record = records.Record(name_of(kernel), text, seconds, spread, prior, time.time(), 1, describe(kernel))
-        records.put(kernel, self.target, record)
+        records.put(kernel, self.target, records.new(kernel, text, seconds, spread, prior, confirmed=1))
 
     def least(self, kernel: Kernel | Rows) -> float:
         bounds = [p.bound(kernel, self.target) for p in autoconfig.asked(kernel, self.target) if p.match(kernel)]

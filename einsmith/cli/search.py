@@ -15,6 +15,7 @@ import click
 
 from einsmith import tuning
 from einsmith.cli.programs import program, to_be_written
+from einsmith.decisions import name_of
 from einsmith.training.progress import SearchProgress
 
 
@@ -41,7 +42,7 @@ def search(
 
             def tell(f: Any, candidate: Any, took: float) -> None:
                 shown(f, candidate, took)
-                dots.append(Dot(time.monotonic() - begun, f.kernel.digest.hex()[:8], took / f.prior, shown.total))
+                dots.append(Dot(time.monotonic() - begun, name_of(f.kernel)[:8], took / f.prior, shown.total))
 
             report = tuning.tune(run, arrays, seconds, tell)
         if picture is not None:
@@ -55,16 +56,16 @@ def search(
 def as_object(report: tuning.Report) -> dict[str, Any]:
     """The report, ready for JSON."""
     kept = [
-        {"kernel": f.kernel.digest.hex(), "choice": str(f.choice), "best": str(f.best), "prior": f.prior,
+        {"kernel": name_of(f.kernel), "choice": str(f.choice), "best": str(f.best), "prior": f.prior,
          "seconds": f.seconds, "turns": f.turns} for f in report.kept
     ]  # fmt: skip
     faults = [
-        {"kernel": f.kernel.digest.hex(), "candidate": str(c), "why": why} for f in report.found for c, why in f.faults
+        {"kernel": name_of(f.kernel), "candidate": str(c), "why": why} for f in report.found for c, why in f.faults
     ]
     return {
         "seconds": report.seconds, "before": report.before, "after": report.after,
-        "tried": sum(f.tried for f in report.found), "kept": kept, "faults": faults,
-        "busy": next((f.busy for f in report.found if f.busy), ""),
+        "tried": report.tried, "kept": kept, "faults": faults,
+        "busy": report.busy,
     }  # fmt: skip
 
 

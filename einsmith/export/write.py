@@ -28,6 +28,7 @@ from einsmith.export.program import Portable
 from einsmith.export.source import Source, saved, weights
 from einsmith.export.subject import Subject
 from einsmith.lang import trace
+from einsmith.manifest import has_format
 from einsmith.modes import Jitted
 from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import MAX_THREADS
@@ -115,10 +116,7 @@ def _folder(path: Any, overwrite: bool) -> Path:
 
 def is_export(folder: Path) -> bool:
     """Whether a folder is one that `export` wrote."""
-    try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("format") == FORMAT
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+    return has_format(folder / MANIFEST, FORMAT)
 
 
 def _name(given: str | None, found: str) -> str:

@@ -140,3 +140,14 @@ def _undigested(values: Iterable[Any]) -> list[Node]:
         elif isinstance(v, tuple):
             out += _undigested(v)
     return out
+
+
+def nodes_in(values: Iterable[Any]) -> list[Node]:
+    """All nodes in fields, in tuples too."""
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            out.append(v)
+        elif isinstance(v, tuple):
+            out += nodes_in(v)
+    return out

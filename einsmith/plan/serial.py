@@ -10,7 +10,7 @@ from typing import Any
 
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import VerifyError
-from einsmith.expr.interned import Node
+from einsmith.expr.interned import Node, nodes_in
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -47,7 +47,7 @@ def to_data(root: Node) -> list[list[Any]]:
     while stack:
         node = stack[-1]
         fields = [getattr(node, f) for f in node.fields]
-        missing = [n for n in _nodes(fields) if n not in number]
+        missing = [n for n in nodes_in(fields) if n not in number]
         if node in number or not missing:
             stack.pop()
             if node not in number:
@@ -67,16 +67,6 @@ def from_data(data: Sequence[Sequence[Any]]) -> Any:
         return made[-1]
     except (KeyError, IndexError, TypeError, ValueError) as e:
         raise VerifyError(f"this is no description of a graph or kernel: {e}") from None
-
-
-def _nodes(values: Any) -> list[Node]:
-    out: list[Node] = []
-    for v in values:
-        if isinstance(v, Node):
-            out.append(v)
-        elif isinstance(v, tuple):
-            out += _nodes(v)
-    return out
 
 
 def _encode(value: Any, number: dict[Node, int]) -> Any:

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from einsmith.dtypes import DType
-from einsmith.expr.interned import Node
+from einsmith.expr.interned import Node, nodes_in
 from einsmith.expr.nodes import Const, Piece, Reduce, Scatter, Template
 from einsmith.plan.kernel import Buffer, Kernel, Rows
 
@@ -25,7 +25,7 @@ def structure(kernel: Kernel | Rows) -> str:
     while stack:
         node = stack[-1]
         fields = [getattr(node, f) for f in node.fields]
-        missing = [n for n in _nodes(fields) if n not in known]
+        missing = [n for n in nodes_in(fields) if n not in known]
         stack += missing
         if not missing:
             stack.pop()
@@ -38,16 +38,6 @@ def structure(kernel: Kernel | Rows) -> str:
 def extents(kernel: Kernel | Rows) -> tuple[int, ...]:
     """The extents of all buffers and of the results: as many for all kernels of one structure."""
     return (*(n for b in kernel.buffers for n in b.shape), *kernel.shape)
-
-
-def _nodes(values: Any) -> list[Node]:
-    out: list[Node] = []
-    for v in values:
-        if isinstance(v, Node):
-            out.append(v)
-        elif isinstance(v, tuple):
-            out += _nodes(v)
-    return out
 
 
 def _text(value: Any, size: bool, known: dict[Node, bytes]) -> bytes:

@@ -343,7 +343,6 @@ class Exploration:
         if self._trial is None:
             self._hand_over(self._ready)
             self._ready = {}
-            self._record()
         else:
             self._wait(LOOK)
 

@@ -42,6 +42,11 @@ def sendable(pattern: Pattern) -> bool:
         return False
 
 
+def own_patterns() -> list[Pattern]:
+    """The user's patterns that another process can import (`worker.register`)."""
+    return [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and sendable(p)]
+
+
 class Lost(EinsmithError):
     """The process died of what it was asked, or did not answer in time."""
 
@@ -73,8 +78,7 @@ class Bench:
 
     def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
         """The kernel from now on. A pattern of the user's that no other process can import is left out."""
-        own = [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and sendable(p)]
-        self._given = (kernel, target, threads, cold, own)
+        self._given = (kernel, target, threads, cold, own_patterns())
         self._begun = False
         self._known = set()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.decisions import changed
+from einsmith.decisions import changed, choice_of, written
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
@@ -50,8 +50,22 @@ class Candidate(NamedTuple):
     pattern: str
     config: Any
 
+    @property
+    def text(self) -> str:
+        """The decision that stands for it (`decisions.written`)."""
+        return written(autoconfig.pattern_of(self.pattern), self.config)
+
     def __str__(self) -> str:
         return f"{self.pattern} {self.config}"
+
+
+def candidate_of(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | None:
+    """What a decision stands for; the model's choice where it is empty, None where it cannot be followed."""
+    try:
+        choice = choice_of(kernel, target, text)
+    except CompileError:
+        return None
+    return Candidate(choice.pattern.name, choice.config)
 
 
 class Search:
@@ -83,11 +97,9 @@ class Search:
 
     def propose(self) -> Candidate | None:
         """What to measure next, each only once; None where nothing legal is left."""
-        for c in self._first:
-            return self._new(c)
         if self._over:
             return None
-        found = self._child()
+        found = next(self._first, None) or self._child()
         if found is None:
             found = next((c for c in self._ranked if c not in self._seen), None)
         if found is None:

@@ -42,10 +42,12 @@ def _limits(kernel: Kernel | Rows) -> dict[int, int]:
     """Of each buffer whose elements are indices, the least extent that they index; 1, so that all are zeros, where
     something is computed of them first."""
     out: dict[int, int] = {}
-    for member in kernel.members if isinstance(kernel, Rows) else ():
-        for n, limit in _limits(member.kernel).items():
-            out[member.places[n]] = min(limit, out.get(member.places[n], limit))
-    for stage in () if isinstance(kernel, Rows) else kernel.stages:
+    if isinstance(kernel, Rows):
+        for member in kernel.members:
+            for n, limit in _limits(member.kernel).items():
+                out[member.places[n]] = min(limit, out.get(member.places[n], limit))
+        return out
+    for stage in kernel.stages:
 
         def note(index: Sequence[Expr], shape: Sequence[int], stage: Stage = stage) -> None:
             for i, extent in zip(index, shape, strict=True):

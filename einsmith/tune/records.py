@@ -13,11 +13,14 @@ import math
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from einsmith.decisions import name_of
 from einsmith.errors import StoreError
+from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.structure import extents, structure
 from einsmith.target.facts import Target
@@ -59,6 +62,8 @@ class Stored(NamedTuple):
     own: bool
 
 
+_OWN = "kernel=? AND machine=? AND version=? AND own=1"
+"""What was found here for a kernel."""
 _USED = "own=1 AND confirmed>0"
 """What programs are compiled to: found here, and faster inside a program too. A search that is killed leaves others."""
 _OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
@@ -99,7 +104,7 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
     """What is recorded for kernels; those are left out for which nothing is."""
     if not database.path_of().exists():
         return {}
-    by_name = {k.digest.hex(): k for k in kernels}
+    by_name = {name_of(k): k for k in kernels}
     names = list(by_name)
 
     def find(link: sqlite3.Connection) -> dict[Kernel | Rows, str]:
@@ -119,7 +124,7 @@ def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     """What is recorded for a kernel by other machines, with other sources, or in an imported file, or was never
     confirmed, the newest first."""
     query = f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_USED}) ORDER BY at DESC"
-    rows = _found(query, (kernel.digest.hex(), *_here(target)))
+    rows = _found(query, (name_of(kernel), *_here(target)))
     return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
 
 
@@ -127,7 +132,7 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
     """What is recorded for kernels that differ in extents alone: what was found here first, and of these the nearest
     extents."""
     query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
-    rows = _found(query, (*_here(target), structure(kernel), kernel.digest.hex()))
+    rows = _found(query, (*_here(target), structure(kernel), name_of(kernel)))
     own = extents(kernel)
 
     def distance(row: Sequence[Any]) -> tuple[bool, float]:
@@ -141,11 +146,18 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
     return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:GUESSES]
 
 
+def new(
+    kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int
+) -> Record:
+    """A record of what is found now."""
+    return Record(name_of(kernel), text, seconds, spread, prior, time.time(), confirmed, describe(kernel))
+
+
 def put(kernel: Kernel | Rows, target: Target, record: Record) -> None:
     """Records what was found for a kernel here, in the place of what was found before."""
     machine, made = _here(target)
     values = {
-        "kernel": kernel.digest.hex(), "machine": machine, "version": made, "text": record.text,
+        "kernel": name_of(kernel), "machine": machine, "version": made, "text": record.text,
         "seconds": record.seconds, "spread": record.spread, "prior": record.prior, "at": record.when,
         "confirmed": record.confirmed, "described": record.described, "structure": structure(kernel),
         "extents": _sizes(kernel),
@@ -167,22 +179,23 @@ def _trim(link: sqlite3.Connection) -> None:
 
 def confirm(kernel: Kernel | Rows, target: Target) -> None:
     """Notes that what is recorded for a kernel was the fastest once more."""
-    query = "UPDATE records SET confirmed=confirmed+1 WHERE kernel=? AND machine=? AND version=? AND own=1"
-    asked = (kernel.digest.hex(), *_here(target))
-    database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
+    _change(f"UPDATE records SET confirmed=confirmed+1 WHERE {_OWN}", kernel, target)
 
 
 def find(kernel: Kernel | Rows, target: Target) -> Record | None:
     """What was found for a kernel here."""
-    query = f"SELECT {_OF_RECORD} FROM records WHERE kernel=? AND machine=? AND version=? AND own=1"
-    rows = _found(query, (kernel.digest.hex(), *_here(target)))
+    query = f"SELECT {_OF_RECORD} FROM records WHERE {_OWN}"
+    rows = _found(query, (name_of(kernel), *_here(target)))
     return Record(*rows[0]) if rows else None
 
 
 def remove(kernel: Kernel | Rows, target: Target) -> None:
     """Forgets what was found for a kernel here."""
-    query = "DELETE FROM records WHERE kernel=? AND machine=? AND version=? AND own=1"
-    asked = (kernel.digest.hex(), *_here(target))
+    _change(f"DELETE FROM records WHERE {_OWN}", kernel, target)
+
+
+def _change(query: str, kernel: Kernel | Rows, target: Target) -> None:
+    asked = (name_of(kernel), *_here(target))
     database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
 
 

@@ -38,8 +38,6 @@ PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 COPIES = 64
 """Of the data of a kernel, at most: of the smallest ones some lie in a cache all the same."""
-
-
 WARM = 2e-3
 """Seconds for which each candidate runs before a race: without, the choice, which is the first, seemed 20 % slower in
 the first race of a process than in all later ones."""
@@ -63,10 +61,7 @@ class Bench:
     ) -> None:
         """The kernel from now on. cold: what it touches is not even in the last cache; patterns: a user's own."""
         self.kernel, self.target, self.threads = kernel, target, threads
-        known = {p.name for p in autoconfig.PATTERNS}
-        for p in patterns:
-            if p.name not in known:
-                autoconfig.register(p)
+        register(patterns)
         first = measure.example_buffers(kernel)
         each = sum(a.nbytes for a in first)
         copies = min(COPIES, 1 + 2 * (target.l3 if cold else target.l2 * target.cores) // max(1, each))
@@ -125,6 +120,14 @@ class Bench:
         subject = subject_of(self.kernel, self.target, self.threads, made, candidate.pattern, str(candidate.config))
         choice = self._ready.get(CHOICE)
         return fault_of(subject, None if choice is None else choice.made, seed)
+
+
+def register(patterns: Sequence[Pattern]) -> None:
+    """Adds a user's own patterns to those of this process."""
+    known = {p.name for p in autoconfig.PATTERNS}
+    for p in patterns:
+        if p.name not in known:
+            autoconfig.register(p)
 
 
 def subject_of(

@@ -46,6 +46,23 @@ def _others(self, parts, target, threads, seconds, tell):
     return out
 
 
+def inside(monkeypatch, ratio):
+    """Inside the program every kernel takes this part of its time."""
+    real = tuning.alternated
+
+    def alternated(first, second, *rest):
+        return (*real(first, second, *rest)[:2], {c.kernel: ratio for c in first.calls})
+
+    monkeypatch.setattr(tuning, "alternated", alternated)
+
+
+def told_of_settling(monkeypatch):
+    """Of every kernel whether it was confirmed."""
+    settled = []
+    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    return settled
+
+
 def test_a_search_finds_something_or_nothing_and_the_step_trains_on(batch):
     plain, tuned = made(), made(tune=3.0)
     for _ in range(5):
@@ -58,10 +75,8 @@ def test_a_search_finds_something_or_nothing_and_the_step_trains_on(batch):
 
 def test_what_is_faster_inside_the_program_is_used(batch, monkeypatch):
     monkeypatch.setattr(Cpu, "tune", _others)
-    real = tuning.alternated
-    monkeypatch.setattr(tuning, "alternated", lambda a, b, *rest: (*real(a, b, *rest)[:2], _all(a, 0.5)))
-    settled = []
-    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    inside(monkeypatch, 0.5)
+    settled = told_of_settling(monkeypatch)
     plain, tuned = made(), made(tune=1.0)
     losses = [(plain(*batch), tuned(*batch)) for _ in range(4)]
     assert settled and all(settled)
@@ -72,19 +87,13 @@ def test_what_is_faster_inside_the_program_is_used(batch, monkeypatch):
 
 def test_what_is_slower_inside_the_program_is_forgotten(batch, monkeypatch):
     monkeypatch.setattr(Cpu, "tune", _others)
-    real = tuning.alternated
-    monkeypatch.setattr(tuning, "alternated", lambda a, b, *rest: (*real(a, b, *rest)[:2], _all(a, 1.0)))
-    settled = []
-    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    inside(monkeypatch, 1.0)
+    settled = told_of_settling(monkeypatch)
     step = made(tune=1.0)
     step(*batch)
     assert settled and not any(settled)
     (run,) = step._programs.values()
     assert not any(k.decision for k in run.kernels)
-
-
-def _all(run, ratio):
-    return {c.kernel: ratio for c in run.calls}
 
 
 def test_a_search_changes_no_weight_and_no_state(batch, monkeypatch):
@@ -142,8 +151,7 @@ def test_what_was_found_before_stays_where_nothing_better_is(batch, monkeypatch)
         return [found]
 
     monkeypatch.setattr(Cpu, "tune", search)
-    real = tuning.alternated
-    monkeypatch.setattr(tuning, "alternated", lambda a, b, *rest: (*real(a, b, *rest)[:2], _all(a, 1.5)))
+    inside(monkeypatch, 1.5)
     again = made(tune=1.0)
     again(*batch)
     (tuned,) = again._programs.values()
@@ -153,8 +161,7 @@ def test_what_was_found_before_stays_where_nothing_better_is(batch, monkeypatch)
 
 def test_a_loss_that_is_not_finite_tells_nothing(batch, monkeypatch):
     monkeypatch.setattr(Cpu, "tune", _others)
-    settled = []
-    monkeypatch.setattr(Cpu, "settle", lambda self, f, target, confirmed: settled.append(confirmed))
+    settled = told_of_settling(monkeypatch)
     step = made(tune=1.0)
     with pytest.raises(es.NonFiniteError):
         step(np.full_like(batch[0], np.nan), batch[1])
