@@ -9,7 +9,7 @@ import onnx
 from einsmith.frontends.onnx import reader  # noqa: F401  # fills the table
 from einsmith.frontends.onnx.operators import FAMILIES
 from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
-from einsmith.frontends.onnx.table import GREATEST, LEAST, TABLE
+from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
@@ -27,7 +27,7 @@ def versions(key: str) -> str:
     since = sorted({s.since_version for s in onnx.defs.get_all_schemas_with_history()
                     if s.name == name and s.domain == domain})  # fmt: skip
     if domain:
-        return ", ".join(map(str, since))
+        return ", ".join(map(str, since or range(1, DOMAINS[domain][1] + 1)))
     before = [v for v in since if v <= LEAST]
     return ", ".join(map(str, [*before[-1:], *(v for v in since if LEAST < v <= GREATEST)]))
 

@@ -276,6 +276,54 @@ def test_recurrent_layers_with_all_that_they_have(kind: str, gates: int):
             assert not y[lengths[m] :, d, m].any()
 
 
+def quantized(x: np.ndarray) -> tuple[np.ndarray, np.float32]:
+    """(whole numbers less their zero point, scale), as DynamicQuantizeLinear."""
+    low, top = np.float32(min(x.min(), 0)), np.float32(max(x.max(), 0))
+    scale = np.float32(1 if low == top else top - low) / np.float32(255)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    return np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.int64) - int(zero), scale
+
+
+@pytest.mark.parametrize("kind, spread", [(np.int8, False), (np.uint8, True)])
+def test_an_lstm_of_whole_numbers(kind: type, spread: bool):
+    """onnxruntime's DynamicQuantizeLSTM against the equations: x is quantized as a whole, h at every step."""
+    rng = np.random.default_rng(8)
+    t, b, i, n, d = 4, 3, 5, 6, 2
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    per = (d, 4 * n) if spread else (d,)
+    weights = {
+        "W": rng.integers(low, high + 1, (d, i, 4 * n)).astype(kind), "B": floats(rng, d, 8 * n),
+        "R": rng.integers(low, high + 1, (d, n, 4 * n)).astype(kind), "P": floats(rng, d, 3 * n),
+        "sw": (rng.random(per) / 100).astype(np.float32), "zw": rng.integers(low, high + 1, per).astype(kind),
+        "sr": (rng.random(per) / 100).astype(np.float32), "zr": rng.integers(low, high + 1, per).astype(kind),
+    }  # fmt: skip
+    node = h.make_node(
+        "DynamicQuantizeLSTM", ["x", "W", "R", "B", "", "", "", "P", "sw", "zw", "sr", "zr"], ["y", "h", "c"],
+        hidden_size=n, direction="bidirectional", domain="com.microsoft",
+    )  # fmt: skip
+    proto = model_of([node], {"x": (T.FLOAT, [t, b, i])}, ["y", "h", "c"], weights,
+                     extra=[h.make_opsetid("com.microsoft", 1)])  # fmt: skip
+    x = floats(rng, t, b, i)
+    y, last, cells = load(proto)(x)
+    whole, scale = quantized(x)
+    for way in range(d):
+        bias, peep = weights["B"][way].reshape(2, 4 * n).sum(0), weights["P"][way]
+        hid, cell = np.zeros((b, n), np.float32), np.zeros((b, n), np.float32)
+        for s in range(t)[:: 1 - 2 * way]:
+            a = bias.copy()
+            for (q, q_scale), m in (((whole[s], scale), "w"), (quantized(hid), "r")):
+                zero = weights[f"z{m}"][way].astype(np.int64)
+                a = a + np.float32(q_scale) * weights[f"s{m}"][way] * (q @ (weights[m.upper()][way] - zero))
+            ai, ao, af, ag = np.split(a, 4, 1)
+            pi, po, pf = np.split(peep, 3)
+            forget, enter = 1 / (1 + np.exp(-af - pf * cell)), 1 / (1 + np.exp(-ai - pi * cell))
+            cell = (forget * cell + enter * np.tanh(ag)).astype(np.float32)
+            hid = (np.tanh(cell) / (1 + np.exp(-ao - po * cell))).astype(np.float32)
+            np.testing.assert_allclose(y[s, way], hid, 1e-4, 1e-5)
+        np.testing.assert_allclose(last[way], hid, 1e-4, 1e-5)
+        np.testing.assert_allclose(cells[way], cell, 1e-4, 1e-5)
+
+
 # -------------------------------------------------------------------------------------------------------------- loops
 
 

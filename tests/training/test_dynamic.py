@@ -384,7 +384,7 @@ def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> No
     made.compile(*BATCH)
     x, losses = exploration(made), []
     end = time.monotonic() + 150
-    while not (x.kept and x.tried > 8) and not x.over and time.monotonic() < end:
+    while not (x.kept and x.tried > 3) and not x.over and time.monotonic() < end:
         losses.append(made(*BATCH))
         time.sleep(0.003)
     x.close()

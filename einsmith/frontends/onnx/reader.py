@@ -119,7 +119,8 @@ def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
         least, greatest = (LEAST, GREATEST) if not domain else DOMAINS.get(domain, (0, 0))
         if domain in local or (domain and domain not in DOMAINS):
             continue  # its operators are looked for one by one
-        used = bool(domain) or any(n.domain in ("", "ai.onnx") for n in _nodes(model.graph))
+        names = (domain,) if domain else ("", "ai.onnx")
+        used = any(n.domain in names for n in _nodes(model.graph))
         if used and not least <= opset.version <= greatest:
             name = domain or "ai.onnx"
             raise TraceError(

@@ -14,5 +14,5 @@ enter, onnx = TABLE.enter, TABLE.operator
 
 LEAST, GREATEST = 7, 28
 """The operator sets of the default domain whose operators are here."""
-DOMAINS = {"ai.onnx.ml": (1, 5), "ai.onnx.preview": (1, 1), "ai.onnx.preview.training": (1, 1)}
-"""Other domains, and their operator sets."""
+DOMAINS = {"ai.onnx.ml": (1, 5), "ai.onnx.preview": (1, 1), "ai.onnx.preview.training": (1, 1), "com.microsoft": (1, 1)}
+"""Other domains, and their operator sets; com.microsoft is onnxruntime's own, of which little is here."""

@@ -12,6 +12,7 @@ from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.activations import DEFAULTS
+from einsmith.frontends.onnx.operators.quantized import dynamic_quantize
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder as fb
 from einsmith.lang.builder import Value
@@ -59,6 +60,18 @@ _LSTM = """
     h[t,b,k] = steps(h, f(ao[t,b,k])*l(u[t,b,k]))
     return h, c
 """
+_QUANTIZED = """
+    p[t,b,n] = scale[0]*Ws[n]*f32(sum[i](x[t,b,i]*W[n,i])) + Wb[n] + Rb[n]
+    low[t] = min(min[b,j](prev(h,j)), 0)
+    top[t] = max(max[b,j](prev(h,j)), 0)
+    s[t] = where(low[t] == top[t], 1, top[t] - low[t])/255
+    z[t] = min(max(round(-low[t]/s[t]), 0), 255)
+    d[t,b,j] = i32(min(max(round(prev(h,j)/s[t]) + z[t], 0), 255) - z[t])
+    q[t,b,n] = p[t,b,n] + s[t]*Rs[n]*f32(sum[j](d[t,b,j]*R[n,j]))
+"""
+"""An LSTM's two products where its weights are whole numbers: x is quantized before, h at every step."""
+_ROUND = "(floor(@) + where(@-floor(@) > 0.5 or (@-floor(@) == 0.5 and floor(@) != 2*floor(floor(@)/2)), 1, 0))"
+"""The nearest whole number, halves to the even one."""
 
 
 def _calls(text: str, name: str) -> tuple[str, list[str], str] | None:
@@ -103,6 +116,7 @@ def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: boo
 
     for name, activation in zip(("f", "g", "l"), activations, strict=False):
         text = _expanded(text, name, lambda e, a=activation: a.replace("@", f"({e})"))
+    text = _expanded(text, "round", lambda e: _ROUND.replace("@", f"({e})"))
     text = _expanded(text, "steps", held)
     text = _expanded(text, "prev", previous)
     text = _expanded(text, "clip", lambda e: f"min(max({e}, {-clip!r}), {clip!r})" if clip else f"({e})")
@@ -132,14 +146,16 @@ def _activations(n: Call, count: int, defaults: Sequence[str], d: int) -> tuple[
 def _run(
     n: Call, text: str, gates: int, defaults: Sequence[str], states: Sequence[str], x: Value, w: Value, r: Value,
     bias: Value | None, lengths: Value | None, initial: Sequence[Value | None], peepholes: Value | None = None,
+    scales: tuple[Value, Value, Value] | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """(Y [T, D, B, H], the last of each state [D, B, H])."""
+    """(Y [T, D, B, H], the last of each state [D, B, H]). scales: of x [1], w and r [D, gates*H], where these are whole
+    numbers."""
     layout, direction = n.attr("layout", 0), n.attr("direction", "forward")
     if layout:
         x = x.transpose(1, 0, 2)
         initial = [None if v is None else v.transpose(1, 0, 2) for v in initial]
     directions, hidden = w.shape[0], r.shape[-1]
-    (steps, batch, size), kind = x.shape, x.dtype
+    (steps, batch, size), kind = x.shape, dt.f32 if scales else x.dtype
     if direction not in ("forward", "reverse", "bidirectional") or directions != 1 + (direction == "bidirectional"):
         raise ArgumentError(f"direction {direction!r} and W of shape {w.shape} do not go together")
     if w.shape != (directions, gates * hidden, size) or r.shape != (directions, gates * hidden, hidden):
@@ -159,6 +175,8 @@ def _run(
             given[f"{name}0"] = fb.full((batch, hidden), 0.0, kind) if v is None else v[d]
         if "P[" in text:
             given["P"] = fb.full((3 * hidden,), 0.0, kind) if peepholes is None else peepholes[d]
+        if scales is not None:
+            given |= {"scale": scales[0], "Ws": scales[1][d], "Rs": scales[2][d]}
         if lengths is not None:
             given["lengths"] = lengths.astype(dt.i32)
         if gates > 1:
@@ -197,6 +215,22 @@ def gru(
     return _run(n, text, 3, ("Sigmoid", "Tanh"), ("h",), x, w, r, bias, lengths, (h0,))
 
 
+def _lstm(n: Call, *arguments: Value | None, peepholes: Value | None, **more: Any) -> tuple[Value, ...]:
+    forget = n.attr("input_forget", 0)
+    text = _LSTM.replace("FORGET", "(1 - gi[t,b,k])" if forget else "f(af[t,b,k])")
+    lines = [line for line in text.split("\n") if not (forget and "af[" in line)]
+    if "scales" in more:
+        lines = [*_QUANTIZED.split("\n"), *(line for line in lines if line.lstrip()[:2] not in ("p[", "q["))]
+    text = "\n".join(lines)
+    if peepholes is None:
+        for gate in ("0*H+k", "2*H+k", "H+k"):
+            for state in ("prev(c,k)", "u[t,b,k]"):
+                text = text.replace(f" + P[{gate}]*{state}", "")
+    x, w, r, bias, lengths, *states = arguments
+    assert x is not None and w is not None and r is not None
+    return _run(n, text, 4, ("Sigmoid", "Tanh", "Tanh"), ("h", "c"), x, w, r, bias, lengths, states, peepholes, **more)
+
+
 @onnx("LSTM")
 def lstm(
     n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
@@ -204,11 +238,27 @@ def lstm(
 ) -> tuple[Value, ...]:  # fmt: skip
     """c[t] = f(af)*c[t-1] + f(ai)*g(ag), h[t] = f(ao)*l(c[t]), of ai, ao, af, ag = W*x[t] + R*h[t-1] + b, with
     peepholes P*c"""
-    text = _LSTM.replace("FORGET", "(1 - gi[t,b,k])" if n.attr("input_forget", 0) else "f(af[t,b,k])")
-    if n.attr("input_forget", 0):
-        text = "\n".join(line for line in text.split("\n") if "af[" not in line)
-    if peepholes is None:
-        for gate in ("0*H+k", "2*H+k", "H+k"):
-            for state in ("prev(c,k)", "u[t,b,k]"):
-                text = text.replace(f" + P[{gate}]*{state}", "")
-    return _run(n, text, 4, ("Sigmoid", "Tanh", "Tanh"), ("h", "c"), x, w, r, bias, lengths, (h0, c0), peepholes)
+    return _lstm(n, x, w, r, bias, lengths, h0, c0, peepholes=peepholes)
+
+
+@onnx("com.microsoft.DynamicQuantizeLSTM")
+def dynamic_quantize_lstm(
+    n: Call, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, h0: Value | None,
+    c0: Value | None, peepholes: Value | None, sw: Value, zw: Value, sr: Value, zr: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    """LSTM of W and R in whole numbers, (q - zero point)*scale, where x, and h[t-1] at every step, are quantized as by
+    DynamicQuantizeLinear"""
+
+    def columns(v: Value, m: Value) -> Value:
+        """What is said for each direction, or for each column of it, for each column."""
+        return fb.compute((m.shape[0], m.shape[2]), lambda d, k: v[d, k] if v.ndim == 2 else v[d])
+
+    def whole(m: Value, zero: Value) -> Value:
+        zeros = columns(zero.astype(dt.i32), m)
+        return fb.compute((m.shape[0], m.shape[2], m.shape[1]), lambda d, k, i: m.astype(dt.i32)[d, i, k] - zeros[d, k])
+
+    q, s, z = dynamic_quantize(n, x)
+    return _lstm(
+        n, q.astype(dt.i32) - z.astype(dt.i32), whole(w, zw), whole(r, zr), bias, lengths, h0, c0,
+        peepholes=peepholes, scales=(s.reshape((1,)), columns(sw, w), columns(sr, r)),
+    )  # fmt: skip
