@@ -123,7 +123,7 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
 
         return fb.compute(x.shape, body)
 
-    count = places(fb.sum, lambda at: 1, 0)
+    count = F.scatter_add(fb.full(x.shape, 0, dt.i32), d, index, fb.full(index.shape, 1, dt.i32))
     own = include_self
     if reduce in ("sum", "mean"):
         start = x if own else fb.where(count > 0, F.zeros_like(x), x)
@@ -146,28 +146,18 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
     value = fb.where(count > 0, top, x).astype(x.dtype)
     if not x.dtype.is_float:
         return value
-    return _shared(x, src, index, d, value, count, own, bounds)
+    return _shared(x, src, index, d, value, count, own)
 
 
-def _shared(
-    x: Value, src: Value, index: Value, d: int, value: Value, count: Value, own: bool, bounds: Sequence[int]
-) -> Value:
+def _shared(x: Value, src: Value, index: Value, d: int, value: Value, count: Value, own: bool) -> Value:
     """`value` with the derivatives of the mean of what attains it."""
-    (j,) = fb.axes(index.shape[d])
+    hit = src == F.gather(fb.stop_gradient(value), d, index)
 
     def attaining(what: Any) -> Value:
-        def body(*i: Any) -> Any:
-            place = at(i, d, j)
-            hit = (index[place] == i[d]) & (src[place] == value[i])
-            found = fb.where(hit, what(src[place]), 0.0)
-            for n in bounds:
-                found = fb.where(i[n] < index.shape[n], found, 0.0)
-            return fb.sum(found, over=j)
-
-        return fb.compute(x.shape, body)
+        return F.scatter_add(F.zeros_like(x), d, index, fb.where(hit, what, 0.0).astype(x.dtype))
 
     mine = fb.where((count == 0) | ((x == value) if own else (count < 0)), 1.0, 0.0)
-    many, total = attaining(lambda e: 1.0) + mine, attaining(lambda e: e) + x * mine
+    many, total = attaining(1.0) + mine, attaining(src) + x * mine
     return fb.differentiate_as(value, (total / many).astype(value.dtype))
 
 
