@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from einsmith import checkpoint, locks
+from einsmith import checkpoint, files, locks
 from einsmith.arguments import Count, Magnitude, checked
 from einsmith.errors import ArgumentError, SaveError
 from einsmith.training import TrainStep
@@ -118,13 +118,10 @@ class CSVLog(Callback):
         names = dict.fromkeys(name for row in step.history for name in row)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path.parent, prefix=f".{self.path.name}.", newline="", delete=False
-            ) as f:
+            with files.replacing(self.path) as work, open(work, "w", newline="") as f:
                 writer = csv.DictWriter(f, names, restval="")
                 writer.writeheader()
                 writer.writerows(step.history)
-            os.replace(f.name, self.path)
         except OSError as e:
             raise SaveError(f"cannot write {self.path}: {e}; choose a place that can be written") from e
 

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import functional, manifest, models, optim
+from einsmith import files, functional, manifest, models, optim, tuning
 from einsmith.arguments import Count, checked
 from einsmith.errors import EinsmithError, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
@@ -39,6 +39,11 @@ def save(step: Any, path: Any) -> None:
     if not isinstance(step, TrainStep):
         kind = type(step).__name__
         raise SaveError(f"a TrainStep is saved, not a {kind}; a model's weights alone: model.state_dict()")
+    write(step, path, {})
+
+
+def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
+    """`save`, with other files in the same folder: each by its name and what writes it to a path."""
     target = _folder(path)
     try:
         _put_back(target)
@@ -52,11 +57,11 @@ def save(step: Any, path: Any) -> None:
         _clear(target)
         work.mkdir()
         try:
-            _write(step, work)
-            for extra in sorted(target.iterdir()) if target.is_dir() else []:  # a loss curve beside the saved run stays
+            _write(step, work, others)
+            for extra in sorted(target.iterdir()) if target.is_dir() else []:  # what a user has put there stays
                 if extra.is_dir() and not extra.is_symlink():
                     shutil.copytree(extra, work / extra.name, symlinks=True)
-                elif extra.name not in FILES:
+                elif extra.name not in (*FILES, *others):
                     shutil.copy2(extra, work / extra.name, follow_symlinks=False)
             if target.exists():
                 target.rename(old)
@@ -84,7 +89,7 @@ def _folder(path: Any) -> Path:
         raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
 
 
-def _write(step: TrainStep, work: Path) -> None:
+def _write(step: TrainStep, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
     """The files of a save, each on the disk when this returns."""
     with step._lock:  # as they are between two steps, whatever other threads do
         weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
@@ -94,7 +99,9 @@ def _write(step: TrainStep, work: Path) -> None:
     save_file(state, work / STATE)
     (work / PLAN).write_text(step.plan + "\n")
     manifest.write(work, told)
-    for name in FILES:
+    for name, put in others.items():
+        put(work / name)
+    for name in (*FILES, *others):
         with open(work / name, "rb") as f:
             os.fsync(f.fileno())
 
@@ -120,6 +127,8 @@ def _told(step: TrainStep) -> dict[str, Any]:
         "loader_state": step.loader_state,
         "seed": int(step.seed),
         "winograd": bool(step.winograd),
+        "mode": step.mode,
+        "tune": step.tune,
     }
 
 
@@ -141,31 +150,20 @@ def _clear(target: Path) -> None:
     """Removes what processes that were killed while they saved to `target` have left beside it."""
     for left in list(target.parent.iterdir()):
         found = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.(new|old)", left.name)
-        if found and (int(found[1]) == os.getpid() or not _runs(int(found[1]))):
+        if found and (int(found[1]) == os.getpid() or not files.runs(int(found[1]))):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    """Whether there is such a process (taken for granted where asking would end it)."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 @checked
 def load(
     path: Any, *, model: Module | None = None, loss: Callable | None = None, optimizer: Any = None,
-    threads: Count | None = None,
+    threads: Count | None = None, mode: str | None = None, tune: tuning.Seconds | None = None,
 ) -> TrainStep:
     """The TrainStep saved at `path`, ready to go on bitwise as if it had not stopped.
 
     model, loss, optimizer: needed where they are the user's own (the message says so); weights and state are filled in.
+    mode, tune: as in TrainStep; by default the saved mode, and in dynamic mode the saved seconds. A search that came
+    before the first step is not made again: what it found is in the store of tuned configurations.
     Raises SaveError where the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """
     source = _folder(path)
@@ -186,12 +184,17 @@ def load(
             optimizer = optim.restore(meta["optimizer"])
         except Exception as e:
             raise SaveError(f"{source}: the optimizer of {META} cannot be made again: {e!r}") from e
+    mode = meta["mode"] if mode is None else mode
+    if tune is None:
+        tune = meta["tune"] if mode == "dynamic" else 0.0
     try:
         step = TrainStep(
-            model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"], **meta["settings"]
+            model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"], tune=tune,
+            **meta["settings"],
         )
     except (EinsmithError, TypeError) as e:
         raise SaveError(f"{source} does not fit the model: {e}") from e
+    step.mode = mode
     for name, array in state.items():
         owner, _, kind = name.rpartition("/")
         parameter = step.store.parameters.get(owner)

@@ -14,9 +14,10 @@ from typing import Any
 from einsmith import functional
 from einsmith.errors import SaveError
 from einsmith.training.settings import Settings
+from einsmith.training.step import MODES
 
 FORMAT = "einsmith-step"
-VERSION = 4
+VERSION = 5
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
     name
@@ -112,6 +113,8 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loader_state": (lambda x: x is None or _hexadecimal(x), "null or bytes in hexadecimal digits"),
     "seed": (_integer, "an integer"),
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
+    "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
+    "tune": (lambda x: _finite(x) and x >= 0, "seconds"),
     "files": (lambda x: _has(x, WEIGHTS, STATE) and _named(lambda d: isinstance(d, str))(x), "the files' checksums"),
 }
 
@@ -120,6 +123,7 @@ SINCE: dict[int, dict[str, Any]] = {
     2: {"epoch_losses": {}, "history": [], "settings": asdict(Settings()), "gathered": 0, "gathered_samples": 0,
         "loader_state": None},
     3: {"updates": None},
+    4: {"mode": "static", "tune": 0.0},
 }  # fmt: skip
 """By version, what entries that it did not have yet are in its saves."""
 

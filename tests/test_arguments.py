@@ -271,7 +271,7 @@ STEP = es.TrainStep(nn.Linear(4, 4), F.mse_loss, es.optim.SGD(lr=0.1))
     (lambda: es.grad(), r"grad takes \(f, argnums=0, has_aux=False\): missing a required argument: 'f'"),
     (lambda: es.jvp(F.relu, (X,)), "jvp takes .*: missing a required argument: 'tangents'"),
     (lambda: es.op(), "op takes .*: missing a required argument: 'text'"),
-    (lambda: es.load("nowhere", modle=1), "load has no option 'modle'; did you mean 'model'"),
+    (lambda: es.load("nowhere", modell=1), "load has no option 'modell'; did you mean 'model'"),
     (lambda: es.save(STEP), "save takes .step, path.: missing a required argument: 'path'"),
     (lambda: es.set_threads(), "set_threads takes .n.: missing a required argument: 'n'"),
     (lambda: STEP.evaluate(), "evaluate takes .batches, .*: missing a required argument: 'batches'"),

@@ -36,6 +36,7 @@ GROWING = {
     "einsmith.locks._free_in_child": "locks, which are held weakly",
     "einsmith.locks._inside": "threads that hold a lock",
     "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",
+    "einsmith.files._mine": "files that are being written",
     "einsmith.codegen.cache.objects._written": "folders of the cache",
     "einsmith.codegen.cache.objects._warned": "kinds of warnings",
     "einsmith.tune.database._said": "kinds of warnings",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from einsmith import files
 from einsmith.cli.progress import metric_text
 
 
@@ -37,9 +37,8 @@ def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Pat
     axes.set(xlabel="step", ylabel="loss", title=title, yscale="log")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
-    partial = path.with_name(f".{path.name}.part")
-    figure.savefig(partial, format="png")
-    os.replace(partial, path)
+    with files.replacing(path) as work:
+        figure.savefig(work, format="png")
 
 
 def running_mean(values: Sequence[float], weight: float = 0.05) -> np.ndarray:

@@ -39,7 +39,7 @@ class _Size(click.ParamType):
 
 
 _LIMIT = "Most memory of a step, as 800MB: some results are computed again.  [default: no limit]"
-_MODE = "dynamic: kernels are tuned while they train.  [default: static]"
+_MODE = "dynamic: kernels are tuned while they train.  [default: static, or as saved]"
 _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 
 
@@ -65,7 +65,7 @@ _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 @click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
 @_memory_limit
-@click.option("--mode", type=click.Choice(["static", "dynamic"]), default="static", help=_MODE)
+@click.option("--mode", type=click.Choice(["static", "dynamic"]), help=_MODE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an epoch, and one at the end.")
 def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
     """Train MODEL and show its accuracy on the test images, or its perplexity on the test text.

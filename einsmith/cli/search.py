@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from einsmith import tuning
+from einsmith import files, tuning
 from einsmith.cli.programs import program, to_be_written
 from einsmith.decisions import name_of
 from einsmith.training.progress import SearchProgress
@@ -95,6 +94,5 @@ def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
         low.legend(frameon=False, fontsize=8)
     for axes in (top, low):
         axes.grid(alpha=0.25)
-    partial = path.with_name(f".{path.name}.part")
-    figure.savefig(partial, format="png")
-    os.replace(partial, path)
+    with files.replacing(path) as work:
+        figure.savefig(work, format="png")

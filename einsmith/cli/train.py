@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import os
 import signal
 import tempfile
 import time
@@ -102,7 +101,7 @@ def train(
     resume: str | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
-    mode: str = "static",
+    mode: str | None = None,
     as_json: bool = False,
     arguments: Sequence[str] = (),
     **chosen: Any,
@@ -133,7 +132,7 @@ def train(
             fresh(run, data), task.loss, optimizer, seed=run.seed, threads=threads, clip_grad_norm=run.clip,
             accumulate=run.accumulate, ema=run.ema,
         )  # fmt: skip
-    step.memory_limit, step.mode = memory_limit, mode
+    step.memory_limit, step.mode = memory_limit, mode or step.mode
     if target is not None:
         _writable(target)
     with progress, _interrupts() as interrupted:
@@ -303,29 +302,24 @@ def _writable(target: Path) -> None:
 
 
 def _save(run: Run, step: TrainStep, target: Path) -> None:
-    """Settings with the history, weights and state, and the curve, so that a kill at any point leaves a whole save.
-
-    A history that is longer than the saved steps is cut when it is read: it goes first where there is a save already.
-    """
+    """Weights and state, settings with the history, and the curve, all in one, so that a kill at any point leaves a
+    whole save."""
     from einsmith.cli.curve import draw
 
-    first = not (target / SETTINGS).exists()
-    if not first:
-        _write_settings(run, target)
-    checkpoint.save(step, target)
+    title = f"{run.model}, {run.optimizer}, batch {run.batch}"
+    others: dict[str, Callable[[Path], None]] = {
+        SETTINGS: lambda file: _write_settings(run, file),
+        CURVE: lambda file: draw(run.losses, run.history, file, title),
+    }
     if run.model.endswith(".onnx"):
         from einsmith.frontends.onnx import save
 
-        save(step.model, target / "model.onnx")
-    if first:
-        _write_settings(run, target)
-    draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")
+        others["model.onnx"] = lambda file: save(step.model, file)
+    checkpoint.write(step, target, others)
 
 
-def _write_settings(run: Run, target: Path) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=target, prefix=f".{SETTINGS}.", delete=False) as f:
-        json.dump(asdict(run), f)
-    os.replace(f.name, target / SETTINGS)
+def _write_settings(run: Run, file: Path) -> None:
+    file.write_text(json.dumps(asdict(run)))
 
 
 @contextmanager

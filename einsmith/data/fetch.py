@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from einsmith import knobs
+from einsmith import files, knobs
 
 NPM_TIMEOUT = 300.0
 """Seconds that the npm client may take for a package."""
@@ -48,13 +47,7 @@ def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -
     """Writes the file whole or not at all; a cache that cannot be written costs the next run a fetch, no more."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(content)
-            os.replace(temporary, folder / name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with files.replacing(folder / name) as work:
+            work.write_bytes(content)
     except OSError as e:
         say(f"{folder / name} cannot be kept ({e.strerror or e}); it is fetched again next time")

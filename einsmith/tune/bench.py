@@ -128,7 +128,7 @@ class Bench:
         try:
             self._process.stdin.write(len(data).to_bytes(8, "little") + data)
             self._process.stdin.flush()
-            end = time.monotonic() + limit
+            end = self._now() + limit
             size = int.from_bytes(self._read(8, end), "little")
             good, answer = pickle.loads(self._read(size, end))
         except (OSError, EOFError, TimeoutError) as e:
@@ -144,19 +144,25 @@ class Bench:
         assert self._process is not None and self._process.stdout is not None
         pipe, out = self._process.stdout.fileno(), b""
         while len(out) < count:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            left = end - self._now()
+            if left <= 0:
                 raise TimeoutError
+            if not select.select([pipe], [], [], left)[0]:
+                continue
             part = os.read(pipe, count - len(out))
             if not part:
                 raise EOFError
             out += part
         return out
 
+    def _now(self) -> float:
+        """Seconds by the clock that limits are meant by."""
+        return time.monotonic()
+
     def _start(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", self.module, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env=environment, bufsize=0,
         )  # fmt: skip
         self.starts += 1

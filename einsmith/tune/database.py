@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from einsmith import knobs, locks
+from einsmith import files, knobs, locks
 
 FORMAT = 1
 """Grows with every change of the tables."""
@@ -72,6 +71,8 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
     OSError where the store cannot be used.
     """
     path = path_of()
+    if write:
+        files.tidy(path.parent)
     with _LOCK:
         for last in (False, False, True):
             seen = _number(path)
@@ -115,10 +116,8 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
 def _create(path: Path) -> None:
     """Puts an empty store in place, unless another process is quicker."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    os.close(handle)
-    try:
-        link = sqlite3.connect(name, PATIENCE, isolation_level=None)
+    with files.beside(path) as work:
+        link = sqlite3.connect(work, PATIENCE, isolation_level=None)
         try:
             with suppress(sqlite3.OperationalError):
                 link.execute("PRAGMA journal_mode=WAL")
@@ -126,14 +125,11 @@ def _create(path: Path) -> None:
         finally:
             link.close()
         try:
-            os.link(name, path)
+            os.link(work, path)
         except FileExistsError:
             pass
         except OSError:  # a file system without links
-            os.replace(name, path)
-    finally:
-        for end in ("", "-wal", "-shm", "-journal"):
-            Path(name + end).unlink(missing_ok=True)
+            os.replace(work, path)
 
 
 def _is_damage(e: sqlite3.Error) -> bool:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from einsmith import files
 from einsmith.decisions import name_of
 from einsmith.errors import StoreError
 from einsmith.kernels.pattern import describe
@@ -238,14 +237,8 @@ def export_file(path: Path) -> int:
     records = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
     content = {"format": EXPORTED, "number": database.FORMAT, "checksum": _checksum(records), "records": records}
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False) as file:
-            try:
-                json.dump(content, file, indent=1)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with files.replacing(path) as work:
+            work.write_text(json.dumps(content, indent=1))
     except OSError as e:
         raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
     return len(records)

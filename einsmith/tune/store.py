@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from einsmith import knobs
+from einsmith import files, knobs
 from einsmith.target.facts import Target
 
 FORMAT = 2
@@ -124,24 +123,20 @@ def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool)
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        if not overwrite and _link(name, path):
+    with files.beside(path) as work:
+        work.write_text(text)
+        if not overwrite and _link(work, path):
             return True
         if not overwrite and _body(target, path) is not None:
             return False
-        os.replace(name, path)
+        os.replace(work, path)
         return True
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
-def _link(name: str, path: Path) -> bool:
+def _link(work: Path, path: Path) -> bool:
     """Puts a file in place unless there is one already; where a file system has no links, only checks."""
     try:
-        os.link(name, path)
+        os.link(work, path)
         return True
     except OSError:
         return False

@@ -190,12 +190,13 @@ def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _end_with_parent() -> None:
-    """Lets the system end this process, whatever it is doing, when the one that started it is killed."""
+    """Lets the system end this process, whatever it is doing, when the one that started it (by the number that this one
+    was given) is killed."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):  # a system without
         return
-    if os.getppid() == 1:
+    if os.getppid() != int(sys.argv[1]):  # it was killed before
         sys.exit(1)
 
 

@@ -71,8 +71,12 @@ def test_dynamic_mode(run: Run, tmp_path: Path) -> None:
     assert status == 0, err
     losses = [[row["loss"] for row in rows(text)] for text in (plain, out)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-    status, out, err = run("--epochs", 3, "--resume", tmp_path / "run", "--mode", "dynamic", "--json")
-    assert status == 0 and rows(out)[-1]["epochs"] == 3, err
+    for n, mode in enumerate((None, "static", None), start=3):
+        told = () if mode is None else ("--mode", mode)
+        status, out, err = run("--epochs", n, "--resume", tmp_path / "run", *told, "--json")
+        assert status == 0 and rows(out)[-1]["epochs"] == n, err
+        saved = json.loads((tmp_path / "run" / "step.json").read_text())
+        assert saved["mode"] == ("dynamic" if n == 3 else "static"), "as it was, unless told otherwise"
 
 
 def test_json_lines_and_what_is_saved(run: Run, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
+from einsmith import files
 from einsmith.codegen.cache import build as worker
 from einsmith.codegen.cache import native, objects
 from einsmith.codegen.llvm import jit as llvm_jit
@@ -165,7 +166,7 @@ def test_a_full_disk_is_worked_without(cache, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(objects.tempfile, "mkstemp", full)
+    monkeypatch.setattr(files, "beside", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert call(compiled(Maker(9)).addresses["k"]) == 9
     assert not entries(cache)
@@ -188,14 +189,13 @@ def test_beyond_the_limit_what_was_used_least_recently_goes(cache, monkeypatch):
         stored(f"old{n}")
         aged(cache, f"old{n}", 20 - n)
     assert objects.read("old0") is not None, "a use, which makes it the latest"
-    (cache / "objects" / ".new-dead").write_bytes(b"x")
-    aged(cache, ".new-dead", 1)
-    (cache / "objects" / ".new-alive").write_bytes(b"x")
+    begun = f".key.00000000-{os.getpid()}-0.new"  # another machine's
+    (cache / "objects" / begun).write_bytes(b"x")
     (cache / "objects" / "folder").mkdir()
     monkeypatch.setattr(objects, "_written", {})
     stored("new")
     left = {p.name for p in entries(cache)}
-    assert left == {"old0", *(f"old{n}" for n in range(2, 9)), "new", ".new-alive", "folder"}
+    assert left == {"old0", *(f"old{n}" for n in range(2, 9)), "new", begun, "folder"}
     for n in range(30):
         stored(f"more{n}")
         assert sum(p.stat().st_size for p in entries(cache) if p.is_file()) <= 1 << 20
@@ -216,7 +216,7 @@ def test_processes_that_write_and_remove_at_once_read_whole_entries_or_none(cach
     )
     runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", code], cwd=ROOT) for _ in range(3)]
     assert [run.wait() for run in runs] == [0, 0, 0]
-    assert not [p for p in entries(cache) if p.name.startswith(".new-")]
+    assert not [p for p in entries(cache) if files.is_begun(p.name)]
     assert objects.usage()[1] <= 1.25 * (1 << 20), "each of them may exceed the limit by a sixteenth"
 
 

@@ -67,7 +67,7 @@ def _refused_or_equal(path: Path, whole: Path, what: str) -> bool:
 
 ALLOWED = {  # what a user may have saved as well, and so what must load
     "model": (), "frozen": ([],), "loss": (), "optimizer": (), "seed": (-1, 10**400), "winograd": (True,),
-    "steps": (), "epoch": (), "position": (), "epoch_loss": (-1, 1.5), "epoch_samples": (),
+    "mode": (), "tune": (1.5,), "steps": (), "epoch": (), "position": (), "epoch_loss": (-1, 1.5), "epoch_samples": (),
 }  # fmt: skip
 
 
@@ -233,6 +233,20 @@ def test_what_killed_saves_left_is_cleared(tmp_path):
     assert set(os.listdir(tmp_path)) == left
 
 
+def test_a_run_goes_on_in_its_mode(tmp_path):
+    """In dynamic mode for as long as it was told to; a search before the first step is not made again."""
+    for mode in ("dynamic", "static"):
+        es.save(make(mode=mode, tune=7), tmp_path / mode)
+    found = [es.load(tmp_path / mode, model=Net()) for mode in ("dynamic", "static")]
+    assert [(s.mode, s.tune) for s in found] == [("dynamic", 7), ("static", 0)]
+    again = es.load(tmp_path / "static", model=Net(), mode="dynamic", tune=5)
+    assert (again.mode, again.tune, again._search_left) == ("dynamic", 5, 5)
+    with pytest.raises(es.EinsmithError, match="mode='fast' is not available"):
+        es.load(tmp_path / "static", model=Net(), mode="fast")
+    with pytest.raises(es.EinsmithError, match="tune=-1"):
+        es.load(tmp_path / "static", model=Net(), tune=-1)
+
+
 @pytest.mark.parametrize("path", ["", ".", "..", "a\0b", None, 7])
 def test_places_that_are_no_folder_of_a_run_are_refused(tmp_path, monkeypatch, path):
     (tmp_path / "work").mkdir()
@@ -245,15 +259,19 @@ def test_places_that_are_no_folder_of_a_run_are_refused(tmp_path, monkeypatch, p
 
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_a_save_of_a_version_before_is_read(saved, tmp_path, version):
     run = tmp_path / "run"
     shutil.copytree(saved, run)
     meta = json.loads((run / META).read_text())
-    later = ("epoch_losses", "history", "settings", "gathered", "gathered_samples", "loader_state")
-    for name in ("updates", *(later if version == 2 else ())):
+    since = {
+        2: ("epoch_losses", "history", "settings", "gathered", "gathered_samples", "loader_state"), 3: ("updates",),
+        4: ("mode", "tune"),
+    }  # fmt: skip
+    for name in (n for v, names in since.items() if v >= version for n in names):
         del meta[name]
     (run / META).write_text(json.dumps(meta | {"version": version}))
     again = es.load(run)
+    assert (again.mode, again.tune) == ("static", 0.0)
     assert again.history == [] and again.settings == es.load(saved).settings
     assert not _refused_or_equal(run, saved, f"version {version}")

@@ -172,7 +172,7 @@ def test_a_damaged_or_foreign_file_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         records.export_file(tmp_path / "none" / "x.json")
     assert records.import_file(file) == 1
-    assert not list(tmp_path.glob(".new-*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 # -- what may happen to a store

@@ -12,24 +12,19 @@ import json
 import os
 import stat
 import sys
-import tempfile
-import time
 import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith import knobs, locks
+from einsmith import files, knobs, locks
 
 FORMAT = b"EINSMITH-OBJ-2\n"
-_NEW = ".new-"
 _SUM = 32
 _SLACK = 16
 """The folder is looked through when a process has written this part of the limit since it last did so, and is then
 brought that much below the limit, so that a process that writes alone keeps to it."""
-_ABANDONED = 3600.0
-"""Seconds after which a file that was begun and not renamed belongs to a process that has died."""
 _warned: set[str] = set()
 _lock = locks.lock()
 _written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
@@ -115,14 +110,8 @@ def write(key: str, entry: Entry) -> None:
         return
     data = _encode(entry, key)
     try:
-        handle, name = tempfile.mkstemp(dir=where, prefix=_NEW)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, where / key)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with files.replacing(where / key) as work:
+            work.write_bytes(data)
         _limit(where, len(data))
     except OSError as e:
         _say(f"{where}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written")
@@ -136,16 +125,14 @@ def _limit(where: Path, written: int) -> None:
         _written[where] = 0 if due else _written[where] + written
     if not due:
         return
-    now, total = time.time(), 0
+    total = 0
     found: list[tuple[float, int, Path]] = []
     for path in where.iterdir():
         with suppress(OSError):  # another process has removed or renamed it
             info = path.lstat()
             if not stat.S_ISREG(info.st_mode):
                 continue
-            if path.name.startswith(_NEW) and now - info.st_mtime > _ABANDONED:
-                path.unlink()
-            elif not path.name.startswith(_NEW):
+            if not files.is_begun(path.name):
                 found.append((info.st_mtime, info.st_size, path))
                 total += info.st_size
     if total <= limit - limit // _SLACK:
@@ -160,12 +147,12 @@ def _limit(where: Path, written: int) -> None:
 
 def clear() -> tuple[int, int]:
     """Removes every entry; how many there were and their bytes."""
-    files, size = 0, 0
+    count, size = 0, 0
     where = folder(create=False)
     for path in where.iterdir() if where is not None else ():
-        size, files = size + path.stat().st_size, files + 1
+        size, count = size + path.stat().st_size, count + 1
         path.unlink(missing_ok=True)
-    return files, size
+    return count, size
 
 
 def usage() -> tuple[int, int]:

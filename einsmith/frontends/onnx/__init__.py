@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from einsmith import files
 from einsmith.errors import ArgumentError
 from einsmith.frontends.onnx.module import Imported, fixed
 
@@ -55,4 +56,5 @@ def save(model: Imported, file: str | os.PathLike) -> None:
         elif t.data_location == onnx.TensorProto.EXTERNAL:
             constant = model._graph.constants[t.name]
             t.CopyFrom(onnx.numpy_helper.from_array(constant.array, t.name))
-    Path(file).write_bytes(made.SerializeToString())
+    with files.replacing(Path(file)) as work:
+        work.write_bytes(made.SerializeToString())

@@ -1,0 +1,101 @@
+"""Files that are written beside their place and moved there, so that whoever reads finds a whole one, at any moment.
+
+The names beside tell who writes: what a process that was killed has left is removed by the next one that writes into
+the same folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+ABANDONED = 3600.0
+"""Seconds after which a file that another machine has begun, and not finished, belongs to a process that has died."""
+_BEGUN = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.new(-\w+)?")
+"""A name beside a place: machine, process, number. A library that writes there may add to it."""
+_numbers = count()
+_mine: set[str] = set()
+"""What this process is writing."""
+_swept: tuple[Path, int] = Path(), 0
+"""The folder that was last looked through, and by which process: one that writes much does so once."""
+
+
+def _machine() -> str:
+    """What tells machines apart that share a folder: processes have the same numbers on all of them."""
+    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A name beside `path` for what is to take its place. What has that name at the end of the block is removed, with
+    what a library has put next to it."""
+    tidy(path.parent)
+    name = f".{path.name}.{_machine()}-{os.getpid()}-{next(_numbers)}.new"
+    _mine.add(name)
+    try:
+        yield path.with_name(name)
+    finally:
+        for left in ("", "-wal", "-shm", "-journal"):  # SQLite's
+            with suppress(OSError):
+                path.with_name(name + left).unlink()
+        _mine.discard(name)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """As `beside`; the file with that name takes the place of `path` where the block ends without an error. Raises
+    OSError where that cannot be."""
+    with beside(path) as work:
+        yield work
+        os.replace(work, path)
+
+
+def tidy(folder: Path) -> None:
+    """`sweep`, unless this process has just done so."""
+    global _swept
+    if _swept != (folder, os.getpid()):
+        _swept = folder, os.getpid()
+        sweep(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Removes the files in a folder that processes have begun and cannot finish, as they are no more."""
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            found = _BEGUN.fullmatch(path.name)
+            if found and _is_left(path, found[1], int(found[2])):
+                with suppress(OSError):  # another process has removed it
+                    path.unlink()
+
+
+def is_begun(name: str) -> bool:
+    """Whether a file of this name is none yet."""
+    return _BEGUN.fullmatch(name) is not None
+
+
+def _is_left(path: Path, machine: str, process: int) -> bool:
+    if machine != _machine():
+        return time.time() - path.lstat().st_mtime > ABANDONED
+    if process == os.getpid():  # or an earlier process had that number
+        return not any(path.name.startswith(name) for name in list(_mine))
+    return not runs(process)
+
+
+def runs(process: int) -> bool:
+    """Whether there is such a process on this machine (taken for granted where asking would end it)."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,188 @@
+"""Processes that are killed with all they are doing, at random moments: while they train in dynamic mode, and while
+`einsmith tune` searches. The store and the saves are whole, the next run goes on, and nothing is left over."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import einsmith as es
+from einsmith import files
+from einsmith.tune import database, records
+
+STARTED = 3.0
+"""Seconds after which a process has begun its work at the latest, on a machine that is not busy."""
+
+NETWORK = """
+import numpy as np
+import einsmith as es
+
+def network():
+    es.manual_seed(0)
+    return es.nn.Sequential(es.nn.Linear(24, 48), es.nn.ReLU(), es.nn.Linear(48, 5))
+
+def batch(n):
+    rng = np.random.default_rng(n)
+    return rng.standard_normal((n, 24), np.float32), rng.integers(0, 5, n)
+"""
+
+TRAIN = NETWORK + """
+import sys
+import time
+from math import inf
+from pathlib import Path
+from einsmith.backends import workshop
+from einsmith.training import dynamic
+
+# What is tried stays at once, so that a short life goes through all that a long one does.
+dynamic.LOST, dynamic.UNSTEADY, dynamic.WORTH, dynamic.BARREN, dynamic.LEFT = inf, inf, 0.0, 10**9, 0.0
+dynamic.told_apart = lambda ratios: True
+workshop._Aside.idle = False
+
+folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+try:
+    step = es.load(folder / "last", model=network())
+except es.SaveError:
+    step = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=1e-3), mode="dynamic", threads=1)
+assert step.mode == "dynamic"
+print("begins", step.steps, flush=True)
+end, latest = step.steps + steps, time.monotonic() + 90
+class Enough(es.callbacks.Callback):
+    def on_epoch(self, step, row):
+        found = "of the time with" in step.explored
+        return step.steps >= end and (found or time.monotonic() > latest)
+save = es.callbacks.Save(folder, every_steps=5)
+step.fit([batch(size)] * 40, epochs=10**9, progress=False, callbacks=[save, Enough()])
+print("ends", step.steps, flush=True)
+"""
+
+TUNE = NETWORK + """
+step = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=1e-3), threads=1)
+inputs = batch(16)
+"""
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache and a folder of temporary files of their own, which the processes have too."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(database, "_resting", {})
+
+
+def begun(arguments: Sequence[object]) -> subprocess.Popen[str]:
+    """A process in a session of its own, by which those that it starts are known."""
+    words = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )  # fmt: skip
+
+
+def session(number: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[3]) == number and words[0] != "Z":
+            found.append(int(path.name))
+    return found
+
+
+def kill(process: subprocess.Popen[str], seconds: float, sign: str = "") -> None:
+    """Kills a process so many seconds from now, or after it has printed a sign; what it had started ends too."""
+    assert process.stdout is not None
+    if sign:
+        line = process.stdout.readline()
+        assert line.startswith(sign), line + process.stdout.read()
+    time.sleep(seconds)
+    assert process.poll() is None, process.stdout.read()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    end = time.monotonic() + 20
+    while (left := session(process.pid)) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not left, "a worker is left over"
+
+
+def whole_store() -> int:
+    """How many records there are in the store, which is whole."""
+    found = records.every()
+    assert not list(database.path_of().parent.glob("*.damaged-*"))
+    return len(found)
+
+
+def nothing_left(folder: Path) -> None:
+    left = [p for p in folder.rglob("*") if files.is_begun(p.name) or p.name.endswith((".new", ".old"))]
+    assert not left and not list((folder / "temporary").iterdir())
+
+
+def killed_while_training(folder: Path, times: int) -> None:
+    draw, run, script = random.Random(5), folder / "run", folder / "train.py"
+    script.write_text(TRAIN)
+    steps = 0
+    for n in range(times):
+        process = begun([script, run, 16, 10**9])
+        if n % 4 == 0:  # maybe while it starts
+            kill(process, STARTED * draw.random())
+        else:
+            kill(process, 1.5 * draw.random(), "begins")
+        whole_store()
+        if run.exists() and any(run.glob("*last*")):
+            saved = es.load(run / "last", model=model()).steps
+            assert saved >= steps, "what was saved is lost"
+            steps = saved
+    assert steps
+    process = begun([script, run, 17, 60])
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    assert f"begins {steps}\n" in out and f"ends {es.load(run / 'last', model=model()).steps}\n" in out
+    assert whole_store(), "it explores, and keeps what it finds"
+    nothing_left(folder)
+
+
+def model() -> es.nn.Module:
+    return es.nn.Sequential(es.nn.Linear(24, 48), es.nn.ReLU(), es.nn.Linear(48, 5))
+
+
+def killed_while_tuning(folder: Path, times: int) -> None:
+    draw, file = random.Random(6), folder / "step.py"
+    file.write_text(TUNE)
+    arguments = ["-m", "einsmith.cli.main", "tune", file, "--seconds", 60, "--json"]
+    for n in range(times):
+        kill(begun(arguments), STARTED * draw.random() if n % 4 == 0 else STARTED * (0.5 + draw.random()))
+        whole_store()
+    process = begun([*arguments[:-2], 3, "--json"])
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and '"tried"' in out, out
+    whole_store()
+    nothing_left(folder)
+
+
+def test_training_that_is_killed(tmp_path: Path) -> None:
+    killed_while_training(tmp_path, 5)
+
+
+def test_a_search_that_is_killed(tmp_path: Path) -> None:
+    killed_while_tuning(tmp_path, 4)
+
+
+@pytest.mark.slow
+def test_training_that_is_killed_often(tmp_path: Path) -> None:
+    killed_while_training(tmp_path, 200)
+
+
+@pytest.mark.slow
+def test_searches_that_are_killed_often(tmp_path: Path) -> None:
+    killed_while_tuning(tmp_path, 200)
