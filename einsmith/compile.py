@@ -19,15 +19,7 @@ from einsmith.backends import registry
 from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
-from einsmith.expr.nodes import (
-    ROLES,
-    Graph,
-    Leaf,
-    Tensor,
-    nbytes,
-    postorder,
-    size,
-)
+from einsmith.expr.nodes import ROLES, Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
@@ -45,7 +37,7 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_steps
-from einsmith.runtime.beside import Beside
+from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target
@@ -137,8 +129,7 @@ class Executable:
         # A checked run looks at the memory between the kernels, and while others may run.
         self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
         self._finite, self._memory = finite, memory
-        self.beside: dict[Kernel | Rows, Beside] = {}
-        self._build(finite, told)
+        self._build(finite, told, {}, 0)
         self.compile_seconds = time.perf_counter() - start
         if knobs.debug() >= 1:
             print(
@@ -162,13 +153,13 @@ class Executable:
         """This program with some of its kernels compiled to these texts (`decisions`; empty for the model's
         choice): no pass is run again, and both take turns on one memory. `beside`: the program stays as it is, and runs
         them in both ways into memory of their own too (`beside`, by kernel). Raises CompileError for what cannot be and
-        ArgumentError where it takes more memory than the limit."""
+        ArgumentError where both together take more memory than the limit."""
         other = self.backend.compile_as({k: text for k, text in texts.items() if k in self._compiled}, self.target)
         made = copy(self)
-        made.beside = {k: Beside(k, self._compiled[k], x) for k, x in other.items()} if beside else {}
         made._take(self._compiled if beside else self._compiled | other)
         made._scratch = max([made._scratch, *(x.scratch for x in other.values())])
-        made._build(made._finite, ())
+        more = self.program.table.nbytes + sum(x.nbytes for x in other.values())
+        made._build(made._finite, (), other if beside else {}, more)
         return made
 
     def become(self, other: Executable) -> None:
@@ -223,7 +214,11 @@ class Executable:
                 "is computed again; give more, or smaller batches"
             )
 
-    def _build(self, finite: Tensor | None, told: Sequence[Listing]) -> None:
+    def _build(
+        self, finite: Tensor | None, told: Sequence[Listing], beside: Mapping[Kernel | Rows, CompiledKernel], more: int
+    ) -> None:
+        """beside: in which other ways some kernels run too; more: bytes that are needed besides, of which nothing is
+        while one program alone is there."""
         plan, graph = self.plan, self.graph
         outputs = [storage(t) for t in graph.outputs]
         fresh = self._outputs()
@@ -234,8 +229,13 @@ class Executable:
         """What lies in the arena, from which of the plan's calls to which."""
         self._own = whole_lines(places.nbytes)
         self._reserved = self._own + self._scratch_area()
-        if self._memory is not None and self.held_bytes > self._memory:
-            raise ArgumentError(f"{show_size(self.held_bytes)} are more than memory_limit={show_size(self._memory)}")
+        more += sum(bytes_beside(k, compiled[k], x) for k, x in beside.items())
+        if more and self._shared.block.nbytes < self._reserved:
+            more += self._shared.block.nbytes  # which a run may have until it ends
+        if self._memory is not None and self.held_bytes + more > self._memory:
+            needed = show_size(self.held_bytes + more)
+            raise ArgumentError(f"{needed} are more than memory_limit={show_size(self._memory)}")
+        self.beside = {k: Beside(k, compiled[k], x) for k, x in beside.items()}
         block = self._shared.reserve(self._reserved, self.backend.allocate)
         base = block.address
         self._fresh = fresh
@@ -284,7 +284,7 @@ class Executable:
         self.calls = [call for call, _ in made.kernels]
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         self.roles = kernel_roles(plan)
-        self._call_steps = [at for _, at in made.kernels]
+        self._call_of_step = made.calls_of_steps()
         self.program: Runnable
         if knobs.CHECK.get():
             watched = Watched(
@@ -326,13 +326,8 @@ class Executable:
             self._made.append((shape, np.dtype(t.dtype.numpy), size(shape) * t.dtype.itemsize))
 
     def _call_of(self, t: Tensor | None) -> int | None:
-        if t is None:
-            return None
-        node, _ = producer(t)
-        for i, call in enumerate(self.plan.calls):
-            if node in call.own:
-                return i
-        return None
+        node = None if t is None else producer(t)[0]
+        return next((i for i, call in enumerate(self.plan.calls) if node in call.own), None)
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
@@ -365,7 +360,7 @@ class Executable:
             return status
 
         status, outputs = self._call(inputs, run)
-        return status, outputs, [float(found[0][at].sum()) for at in self._call_steps]
+        return status, outputs, np.bincount(self._call_of_step, found[0], len(self.calls) + 1)[:-1].tolist()
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
         """Whether an input at this address lies in memory that a run stores into, maybe before its last read of it."""

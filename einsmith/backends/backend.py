@@ -90,6 +90,15 @@ class Workshop(Protocol):
     """Where configurations are thought of, compiled and vetted while a program runs (`training.dynamic`). May be used
     by several threads."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether it works now, on the processors that others need."""
+        ...
+
+    def pause(self, paused: bool) -> None:
+        """Stops whatever works, or lets it go on."""
+        ...
+
     def propose(self, kernel: Kernel | Rows) -> Proposed:
         """What to try next of a kernel, each only once."""
         ...

@@ -93,6 +93,31 @@ class _Aside(Bench):
     module = "einsmith.backends.workshop"
     idle = True
     over = False
+    _paused_at, _rested = 0.0, 0.0
+    """Since when it is paused (0: it is not), and for how many seconds it was before."""
+
+    def pause(self, paused: bool) -> None:
+        """Stops the process, or lets it go on. It has as much time for its answer as it had before."""
+        process = self._process
+        if process is None or paused == bool(self._paused_at):
+            return
+        process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+        now = time.monotonic()
+        if paused:
+            self._paused_at = now
+        else:
+            self._rested, self._paused_at = self._rested + now - self._paused_at, 0.0
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._paused_at)
+
+    def _now(self) -> float:
+        return (self._paused_at or time.monotonic()) - self._rested
+
+    def _start(self) -> None:
+        super()._start()
+        self._paused_at = 0.0
 
     def kill(self) -> None:
         """Ends the process, and lets no other begin."""
@@ -120,6 +145,21 @@ class Workshop:
         self.target, self.threads = target, threads
         self._tried: dict[Kernel | Rows, list[Tried]] = {}
         self._said: dict[Kernel | Rows, int] = {}
+        self._asked = False
+
+    @property
+    def busy(self) -> bool:
+        return self._asked and not self._aside.paused
+
+    def pause(self, paused: bool) -> None:
+        self._aside.pause(paused)
+
+    def _ask(self, name: str, *arguments: object) -> tuple:
+        self._asked = True
+        try:
+            return self._aside.ask(name, *arguments)
+        finally:
+            self._asked = False
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:
         with self._lock:  # what the process knows is asked and told in one
@@ -127,7 +167,7 @@ class Workshop:
             news = self._tried.setdefault(kernel, [])[known or 0 :]
             try:
                 guesses = self._guesses(kernel) if known is None else []
-                found, seconds = self._aside.ask("propose", kernel, self.target, guesses, news)
+                found, seconds = self._ask("propose", kernel, self.target, guesses, news)
             except (Lost, Failed) as e:
                 self._said.clear()
                 return Proposed(None, str(e), 0.0)
@@ -141,7 +181,7 @@ class Workshop:
         begun = time.monotonic()
         with self._lock:
             try:
-                fault, seconds = self._aside.ask("vet", kernel, self.target, self.threads, text, len(text))
+                fault, seconds = self._ask("vet", kernel, self.target, self.threads, text, len(text))
             except (Lost, Failed) as e:
                 self._said.clear()  # what the process knew is lost
                 fault, seconds = str(e), min(LIMIT, time.monotonic() - begun)

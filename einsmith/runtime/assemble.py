@@ -12,6 +12,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from einsmith.expr.loop import Segment
 from einsmith.expr.nodes import Item, Tensor, nbytes, size
 from einsmith.passes.schedule.arena import Life, arena, lives
@@ -109,6 +111,13 @@ class Assembler:
         """Of the pointers that no loop moves."""
         self.values: dict[At, Any] = {}
         """What is stored to, or read from, memory whose owner has another value before (an update)."""
+
+    def calls_of_steps(self) -> np.ndarray:
+        """For each step the number of the call that it belongs to; that of calls, which is none, for the others."""
+        found = np.full(len(self.steps), len(self.kernels))
+        for n, (_, steps) in enumerate(self.kernels):
+            found[steps] = n
+        return found
 
     def plan(
         self, plan: Plan, places: Layout, base: int, pointer: Pointer, after: Callable[[int], None] = lambda i: None,

@@ -14,6 +14,8 @@ from einsmith.runtime.assemble import CompiledKernel, Way
 
 RED, ZONE = 0xA5, 4096
 """What lies before and behind the memory of a result, and how many bytes: whoever writes there is noticed."""
+LEAST_WORK = 64
+"""Bytes of a workspace, at least."""
 ROUNDED = 64.0
 """Roundings, of the square root of the terms that are added, by which two orders of adding them may differ; of the
 largest result. Between two orders of sums of 4,000 random terms they are less than 4. Where all results are what is
@@ -35,19 +37,15 @@ class Beside:
         self.ways: list[Way] = []
         for made in (own, other):
             arrays = [buffers.empty((kernel.buffers[n].nbytes + 2 * ZONE,), np.uint8) for n in self._written]
-            work = buffers.empty((max(64, made.workspace),), np.uint8)
+            work = buffers.empty((max(LEAST_WORK, made.workspace),), np.uint8)
             self._memory.append(arrays)
             self._work.append(work)
             places = {n: a.ctypes.data + ZONE for n, a in zip(self._written, arrays, strict=True)}
             self.ways.append(Way(made, places, work.ctypes.data))
-        self.clear()
+        self._clear()
 
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in (*self._work, *(x for arrays in self._memory for x in arrays)))
-
-    def clear(self) -> None:
-        """Before a run: both begin with the same memory."""
+    def _clear(self) -> None:
+        """Both begin with the same memory."""
         for array in (x for arrays in self._memory for x in arrays):
             array[:ZONE] = array[-ZONE:] = RED
             array[ZONE:-ZONE] = 0
@@ -82,6 +80,12 @@ class Beside:
         at = int(np.argmax(wrong))
         found, want = y[at].item(), x[at].item()
         return f"{int(wrong.sum())} of {wrong.size} elements differ, the first is {found!r}, not {want!r}"
+
+
+def bytes_beside(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
+    """Of the memory of a Beside."""
+    results = sum(kernel.buffers[n].nbytes + 2 * ZONE for n in written(kernel))
+    return 2 * results + sum(max(LEAST_WORK, made.workspace) for made in (own, other))
 
 
 def written(kernel: Kernel | Rows) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ queue between them), both in a process that gets what time the processors have l
 thread that trains tries them, several kernels at a time: in one step they run beside the program's own kernels, into
 memory of their own, and what differs is dropped; then steps alternate between the program as it is and with them, and
 each kernel is timed. What is faster with confidence stays, and is recorded. Every step is a training step on the user's
-data, whichever of the programs runs it.
+data, whichever of the programs runs it. All of this goes on as far as a budget of time allows (`training.budget`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, log
+from math import inf
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,33 +27,33 @@ from einsmith import knobs, locks
 from einsmith.backends.backend import Workshop
 from einsmith.compile import FINITE, Executable
 from einsmith.decisions import name_of
-from einsmith.errors import EinsmithError
+from einsmith.errors import ArgumentError, EinsmithError
 from einsmith.plan.kernel import Kernel, Rows
+from einsmith.training.budget import Budget
+from einsmith.training.trial import FEWEST, Known, Seconds, Trial, of_kernels, spread, told_apart
 
 LOST = 0.02
-"""The part of the time of all steps that trying may cost."""
+"""The part of the time of all steps that exploring may cost."""
+UNIT = 2e-3
+"""Seconds that a unit of work is held to take before one was done."""
 PROFILED = 3
 """Steps that are timed before anything is tried."""
 TOGETHER = 6
 """Kernels that are tried at once."""
-FEWEST, MOST = 8, 14
-"""Pairs of steps after which a configuration may stay, and after which it is told apart or dropped."""
-GAIN = 0.98
-"""What a configuration must take of the present one's time, at most: less is lost in the noise of a program."""
-SLOW = 1.25
-"""How many times the present one's time two runs may take before a configuration is dropped at once."""
 WORTH = 0.004
 """The part of a step below which a kernel is left alone."""
 PEAK = 0.95
 """A kernel that does this part of what its bytes and operations allow is left alone."""
+LEFT = 0.01
+"""The part of a step that all kernels together may gain at the most, below which exploring ends."""
 BARREN = 12
 """Configurations of a kernel in a row that bring nothing, after which it is left alone."""
 UNSTEADY = 0.25
 """The spread of equal steps from which on the machine is too busy to tell anything."""
 BUSY = 4
 """Trials in a row on a machine that is too busy, after which exploring ends."""
-DUTY, OWN_DUTY = 0.5, 0.01
-"""The part of a processor's time that the other process may take of what is left, and these threads of the step's."""
+DUTY = 0.5
+"""The part of the time in which the other process works at the most: steps while it rests tell what it costs."""
 BESIDE_BYTES = 256 << 20
 """Memory of results that are compared."""
 LOOK = 0.05
@@ -63,10 +61,7 @@ LOOK = 0.05
 LEFT_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""
 
-SUSPENDED = 100.0
-"""How many times as long as usual a step takes at most; in one that takes longer the machine did something else."""
-
-Seconds = dict[Kernel | Rows, float]
+T = TypeVar("T")
 Kept = tuple[Kernel | Rows, str, float, float, float]
 """What a workshop is told of a configuration that stays (`Workshop.keep`)."""
 Step = tuple[int, list[np.ndarray]]
@@ -78,47 +73,6 @@ class Flag:
     up = False
 
 
-@dataclass
-class Known:
-    """What is known of a kernel. seconds: of a run of it as it is now; runs: in a step; part: what it takes of the time
-    that it took as it was at first; barren: configurations in a row that brought nothing; over: why it is left alone.
-    """
-
-    seconds: float
-    runs: int
-    part: float = 1.0
-    barren: int = 0
-    over: str = ""
-
-
-@dataclass
-class Trial:
-    """Configurations of some kernels that are tried: `beside` and `other` are the program with them beside its own
-    kernels, and with them. ratios: of each kernel's time in pairs of steps; steps: the seconds of the pairs' first."""
-
-    texts: dict[Kernel | Rows, str]
-    beside: Executable | None
-    other: Executable
-    ratios: dict[Kernel | Rows, list[float]] = field(default_factory=dict)
-    steps: list[float] = field(default_factory=list)
-    first: Seconds = field(default_factory=dict)
-    """Of the pair whose second step comes next."""
-
-
-def told_apart(ratios: Sequence[float]) -> bool | None:
-    """Whether the other one is faster (True), or is to be dropped (False), by the ratios of their times in pairs of
-    steps; None while that is open. Faster: by GAIN in the median, and in all pairs but one of eight."""
-    n = len(ratios)
-    if n >= 2 and min(ratios) > SLOW:
-        return False
-    if n < FEWEST:
-        return False if n >= 5 and sorted(ratios)[1] > 1 else None
-    slower = sum(r >= 1 for r in ratios)
-    if median(ratios) <= GAIN and slower <= n // 8:
-        return True
-    return False if n >= MOST or median(ratios) > 1 else None
-
-
 class Exploration:
     """One program that is explored. Its thread calls `step` in the place of the program; what stays, the program is
     from the next step on. log: what was found, in words, faults of configurations among it; over: why it has ended."""
@@ -127,19 +81,23 @@ class Exploration:
         self.run, self._workshop = run, workshop
         self.log: list[str] = []
         self.over = ""
+        self.budget = Budget(LOST)
         self.kernels: dict[Kernel | Rows, Known] = {}
         self.tried = 0
         self.kept: dict[Kernel | Rows, str] = {}
         self._end = time.monotonic() + seconds
         self._profiled: list[Seconds] = []
+        self._unbounded: list[Kernel | Rows] = []
+        """Kernels of which it is not known what they take at the least."""
+        self._took: dict[str, float] = {}
+        """Seconds of the last unit of each kind of work."""
         self._trial: Trial | None = None
-        self._total = self._extra = 0.0
-        self._plain: deque[float] = deque(maxlen=21)
         self._found: queue.SimpleQueue[Kept] = queue.SimpleQueue()
         self._unsteady = 0
         self._flying: set[Kernel | Rows] = set()
         self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=TOGETHER)
         self._next: tuple[Kernel | Rows, str] | None = None
+        self._unvetted: tuple[Kernel | Rows, str] | None = None
         self._ready: dict[Kernel | Rows, str] = {}
         self._recording = locks.lock()
         self._stop = Flag()
@@ -158,33 +116,41 @@ class Exploration:
             if not self._found.empty() and os.getpid() == self._pid:
                 self._record()
             return self.run(arrays)
-        start = time.perf_counter()
+        shop = self._workshop
+        start, quiet = time.perf_counter(), not shop.busy
         plain, out = self._step(arrays)
-        seconds = time.perf_counter() - start
-        self._total += seconds
-        if plain:
-            self._plain.append(seconds)
-        else:
-            usual = median(self._plain)
-            self._extra += min(seconds, SUSPENDED * usual) - usual
-        if time.monotonic() > self._end:
+        end = time.perf_counter()
+        self.budget.step(end - start, plain and quiet and not shop.busy)
+        shop.pause(self.budget.stopped)
+        if end > self._end:
             self.end("the time for it is over")
         return out
 
     def _step(self, arrays: Sequence[np.ndarray]) -> tuple[bool, Step]:
         """Whether the step was a plain one, and what came of it."""
+        trial, budget = self._trial, self.budget
         if len(self._profiled) < PROFILED:
-            return True, self._profile(arrays)
-        trial = self._trial
-        if trial is None or (self._extra > LOST * self._total and not trial.first):
+            return (False, self._profile(arrays)) if budget.may(UNIT) else (True, self.run(arrays))
+        if trial is None or trial.ran:
+            return True, self.run(arrays)
+        if not (trial.first or budget.may(self._expected("_program") if trial.won or trial.lost else 0.0)):
             return True, self.run(arrays)
         if trial.beside is not None:
-            return False, self._compare(trial, trial.beside, arrays)
+            out = trial.beside(arrays)
+            if out[0] == FINITE:  # infinities agree with anything
+                self._close(trial)
+            else:
+                trial.ran = True
+            return False, out
+        if trial.won or trial.lost:
+            self._aside(self._without_decided, trial)
+        if trial.other is None:
+            return False, self.run(arrays)
         if not trial.first:
             status, outputs, seconds = self.run.timed(arrays)
             if status != FINITE:  # else not all kernels have run
                 trial.first = of_kernels(self.run, seconds)
-            return True, (status, outputs)
+            return False, (status, outputs)
         status, outputs, seconds = trial.other.timed(arrays)
         if status != FINITE:
             self._aside(self._pair, trial, of_kernels(trial.other, seconds))
@@ -196,7 +162,8 @@ class Exploration:
         if status != FINITE:
             self._profiled.append(of_kernels(self.run, seconds))
         if len(self._profiled) == PROFILED:
-            self._aside(self._begin, {k: min(p[k] for p in self._profiled) for k in self._profiled[0]})
+            for thread in self._threads:
+                thread.start()
         return status, outputs
 
     def _aside(self, work: Callable[..., None], *arguments: object) -> None:
@@ -205,43 +172,6 @@ class Exploration:
             work(*arguments)
         except Exception as e:
             self.end(f"{type(e).__name__}: {e}")
-
-    def _begin(self, found: Seconds) -> None:
-        runs: dict[Kernel | Rows, int] = {}
-        for call, turns in zip(self.run.calls, self.run.turns, strict=True):
-            runs[call.kernel] = runs.get(call.kernel, 0) + turns
-        whole = sum(found.values())
-        for call, made in zip(self.run.calls, self.run.kernels, strict=True):
-            k = call.kernel
-            known = self.kernels[k] = Known(found[k] / runs[k], runs[k])
-            if made.decision and not made.tuned:
-                known.over = "it is decided about by hand"
-            elif found[k] < WORTH * whole:
-                known.over = "it takes next to nothing"
-            elif found[k] * PEAK < self._workshop.least(k) * runs[k]:
-                known.over = "it takes what its bytes and operations take at the least"
-            else:
-                self._tell(k, made.decision, known.seconds)
-        for thread in self._threads:
-            thread.start()
-
-    def _compare(self, trial: Trial, beside: Executable, arrays: Sequence[np.ndarray]) -> Step:
-        """A step in which what is tried runs beside the program's kernels; what differs is dropped."""
-        for x in beside.beside.values():
-            x.clear()
-        status, outputs = beside(arrays)
-        trial.beside = None
-        if status == FINITE:  # infinities agree with anything
-            self._close(trial)
-        else:
-            self._aside(self._judge, trial, beside)
-        return status, outputs
-
-    def _judge(self, trial: Trial, beside: Executable) -> None:
-        wrong = {k: fault for k, x in beside.beside.items() if (fault := x.difference())}
-        for kernel, fault in wrong.items():
-            self._fault(kernel, trial.texts[kernel], f"in a step, {fault}")
-        self._drop(trial, wrong)
 
     def _pair(self, trial: Trial, seconds: Seconds) -> None:
         """Notes a pair of steps, and decides about what it tells apart."""
@@ -258,47 +188,101 @@ class Exploration:
             self._tell(k, trial.texts[k], self.kernels[k].seconds * median(trial.ratios[k]))
             self.kernels[k].barren += not unsteady
         won = {k: trial.texts[k] for k, x in told.items() if x}
-        if won:
-            self._keep(trial, won)
-        self._drop(trial, [*lost, *won])
+        self._keep(trial, won)
+        self._drop(trial, lost)
         if self._unsteady >= BUSY:
             self.end("the machine is too busy")
 
     def _keep(self, trial: Trial, won: Mapping[Kernel | Rows, str]) -> None:
-        """The program is from now on made of these configurations."""
-        self.run.become(self.run.with_decisions(won))
+        """The program is soon made of these configurations."""
         for k, text in won.items():
             known, ratio = self.kernels[k], median(trial.ratios[k])
             known.part *= ratio
             known.seconds *= ratio
             known.barren = 0
-            self.kept[k] = text
+            trial.won[k] = self.kept[k] = trial.texts.pop(k)
             self._tell(k, text, known.seconds)
             self._found.put((k, text, known.seconds, spread(trial.ratios[k]), known.seconds / known.part))
             self._say(f"{name_of(k)[:8]}: {ratio:.3f} of the time with {text}")
 
-    def _drop(self, trial: Trial, decided: Sequence[Kernel | Rows] | Mapping[Kernel | Rows, str]) -> None:
-        """Goes on without kernels that are decided about."""
-        if not decided:
-            return
-        for k in decided:
-            trial.texts.pop(k, None)
-            self._flying.discard(k)
+    def _drop(self, trial: Trial, lost: Sequence[Kernel | Rows]) -> None:
+        for k in lost:
+            del trial.texts[k]
+        trial.lost += lost
+
+    def _without_decided(self, trial: Trial) -> None:
+        """Goes on without the kernels that are decided about: what won, the program is from now on made of."""
+        if trial.won:
+            self.run.become(self._program(trial.won))
+        self._flying.difference_update((*trial.won, *trial.lost))
+        trial.won, trial.lost, trial.other = {}, [], None
         if trial.texts:
-            trial.other = self.run.with_decisions(trial.texts)
+            trial.other = self._program(trial.texts)
         else:
             self._close(trial)
 
+    def _program(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
+        """The program with other configurations."""
+        begun = time.thread_time()
+        made = self.run.with_decisions(texts, beside)
+        self._took["_program"] = time.thread_time() - begun
+        return made
+
     def _close(self, trial: Trial) -> None:
-        for k in trial.texts:
-            self._flying.discard(k)
+        self._flying.difference_update((*trial.texts, *trial.won, *trial.lost))
         self._trial = None
 
     # -- the exploring and the code-generating thread: what each does again and again. Nothing waits for long, so that a
     # program which nobody has any more is not kept
 
+    def _work(self, work: Callable[..., T], *arguments: Any) -> T | None:
+        """Does a unit of work, or waits and does none (None) where the budget does not allow it yet."""
+        if not self.budget.may(self._expected(work.__name__)):
+            self._wait(LOOK)
+            return None
+        begun = time.thread_time()
+        try:
+            return work(*arguments)
+        finally:
+            self._took[work.__name__] = seconds = time.thread_time() - begun
+            self.budget.work(seconds)
+
+    def _expected(self, work: str) -> float:
+        """Seconds that a unit of work is held to take."""
+        return self._took.get(work, UNIT)
+
+    def _begin(self) -> None:
+        """Looks at the kernels for the first time."""
+        found = {k: min(p[k] for p in self._profiled) for k in self._profiled[0]}
+        whole = sum(found.values())
+        runs: dict[Kernel | Rows, int] = {}
+        for call, turns in zip(self.run.calls, self.run.turns, strict=True):
+            runs[call.kernel] = runs.get(call.kernel, 0) + turns
+        for call, made in zip(self.run.calls, self.run.kernels, strict=True):
+            k = call.kernel
+            known = self.kernels[k] = Known(found[k] / runs[k], runs[k])
+            if made.decision and not made.tuned:
+                known.over = "it is decided about by hand"
+            elif found[k] < WORTH * whole:
+                known.over = "it takes next to nothing"
+            else:
+                self._tell(k, made.decision, known.seconds)
+        self._unbounded = [k for k, known in self.kernels.items() if not known.over]
+
+    def _bound(self) -> None:
+        """Finds out what one more kernel takes at the least."""
+        known = self.kernels[self._unbounded[-1]]
+        known.least = self._workshop.least(self._unbounded.pop())
+        if known.seconds * PEAK < known.least:
+            known.over = "it takes what its bytes and operations take at the least"
+
     def _propose(self) -> None:
         """Puts a configuration that is to be tried into the queue."""
+        if not self.kernels:
+            self._begin()
+        if self._unbounded:
+            self._work(self._bound)
+            return
         if self._next is None:
             kernel = self._worthiest()
             if kernel is None:
@@ -306,15 +290,15 @@ class Exploration:
                     self.end("nothing is left to gain")
                 self._wait(LOOK)
                 return
-            found = self._workshop.propose(kernel)
-            if self._stop.up:
+            found = self._work(self._workshop.propose, kernel)
+            if found is None or self._stop.up:
                 return
             if found.text is None:
                 self.kernels[kernel].over = found.fault or "nothing is left to try"
                 return
             self._flying.add(kernel)
             self._next = kernel, found.text
-            self._rest(found.seconds, DUTY)
+            self._rest(found.seconds)
         try:
             self._queue.put(self._next, timeout=0.1)
             self._next = None
@@ -326,58 +310,87 @@ class Exploration:
         for known in self.kernels.values():
             if known.barren >= BARREN:
                 known.over = known.over or f"{BARREN} configurations in a row brought nothing"
-        open_ = {k: x for k, x in self.kernels.items() if not x.over and k not in self._flying}
-        free = {k: x.seconds * x.runs * 0.8**x.barren for k, x in open_.items()}
+        open_ = {k: x.gain for k, x in self.kernels.items() if not x.over}
+        if sum(open_.values()) < LEFT * self.budget.usual:
+            return None
+        free = {k: gain for k, gain in open_.items() if k not in self._flying}
         return max(free, key=free.__getitem__) if free else None
 
     def _generate(self) -> None:
-        """Has a configuration compiled and vetted; of some kernels together, hands them to the training thread."""
-        size = 2 * sum(b.nbytes for k in self._ready for b in k.buffers)
-        if len(self._ready) < TOGETHER and size < BESIDE_BYTES:
-            try:
-                self._vet(*self._queue.get(timeout=0.2))
-                return
-            except queue.Empty:
-                if not self._ready:
-                    return
-        if self._trial is None:
-            self._hand_over(self._ready)
-            self._ready = {}
-        else:
+        """Has a configuration compiled and vetted, hands some of them together to the training thread, and compares
+        what that has made of them."""
+        trial = self._trial
+        if trial is not None and trial.ran:
+            self._work(self._judge, trial)
+        elif trial is None and self._ready and (self._full() or self._queue.empty()):
+            self._work(self._hand_over)
+        elif self._full():
             self._wait(LOOK)
+        else:
+            try:
+                self._unvetted = self._unvetted or self._queue.get(timeout=LOOK)
+                self._vet(*self._unvetted)
+            except queue.Empty:
+                pass
+
+    def _full(self) -> bool:
+        """Whether no more is tried at once."""
+        size = 2 * sum(b.nbytes for k in self._ready for b in k.buffers)
+        return len(self._ready) >= TOGETHER or size >= BESIDE_BYTES
 
     def _vet(self, kernel: Kernel | Rows, text: str) -> None:
-        vetted = self._workshop.vet(kernel, text)
-        if self._stop.up:  # the process was ended
+        vetted = self._work(self._workshop.vet, kernel, text)
+        if vetted is None or self._stop.up:  # the process was ended
             return
+        self._unvetted = None
         self.tried += 1
         if vetted.fault:
             self._fault(kernel, text, vetted.fault)
             self._flying.discard(kernel)
         else:
             self._ready[kernel] = text
-        self._rest(vetted.seconds, DUTY)
+        self._rest(vetted.seconds)
+
+    def _hand_over(self) -> None:
+        """Makes a trial of what is ready, or of as much of it as there is memory for."""
+        texts = dict(self._ready)
+        made = None
+        while texts and made is None:
+            try:
+                made = self._program(texts, beside=True)
+            except EinsmithError as e:
+                if len(texts) > 1 and isinstance(e, ArgumentError):  # more memory than may be
+                    texts = dict([*texts.items()][: len(texts) // 2])
+                    continue
+                for k, text in texts.items():
+                    self._fault(k, text, str(e))
+                    self._flying.discard(k)
+                break
+        self._ready = {k: text for k, text in self._ready.items() if k not in texts}
+        if made is not None and not self._stop.up:
+            self._trial = Trial(texts, made)
+
+    def _judge(self, trial: Trial) -> None:
+        """Compares what ran beside the program's kernels; what differs is dropped."""
+        assert trial.beside is not None
+        for kernel, x in trial.beside.beside.items():
+            if fault := x.difference():
+                self._fault(kernel, trial.texts.pop(kernel), f"in a step, {fault}")
+                self._flying.discard(kernel)
+        trial.beside = None
+        if trial.texts:
+            trial.other = self._program(trial.texts)
+            trial.ran = False
+        else:
+            self._close(trial)
 
     def _record(self) -> None:
         """Records what was found: the training thread does not wait for the disk."""
         _record(self._workshop, self._found, self._recording)
 
-    def _hand_over(self, ready: dict[Kernel | Rows, str]) -> None:
-        begun = time.thread_time()
-        try:
-            trial = Trial(ready, self.run.with_decisions(ready, beside=True), self.run.with_decisions(ready))
-        except EinsmithError as e:  # more memory than there is, or may be
-            for k, text in ready.items():
-                self._fault(k, text, str(e))
-                self._flying.discard(k)
-        else:
-            if not self._stop.up:
-                self._trial = trial
-        self._rest(time.thread_time() - begun, OWN_DUTY)
-
-    def _rest(self, seconds: float, duty: float) -> None:
-        """Waits for so long that work of so many seconds was this part of the time."""
-        self._wait(min(seconds * (1 / duty - 1), max(0.0, self._end - time.monotonic())))
+    def _rest(self, seconds: float) -> None:
+        """Waits for so long that work of so many seconds was DUTY of the time."""
+        self._wait(min(seconds * (1 / DUTY - 1), max(0.0, self._end - time.monotonic())))
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -467,17 +480,3 @@ class Explorer:
         found = Exploration(run, run.backend.workshop(run.target, threads), seconds)
         self._now = weakref.ref(found)
         return found
-
-
-def of_kernels(run: Executable, seconds: Sequence[float]) -> Seconds:
-    """Seconds of each kernel in all of its calls, from those of each call."""
-    out: Seconds = {}
-    for call, x in zip(run.calls, seconds, strict=True):
-        out[call.kernel] = out.get(call.kernel, 0.0) + x
-    return out
-
-
-def spread(values: Sequence[float]) -> float:
-    """The median distance from the median, as a part of it."""
-    middle = median(values)
-    return median(abs(log(v / middle)) if v > 0 and middle > 0 else inf for v in values)

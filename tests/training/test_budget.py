@@ -1,0 +1,54 @@
+"""What exploring may cost: a part of the time of all steps, known by the steps in which nothing goes on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from einsmith.training.budget import QUIET, RESUMED, SUSPENDED, Budget
+
+
+def test_what_is_lost_is_what_steps_take_beyond_the_usual() -> None:
+    budget = Budget(0.02)
+    assert not budget.may(1e-9) and budget.usual == 0.0
+    for _ in range(100):
+        budget.step(1e-3, quiet=True)
+    assert budget.usual == pytest.approx(1e-3) and budget.lost == 0.0
+    assert budget.may(1.99e-3) and not budget.may(2.01e-3)
+    budget.step(1.5e-3, quiet=False)
+    budget.work(1e-3)
+    assert budget.lost == pytest.approx(1.5e-3) and budget.total == pytest.approx(101.5e-3)
+    assert budget.may(0.5e-3) and not budget.may(0.6e-3)
+
+
+def test_work_rests_until_there_is_time_again() -> None:
+    budget = Budget(0.02)
+    for _ in range(10):
+        budget.step(1.0, quiet=True)
+    budget.step(1.1, quiet=False)
+    assert not budget.stopped
+    budget.step(2.0, quiet=False)
+    assert budget.stopped
+    while budget.stopped:
+        assert budget.lost > RESUMED * 0.02 * budget.total
+        budget.step(1.0, quiet=True)
+    assert budget.lost <= RESUMED * 0.02 * budget.total
+
+
+def test_steps_that_take_more_and_less_lose_nothing(seed: int = 0) -> None:
+    """Noise is the same in all steps: what counts is their mean."""
+    draw, budget = random.Random(seed), Budget(0.02)
+    for n in range(20_000):
+        budget.step(1e-3 * draw.uniform(0.8, 1.2), quiet=n % 2 == 0)
+    assert budget.lost < 0.002 * budget.total
+
+
+def test_a_machine_that_slept() -> None:
+    budget = Budget(0.02)
+    for _ in range(50):
+        budget.step(1.0, quiet=True)
+    budget.step(1e6, quiet=True)
+    assert budget.usual <= 1 + QUIET / 50
+    budget.step(1e9, quiet=False)
+    assert budget.lost <= SUSPENDED * budget.usual
