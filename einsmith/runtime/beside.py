@@ -42,9 +42,9 @@ class Beside:
             self._work.append(work)
             places = {n: a.ctypes.data + ZONE for n, a in zip(self._written, arrays, strict=True)}
             self.ways.append(Way(made, places, work.ctypes.data))
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Both begin with the same memory."""
         for array in (x for arrays in self._memory for x in arrays):
             array[:ZONE] = array[-ZONE:] = RED

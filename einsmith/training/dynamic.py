@@ -34,7 +34,7 @@ from einsmith.training.trial import FEWEST, Known, Seconds, Trial, of_kernels, s
 
 LOST = 0.02
 """The part of the time of all steps that exploring may cost."""
-UNIT = 2e-3
+UNIT = 8e-3
 """Seconds that a unit of work is held to take before one was done."""
 PROFILED = 3
 """Steps that are timed before anything is tried."""

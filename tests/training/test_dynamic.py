@@ -116,7 +116,7 @@ def simulated(monkeypatch) -> Simulated:
     return made
 
 
-def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: float = 20.0) -> list[float]:
+def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: float = 60.0) -> list[float]:
     """Trains until nothing is left to explore, at ease; the losses."""
     made.compile(*BATCH)
     if simulated is not None:
