@@ -157,7 +157,7 @@ def _clear(target: Path) -> None:
 @checked
 def load(
     path: Any, *, model: Module | None = None, loss: Callable | None = None, optimizer: Any = None,
-    threads: Count | None = None, mode: str | None = None, tune: tuning.Seconds | None = None,
+    threads: Count | None = None, mode: str | None = None, tune: tuning.Seconds | str | None = None,
 ) -> TrainStep:
     """The TrainStep saved at `path`, ready to go on bitwise as if it had not stopped.
 

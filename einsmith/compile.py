@@ -19,14 +19,14 @@ from einsmith.backends import registry
 from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
-from einsmith.expr.nodes import ROLES, Graph, Leaf, Tensor, nbytes, postorder, size
+from einsmith.expr.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.layout.choice import layouts_of
 from einsmith.passes.layout.laid_out import laid_out
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import PassContext, run_passes
+from einsmith.passes.pipeline import PassContext, decided_out, leaving_out, run_passes
 from einsmith.passes.schedule.arena import passing_bytes, whole_lines
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import label, layouts, namer, show_arena, show_plan
@@ -36,7 +36,7 @@ from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
-from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_steps
+from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_kernels, show_steps
 from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
@@ -90,9 +90,12 @@ class Executable:
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
-        with trace.compiling():
-            index = graph.outputs.index(finite) if finite is not None else -1
-            self._roots, self._given = graph.roots, graph
+        decided = decided_out()
+        self.without = self.backend.without(graph, self.target) if decided is None else decided
+        """Passes without which the program was measured to be faster."""
+        with trace.compiling(), leaving_out(self.without):
+            self._index = index = graph.outputs.index(finite) if finite is not None else -1
+            self._roots, self.given = graph.roots, graph
             checks = dict((*index_checks(graph.roots), *graph.checks))
             graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
             self.changes = Changes()
@@ -107,7 +110,7 @@ class Executable:
             self.plan: Plan = fuse(graph, finite, self.target)
             self.graph = self.plan.graph
             middle = time.perf_counter()
-            self._bind = dict(bind)
+            self.bound = dict(bind)
             self._compile()
             as_it_is = self.plan
             self._lay_out()
@@ -121,8 +124,8 @@ class Executable:
                     self.plan = as_it_is
                     self._compile()
                     self._fit(memory)
-        self._inputs = [x for x in graph.inputs if x not in self._bind]
-        stored = {p: self._bind[p] for p, _ in graph.updates if p in self._bind}
+        self._inputs = [x for x in graph.inputs if x not in self.bound]
+        stored = {p: self.bound[p] for p, _ in graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
         self._lock = locks.Awaited("updating parameters or state") if self._stored else locks.lock()
@@ -162,6 +165,16 @@ class Executable:
         made._build(made._finite, (), other if beside else {}, more)
         return made
 
+    def compiled_without(self, passes: frozenset[str]) -> Executable:
+        """The same graph, compiled anew without these passes: both take turns on one memory."""
+        with leaving_out(passes):
+            made = Executable(
+                self.given, self.bound, self.threads, None if self._index < 0 else self.given.outputs[self._index],
+                self.target, self.target.winograd, self._shared, self._memory, self.backend,
+            )  # fmt: skip
+        made.note = self.note
+        return made
+
     def become(self, other: Executable) -> None:
         """From the next run on this program is another one, which `with_decisions` has made of it."""
         with self._lock:
@@ -190,13 +203,13 @@ class Executable:
 
     def fixed_bytes(self) -> tuple[int, int]:
         """Bytes of what is bound to leaves, and of the other inputs and the outputs."""
-        others = [*(x for x in self.graph.inputs if x not in self._bind), *self._outputs()]
-        return sum(a.nbytes for a in self._bind.values()), sum(map(nbytes, others))
+        others = [*(x for x in self.graph.inputs if x not in self.bound), *self._outputs()]
+        return sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
 
     def _fit(self, memory: int) -> None:
         """Exchanges the plan for one that computes some of its results again, so that a run holds `memory` bytes."""
         arrays, batch = self.fixed_bytes()
-        outside = {*self.graph.inputs, *self._bind, *self._outputs()}
+        outside = {*self.graph.inputs, *self.bound, *self._outputs()}
         cost = Cost(self._predicted, lambda k: self._compiled[k].workspace if k in self._compiled else 0)
 
         def taken(plan: Plan) -> int:
@@ -222,7 +235,7 @@ class Executable:
         plan, graph = self.plan, self.graph
         outputs = [storage(t) for t in graph.outputs]
         fresh = self._outputs()
-        outside = {*graph.inputs, *self._bind, *fresh}
+        outside = {*graph.inputs, *self.bound, *fresh}
         compiled = self._compiled
         places = layout(plan, outside, compiled)
         self.lives = places.lives
@@ -252,8 +265,8 @@ class Executable:
             made.places[at] = Place(s, offset, size(s.shape) * s.dtype.itemsize)
             if s is not own:
                 made.values[at] = own
-            if s in self._bind:
-                return buffers.address(self._bind[s]) + offset
+            if s in self.bound:
+                return buffers.address(self.bound[s]) + offset
             if s in inputs:
                 in_slots[inputs[s]].append((at, offset))
                 return spare.ctypes.data
@@ -288,7 +301,7 @@ class Executable:
         self.program: Runnable
         if knobs.CHECK.get():
             watched = Watched(
-                self._given, self._bind, self._inputs, [plan.home.get(s, s) for s in outputs], self.calls,
+                self.given, self.bound, self._inputs, [plan.home.get(s, s) for s in outputs], self.calls,
                 [label(call) for call in self.calls], self.kernels, self.target, block, self._own,
             )  # fmt: skip
             self.program = self.backend.checked(made, watched, self.threads, self._scratch)
@@ -346,7 +359,7 @@ class Executable:
         try:
             status = self._run(places, run)
         except IndexOutOfRange as e:
-            known = self._bind | dict(zip(self._inputs, inputs, strict=True))
+            known = self.bound | dict(zip(self._inputs, inputs, strict=True))
             raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
         return status, self._collect(inputs, arrays)
 
@@ -372,8 +385,8 @@ class Executable:
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
         status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
         for k, source, count in self._copies:
-            if source in self._bind:
-                address = buffers.address(self._bind[source])
+            if source in self.bound:
+                address = buffers.address(self.bound[source])
             elif isinstance(source, Leaf):
                 address = inputs[self._inputs.index(source)]
             else:
@@ -433,7 +446,7 @@ class Executable:
                 array = made[s].copy() if s in used else made[s]
             else:
                 home = self.plan.home.get(s, s)
-                array = (self._bind[home] if home in self._bind else given[home]).copy()  # type: ignore[index]
+                array = (self.bound[home] if home in self.bound else given[home]).copy()  # type: ignore[index]
             used.add(s)
             out.append(array.reshape(t.shape))
         return out
@@ -442,7 +455,7 @@ class Executable:
     def preserved(self) -> Iterator[None]:
         """Whatever runs store into bound memory is taken back at the end."""
         with self._lock:
-            saved = [(a, a.copy()) for a in self._bind.values()]
+            saved = [(a, a.copy()) for a in self.bound.values()]
             try:
                 yield
             finally:
@@ -468,24 +481,12 @@ class Executable:
         ]
         if self.changes.tensors:
             lines.append(f"passes: {self.changes}")
-        several = len(set(self.roles)) > 1
+        if self.without:
+            lines.append(f"without {', '.join(sorted(self.without))}, as tuning has found to be faster")
         if held := saved(self.plan):
             lines.append(f"held for the backward pass: {len(held)} tensors, {sum(map(nbytes, held)) / 2**20:.2f} MiB")
-        parts = dict.fromkeys(ROLES, 0.0)
         lines += map(str, layouts(self.plan))
-        rows = zip(self.roles, self.calls, self.kernels, self.turns, strict=True)
-        for i, (role, call, kernel, turns) in enumerate(rows):
-            tasks = "+".join(str(n) for _, n, _ in kernel.launches)
-            parts[role] += kernel.seconds * turns
-            part = f"{'again' if call.again else role:<8}  " if several else ""
-            lines.append(
-                f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
-                f"{f'{turns} times ' if turns > 1 else ''}{label(call)}  [{kernel.config}]"
-                f"{'  tuned' if kernel.tuned else ''}"
-            )
-        if several:
-            lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *show_kernels(self.roles, self.calls, self.kernels, self.turns)])
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
         """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""

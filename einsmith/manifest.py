@@ -15,6 +15,7 @@ from einsmith import functional
 from einsmith.errors import SaveError
 from einsmith.training.settings import Settings
 from einsmith.training.step import MODES
+from einsmith.tuning import GRAPH
 
 FORMAT = "einsmith-step"
 VERSION = 5
@@ -114,7 +115,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (_integer, "an integer"),
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
-    "tune": (lambda x: _finite(x) and x >= 0, "seconds"),
+    "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
     "files": (lambda x: _has(x, WEIGHTS, STATE) and _named(lambda d: isinstance(d, str))(x), "the files' checksums"),
 }
 

@@ -24,6 +24,18 @@ CONFIRMING = 0.15
 """The part of the time that is kept for runs of the whole program."""
 Seconds = Annotated[float, 0, 7 * 86400]
 """That a search may take: more than a week is taken for another unit."""
+GRAPH = "graph"
+GRAPH_SECONDS = 60.0
+"""For the decisions of the graph, and for its kernels afterwards, where those are asked for."""
+
+
+def asked(tune: float | str) -> tuple[float, float]:
+    """Seconds for kernels and for the graph. Raises ArgumentError for words that mean nothing."""
+    if tune == GRAPH:
+        return GRAPH_SECONDS, GRAPH_SECONDS
+    if isinstance(tune, str):
+        raise ArgumentError(f"tune={tune!r} is neither seconds nor {GRAPH!r}")
+    return tune, 0.0
 
 
 @dataclass(frozen=True)

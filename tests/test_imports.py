@@ -29,7 +29,7 @@ LAYERS = [
     ["tune"],
     ["backends"],
     ["compile"],
-    ["tuning"],
+    ["tuning", "graph_tuning"],
     ["modes"],
     ["transforms"],
     ["batching"],

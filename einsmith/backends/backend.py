@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,9 +17,10 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.target.facts import Target
+from einsmith.tune.race import Raced
 from einsmith.tune.session import Found, Part, Tell
 
-__all__ = ["Backend", "Found", "Part", "Runnable", "Tell", "Watched"]
+__all__ = ["Backend", "Found", "Part", "Raced", "Runnable", "Tell", "Watched"]
 
 
 class Runnable(Protocol):
@@ -155,6 +156,29 @@ class Backend(ABC):
         """What is run for kernels that are decided about by the caller: the texts of `decisions`, empty for the
         model's choice. Raises CompileError for what cannot be."""
         raise CompileError(f"kernels of the back end {self.name!r} are compiled to the model's choice alone")
+
+    def without(self, graph: Graph, target: Target) -> frozenset[str]:
+        """The passes without which a graph's program was measured to be faster."""
+        return frozenset()
+
+    def keep_without(
+        self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
+    ) -> None:
+        """Records that, with the median seconds of a run, the part of them by which runs differ, and the seconds with
+        all passes; forgets it where there are none."""
+        raise self._untuned()
+
+    def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
+        """Seconds of a kernel that tuning has measured; None where it has not."""
+        return None
+
+    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
+        """Runs two programs in turns, for so many seconds at most, but several times. Raises ArgumentError where the
+        back end's graphs are not tuned."""
+        raise self._untuned()
+
+    def _untuned(self) -> ArgumentError:
+        return ArgumentError(f"the graphs of programs of the back end {self.name!r} are not tuned")
 
     def workshop(self, target: Target, threads: int) -> Workshop:
         """For programs of a target. Raises ArgumentError where there is no such thing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,8 +24,9 @@ from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
 from einsmith.target import facts
 from einsmith.target.facts import Target
-from einsmith.tune import calibrate, measure, records, session
+from einsmith.tune import calibrate, measure, race, records, session
 from einsmith.tune.genetic import Candidate, candidate_of
+from einsmith.tune.race import Raced
 from einsmith.tune.session import Found, Part, Tell
 
 
@@ -160,6 +161,21 @@ class Cpu(Backend):
         recorded = records.texts_of([k for k, text in texts.items() if text], target) if knobs.TUNED.get() else {}
         decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
+
+    def without(self, graph: Graph, target: Target) -> frozenset[str]:
+        return records.without(graph, target) if knobs.TUNED.get() else frozenset()
+
+    def keep_without(
+        self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
+    ) -> None:
+        records.put_without(graph, target, passes, seconds, spread, prior)
+
+    def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
+        found = records.find(kernel, target)
+        return found.seconds if found is not None and found.confirmed else None
+
+    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
+        return race.of_programs(first, second, seconds)
 
     def workshop(self, target: Target, threads: int) -> Workshop:
         from einsmith.backends import workshop  # imported late: it imports this module

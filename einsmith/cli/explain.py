@@ -74,7 +74,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     reads and writes, each once. `tuned`: measuring has found what is compiled (`einsmith tune --list`). `share`: of the
     time of all kernels, measured or else predicted. `again`: it makes once more what an earlier kernel has made.
     `layouts`: what does not lie as it is in memory (`order`: its dimensions, the outer ones first), and what the next
-    best order would cost `more`.
+    best order would cost `more`. `without`: the passes without which the program was measured to be faster.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
@@ -126,6 +126,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "inputs": [_type(x) for x in inputs],
         "arena_bytes": run.arena_bytes,
         "compile_seconds": run.compile_seconds,
+        "without": sorted(run.without),
         "distinct_kernels": len({k["kernel"] for k in kernels}),
         "fusion": {
             "apart": sum(k["turns"] * (k["fusion"] or {"kernels": 1})["kernels"] for k in kernels),
@@ -253,6 +254,8 @@ def text_of(report: dict[str, Any]) -> str:
         f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
         f"in {report['compile_seconds']:.2f} s"
     ]
+    if report["without"]:
+        lines.append(f"without {', '.join(report['without'])}, as tuning has found to be faster")
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {us(k['measured'])}"
         measured += ", tuned" if k["tuned"] else ""

@@ -172,6 +172,7 @@ _KERNEL = "Remove what is kept of a kernel (its digits, as --list prints them, o
 
 
 _SECONDS = "That the search may take."
+_GRAPH = "First find out, in half of the time, which passes the program is faster without."
 
 
 @app.command("tune")
@@ -182,6 +183,7 @@ _SECONDS = "That the search may take."
 @click.option("--set", "settings", multiple=True, metavar="stride=2", help="Of a formula, or a MODEL's argument.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
 @_memory_limit
+@click.option("--graph", is_flag=True, help=_GRAPH)
 @click.option("--picture", metavar="FILE", type=click.Path(path_type=Path), help="Draw the search, as a PNG.")
 @click.option("--list", "listed", is_flag=True, help="Show what tuning has found.")
 @click.option("--forget", metavar="KERNEL|all", help=_KERNEL)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from einsmith import files, tuning
+from einsmith import files, graph_tuning, tuning
 from einsmith.cli.programs import program, to_be_written
 from einsmith.decisions import name_of
 from einsmith.training.progress import SearchProgress
@@ -30,11 +30,17 @@ class Dot(NamedTuple):
 
 def search(
     what: str, *, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
-    memory_limit: int | None, seconds: float, picture: Path | None, as_json: bool,
+    memory_limit: int | None, seconds: float, graph: bool, picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compiles what is named as `einsmith explain` does, searches its kernels and prints what came of it."""
     with to_be_written(picture, "--picture") if picture is not None else nullcontext():
         run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
+        decided = None
+        if graph:
+            decided = graph_tuning.tune(run, arrays, seconds / 2)
+            run, seconds = decided.run, max(1.0, seconds - decided.seconds)
+            if not as_json:
+                click.echo(str(decided))
         dots: list[Dot] = []
         begun = time.monotonic()
         with SearchProgress(seconds, tuning.predicted(run), show=not as_json) as shown:
@@ -47,7 +53,8 @@ def search(
         if picture is not None:
             draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
     if as_json:
-        click.echo(json.dumps(as_object(report)))
+        without = {} if decided is None else {"without": sorted(decided.without), "forms": decided.tried}
+        click.echo(json.dumps(as_object(report) | without))
     else:
         click.echo(str(report))
 

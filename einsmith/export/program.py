@@ -86,7 +86,7 @@ class Portable(Executable):
     def _owners(self) -> dict[int, tuple[Any, int]]:
         """Whose memory begins at an address, and how many bytes it has. Bound arrays do not overlap."""
         table, ahead = self.program.table, self._ahead
-        found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bind.items()}
+        found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self.bound.items()}
         return found | {
             buffers.address(table): (TABLE, table.nbytes), buffers.address(self._keep): (SPARE, self._keep.nbytes),
             ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions), ahead.arena: (ARENA, self._reserved),
@@ -95,7 +95,7 @@ class Portable(Executable):
     def _results(self) -> tuple[Place, ...]:
         found: dict[int, Place] = {k: Place(("result", i), 0) for i, k in enumerate(self._written) if k >= 0}
         for k, source, _ in self._copies:
-            if source in self._bind:
+            if source in self.bound:
                 found[k] = Place(source, 0)
             elif isinstance(source, Leaf):
                 found[k] = Place(("argument", self._inputs.index(source)), 0)

@@ -6,7 +6,9 @@ Fusion, memory and code generation follow (`compile.Executable`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,8 +113,27 @@ def optional() -> list[str]:
 
 
 def left_out(name: str) -> bool:
-    """Whether EINSMITH_WITHOUT names a pass of plans."""
+    """Whether a pass of plans is left out."""
     return name in _left_out()
+
+
+_WITHOUT: ContextVar[frozenset[str] | None] = ContextVar("passes that are left out", default=None)
+
+
+def decided_out() -> frozenset[str] | None:
+    """The passes that are left out by a decision (`leaving_out`); None where there is none."""
+    return _WITHOUT.get()
+
+
+@contextmanager
+def leaving_out(names: frozenset[str]) -> Iterator[None]:
+    """What is compiled inside is compiled without these passes, of those that can be left out; whatever else is decided
+    about that, EINSMITH_WITHOUT holds too."""
+    token = _WITHOUT.set(names)
+    try:
+        yield
+    finally:
+        _WITHOUT.reset(token)
 
 
 def _left_out() -> tuple[str, ...]:
@@ -123,7 +144,7 @@ def _left_out() -> tuple[str, ...]:
                 f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be left out; "
                 f"these can: {', '.join(optional())}"
             )
-    return without
+    return (*without, *(_WITHOUT.get() or ()))
 
 
 PASSES = ordered(

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.expr.loop import Segment
-from einsmith.expr.nodes import Item, Tensor, nbytes, size
+from einsmith.expr.nodes import ROLES, Item, Tensor, nbytes, size
 from einsmith.passes.schedule.arena import Life, arena, lives
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.printer import label
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
@@ -213,6 +214,26 @@ class Assembler:
 
         self.plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())
+
+
+def show_kernels(
+    roles: Sequence[str], calls: Sequence[Call], kernels: Sequence[CompiledKernel], turns: Sequence[int]
+) -> list[str]:
+    """A line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula; then
+    the predicted time of each role, where there are several."""
+    several, lines = len(set(roles)) > 1, []
+    parts: dict[str, float] = dict.fromkeys(ROLES, 0.0)
+    for i, (role, call, kernel, n) in enumerate(zip(roles, calls, kernels, turns, strict=True)):
+        tasks = "+".join(str(count) for _, count, _ in kernel.launches)
+        parts[role] += kernel.seconds * n
+        part = f"{'again' if call.again else role:<8}  " if several else ""
+        lines.append(
+            f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
+            f"{f'{n} times ' if n > 1 else ''}{label(call)}  [{kernel.config}]{'  tuned' if kernel.tuned else ''}"
+        )
+    if several:
+        lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]
+    return lines
 
 
 def show_steps(made: Assembler, name: Callable[[Tensor], str]) -> str:

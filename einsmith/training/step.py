@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import html, knobs, locks, tuning
+from einsmith import graph_tuning, html, knobs, locks, tuning
 from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
@@ -71,11 +71,11 @@ class TrainStep:
     where no way is found. It can be set at any time; evaluation has no limit.
 
     tune: seconds, of all batch shapes together, in which their kernels are searched for faster configurations when a
-    batch shape is first compiled (docs/tuning.md). What is found is kept for this and later processes. Nothing that is
-    trained changes, but that sums are added in another order. mode: "dynamic" searches while a program trains instead,
-    for `tune` seconds, or (0) as long as something is to be gained: other configurations are tried in some of the
-    steps, and those that are faster stay. `explored` tells what was found. It can be set at any time, for programs that
-    are compiled from then on.
+    batch shape is first compiled (docs/tuning.md), after a minute for their graphs where it is "graph". What is found
+    is kept for later processes too. Only the order changes in which sums are added. mode: "dynamic" searches while a
+    program trains instead, for `tune` seconds, or (0) as long as something is to be gained: other configurations are
+    tried in some of the steps, and those that are faster stay. `explored` tells what was found. It can be set at any
+    time, for programs that are compiled from then on.
 
     steps: how many updates were made; epoch, position: where `fit` stands, position counting the batches of the epoch;
     epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are; history: what `fit`
@@ -91,7 +91,7 @@ class TrainStep:
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
-        trained: str = "first", memory_limit: Any = None, tune: tuning.Seconds = 0.0,
+        trained: str = "first", memory_limit: Any = None, tune: tuning.Seconds | str = 0.0,
     ):  # fmt: skip
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
@@ -130,7 +130,7 @@ class TrainStep:
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.memory_limit = memory_limit
-        self._search_left, self._explorer = tune, Explorer()
+        (self._search_left, self._graph_left), self._explorer = tuning.asked(tune), Explorer()
         self._evaluate: Jitted | None = None
         self._lock = locks.Awaited("in a training step")
         self._averaged = False
@@ -282,7 +282,7 @@ class TrainStep:
         exploration = None
         if self.mode == "dynamic" and not gather and not knobs.CHECK.get():
             programs = [run for _, run in self._programs.items()]
-            exploration = self._explorer.begin(run, threads, self.tune or inf, programs)
+            exploration = self._explorer.begin(run, threads, self._search_left or inf, programs)
         run.note = Note(made.groups, exploration)
         return run
 
@@ -290,6 +290,7 @@ class TrainStep:
         """The program with what a search of its kernels finds in the time that is left for it."""
         self._set_scalars()
         self._set_numbers(arrays)
+        run, self._graph_left = graph_tuning.tuned(run, arrays, self._graph_left)
         with SearchProgress(self._search_left, tuning.predicted(run)) as progress:
             report = tuning.tune(run, arrays, self._search_left, progress)
         self._search_left -= report.seconds

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from einsmith import files
 from einsmith.decisions import name_of
 from einsmith.errors import StoreError
+from einsmith.expr.nodes import Compute, Graph, Leaf, postorder
+from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.structure import extents, structure
@@ -37,7 +39,8 @@ T = TypeVar("T")
 
 
 class Record(NamedTuple):
-    """The fastest configuration of a kernel. kernel: its digest, in hexadecimal digits; seconds: the median, spread:
+    """The fastest configuration of a kernel, or the passes that a graph's program is faster without. kernel: the digest
+    of either, in hexadecimal digits; seconds: the median, spread:
     the part of it by which its runs differ; prior: seconds of the model's own choice, measured beside it; when: in
     seconds since 1970; confirmed: how often it was faster again inside a program; described: the kernel, for people."""
 
@@ -66,6 +69,10 @@ _OWN = "kernel=? AND machine=? AND version=? AND own=1"
 _USED = "own=1 AND confirmed>0"
 """What programs are compiled to: found here, and faster inside a program too. A search that is killed leaves others."""
 _OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
+GRAPH = "graph"
+"""The structure of a graph's record."""
+WITHOUT = "without "
+"""What its text begins with; names of passes follow."""
 _COLUMNS: dict[str, type] = {
     "kernel": str, "machine": str, "version": str, "text": str, "seconds": float, "spread": float, "prior": float,
     "at": float, "confirmed": int, "described": str, "structure": str, "extents": str,
@@ -154,12 +161,15 @@ def new(
 
 def put(kernel: Kernel | Rows, target: Target, record: Record) -> None:
     """Records what was found for a kernel here, in the place of what was found before."""
+    _put(record, target, structure(kernel), _sizes(kernel))
+
+
+def _put(record: Record, target: Target, structure: str, extents: str) -> None:
     machine, made = _here(target)
     values = {
-        "kernel": name_of(kernel), "machine": machine, "version": made, "text": record.text,
+        "kernel": record.kernel, "machine": machine, "version": made, "text": record.text,
         "seconds": record.seconds, "spread": record.spread, "prior": record.prior, "at": record.when,
-        "confirmed": record.confirmed, "described": record.described, "structure": structure(kernel),
-        "extents": _sizes(kernel),
+        "confirmed": record.confirmed, "described": record.described, "structure": structure, "extents": extents,
     }  # fmt: skip
 
     def insert(link: sqlite3.Connection) -> None:
@@ -196,6 +206,44 @@ def remove(kernel: Kernel | Rows, target: Target) -> None:
 def _change(query: str, kernel: Kernel | Rows, target: Target) -> None:
     asked = (name_of(kernel), *_here(target))
     database.attempt(lambda link: link.execute(query, asked).rowcount, 0, write=True)
+
+
+# -- of graphs
+
+
+def name_of_graph(graph: Graph) -> str:
+    """What a graph is known by, in hexadecimal digits: its structure, and the sources of the passes that it goes
+    through."""
+    stored, read = (p for p, _ in graph.updates), (t for t in postorder(graph.roots) if isinstance(t, Leaf))
+    inputs = (*graph.inputs, *stored, *read)
+    known = {x: Leaf(-1 - n, x.shape, x.dtype) for n, x in enumerate(dict.fromkeys(inputs))}
+    roots = rebuild(graph.roots, lambda t: known.get(t) if isinstance(t, Leaf) else None)
+    parts = [t.digest for t in (*roots, *(known[p] for p, _ in graph.updates))]
+    parts.append(store.sources("passes/**/*.py", "expr/**/*.py").encode())
+    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+
+def without(graph: Graph, target: Target) -> frozenset[str]:
+    """The passes that are recorded to be left out of a graph's program."""
+    query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_USED}"
+    found = {str(name): str(text) for name, text in _found(query, (GRAPH, *_here(target)))}
+    text = found.get(name_of_graph(graph), "") if found else ""
+    return frozenset(text.removeprefix(WITHOUT).split(", ")) if text else frozenset()
+
+
+def put_without(
+    graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
+) -> None:
+    """Records the passes that a graph's program is faster without; where there are none, forgets what was."""
+    name, text = name_of_graph(graph), WITHOUT + ", ".join(sorted(passes))
+    if passes:
+        made = sum(isinstance(t, Compute) for t in postorder(graph.roots))
+        inputs = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in graph.inputs)
+        described = f"a graph of {made} tensors, of {inputs}"
+        _put(Record(name, text, seconds, spread, prior, time.time(), 1, described), target, GRAPH, "")
+    else:
+        asked = (name, *_here(target))
+        database.attempt(lambda link: link.execute(f"DELETE FROM records WHERE {_OWN}", asked).rowcount, 0, write=True)
 
 
 # -- for people: these raise StoreError where the store cannot be used

@@ -95,7 +95,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
     _, run, batch = step(name)
     texts = alternatives(run, 0)
     other = run.with_decisions(texts)
-    assert other.plan is run.plan and other._bind is run._bind and other._shared is run._shared
+    assert other.plan is run.plan and other.bound is run.bound and other._shared is run._shared
     assert [k.decision for k in other.kernels] == [texts.get(c.kernel, "") for c in run.calls]
     assert {k.decision for k in run.kernels} == {""}
     found = []

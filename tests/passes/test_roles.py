@@ -123,9 +123,9 @@ def test_roles_are_kept_by_every_pass(name, rule):
     A forward pass made by itself has as many nodes."""
     step, batch = trained(name, rule)
     run = step._program(step._arrays(batch))
-    given = run._given
+    given = run.given
     rules = {memory.ctypes.data for memory in (*step._hyper.values(), *(s.data for s in step.store.state.values()))}
-    own = {x for x, memory in run._bind.items() if memory.ctypes.data in rules}
+    own = {x for x, memory in run.bound.items() if memory.ctypes.data in rules}
     statistics = {x for x, _ in given.updates if x not in own and given.role[x] == "update"}
     assert own and given.gradients and bool(statistics) == (name == "pooled")
     seen = []
@@ -168,8 +168,8 @@ def test_the_forward_part_is_the_forward_pass():
     """A step's forward kernels are those of the loss alone."""
     step, batch = trained("mlp", "momentum")
     run = step._program(step._arrays(batch))
-    given = run._given
-    alone = Executable(Graph(given.inputs, given.outputs, (), given.checks), run._bind, 1)
+    given = run.given
+    alone = Executable(Graph(given.inputs, given.outputs, (), given.checks), run.bound, 1)
     forward = [c for c, r in zip(run.calls, run.roles, strict=True) if r == "forward"]
     assert len(forward) == len(alone.calls) > 2
 

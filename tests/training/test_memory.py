@@ -97,7 +97,7 @@ def test_programs_compute_on_the_memory(name, rule):
     close(other.store.arrays(), plain.store.arrays())
     (run,) = other._programs.values()
     memories = [*(p.memory for p in other.model.parameters()), *(s.memory for s in other.store.state.values())]
-    assert all(any(m.physical is a for a in run._bind.values()) for m in memories)
+    assert all(any(m.physical is a for a in run.bound.values()) for m in memories)
     assert all(m.layout is LAYOUTS[name] and m.physical.shape != m.shape for m in memories)
     if name == "padded":
         assert all((m.physical[:, m.shape[1] :] == 0).all() for m in memories)
@@ -162,7 +162,7 @@ def test_without_a_layout_the_memory_is_the_array():
     step(X, Y)
     (run,) = step._programs.values()
     for _, v in (*step.store.arrays(),):
-        assert any(v is a for a in run._bind.values()) and v.flags.c_contiguous and v.ctypes.data % 64 == 0
+        assert any(v is a for a in run.bound.values()) and v.flags.c_contiguous and v.ctypes.data % 64 == 0
     w = step.model.a.weight
     assert w.data is w.data and w.data is w.memory.physical
 

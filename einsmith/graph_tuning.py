@@ -1,0 +1,193 @@
+"""Tuning the graph of a program: which of its passes it is faster without.
+
+Every pass that can be left out and that changes the program is a gene, on or off: what is recomputed, shared, folded or
+stored, and whether tensors get other layouts. Each is switched in turn, those first of which kernels come that take
+least, by their measured times where tuning has measured them and by their predictions where not. The two forms of the
+program race, in whole steps by turns; what is faster with confidence, and computes the same, is the program from then
+on, and the next gene is switched in that one. Kernels are tuned afterwards: which ones there are is decided here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+import numpy as np
+
+from einsmith.backends.backend import Raced
+from einsmith.compile import FINITE, Executable
+from einsmith.dtypes import DType
+from einsmith.errors import ArgumentError, CompileError
+from einsmith.passes.pipeline import optional
+from einsmith.passes.schedule.printer import layouts
+
+FAR = 1.5
+"""How many times the present program's price a form may have to be raced at all."""
+GAIN = 0.98
+"""What a form must take of the present one's time, at most, to be kept: less is lost in the noise."""
+LAYOUTS = "layouts"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The program without some passes, and the seconds that its kernels take by measurements and predictions."""
+
+    run: Executable
+    price: float
+
+
+@dataclass
+class Report:
+    """What a search came to. before, after: median seconds of a step, by the last race that decided; tried: forms that
+    raced; log: what became of each gene, in words; run: the program as it is now."""
+
+    run: Executable
+    before: float = 0.0
+    after: float = 0.0
+    tried: int = 0
+    seconds: float = 0.0
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def without(self) -> frozenset[str]:
+        """The passes that the program is made without."""
+        return self.run.without
+
+    def __str__(self) -> str:
+        found = f"without {', '.join(sorted(self.without))}" if self.without else "all passes stay"
+        return "\n".join([f"{self.tried} forms of the graph tried in {self.seconds:.0f} s: {found}", *self.log])
+
+
+def genes(run: Executable) -> list[str]:
+    """The passes that may be switched: those that change the program, and those that it is made without."""
+    changing = {*run.changes.tensors, *run.without, *([LAYOUTS] if layouts(run.plan) else ())}
+    return [name for name in dict.fromkeys(optional()) if name in changing]
+
+
+def price(run: Executable) -> float:
+    """Seconds of a run by its kernels: measured, or predicted."""
+    total = 0.0
+    for call, made, turns in zip(run.calls, run.kernels, run.turns, strict=True):
+        seconds = run.backend.measured(call.kernel, run.target)
+        total += turns * (made.seconds if seconds is None else seconds)
+    return total
+
+
+def tune(
+    run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Callable[[str], None] = lambda _: None
+) -> Report:
+    """Switches the genes of a program, which is run on these inputs (whatever that stores is taken back), for about so
+    many seconds; nothing else uses it meanwhile. Whoever compiles an equal graph from now on gets what is found."""
+    begun = time.monotonic()
+    end = begun + seconds
+    report = Report(run)
+
+    def say(what: str) -> None:
+        report.log.append(f"  {what}")
+        tell(what)
+
+    forms: dict[str, Form] = {}
+    for gene in genes(run):
+        form = _switched(run, gene, say) if time.monotonic() < end else None
+        if form is not None:
+            forms[gene] = form
+    now, limit = run, FAR * price(run)
+    for gene in sorted(forms, key=lambda g: forms[g].price):
+        name = f"{'with' if gene in now.without else 'without'} {gene}"
+        if forms[gene].price > limit:
+            say(f"{name}: its kernels take {forms[gene].price / limit * FAR:.2f} times as long")
+            continue
+        if time.monotonic() > end:
+            say(f"{name}: there is no time left")
+            continue
+        other = forms[gene] if now is run else _switched(now, gene, say)
+        if other is None:
+            continue
+        report.tried += 1
+        raced = race(now, other.run, inputs, end - time.monotonic())
+        if raced is None:
+            say(f"{name}: the loss is not finite, so that its steps cannot be compared")
+            continue
+        say(f"{name}: {raced.ratio:.3f} of the time{f', while {raced.busy}' if raced.busy else ''}")
+        if raced.busy or not raced.decides or raced.high >= 1 or raced.ratio > GAIN:
+            continue
+        if wrong := difference(now, other.run, inputs):
+            say(f"{name}: never used: {wrong}")
+            continue
+        report.before, report.after = report.before or raced.first, raced.second
+        spread, now = (raced.high - raced.low) / 2, other.run
+        now.backend.keep_without(now.given, now.target, now.without, report.after, spread, report.before)
+    report.run, report.seconds = now, time.monotonic() - begun
+    return report
+
+
+def tuned(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Executable, float]:
+    """The program after a search of so many seconds, if there is one at least, and what is left of them."""
+    if seconds < 1:
+        return run, seconds
+    report = tune(run, inputs, seconds)
+    return report.run, seconds - report.seconds
+
+
+def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> Form | None:
+    """The program with one gene switched; None where it is the same then, or cannot be."""
+    try:
+        other = run.compiled_without(run.without ^ {gene})
+    except (ArgumentError, CompileError) as e:  # more memory than it may hold
+        say(f"{gene} cannot be switched: {e}")
+        return None
+    kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, other)]
+    return None if kernels[0] == kernels[1] else Form(other, price(other))
+
+
+def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> Raced | None:
+    """Steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
+    with first.preserved():
+        if FINITE in (first(inputs)[0], second(inputs)[0]):
+            return None
+        return first.backend.race(lambda: first(inputs), lambda: second(inputs), seconds)
+
+
+def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarray]) -> str:
+    """What a step of the second form computes otherwise than one of the first, beyond rounding, in words; empty where
+    nothing is.
+
+    Two results may differ by half of their digits: of the largest one, and for what a step stores of the farthest that
+    anything of that type moves, as some gradients are nothing but what is left of terms that cancel."""
+    leaves = [leaf for leaf, _ in first.given.updates if leaf in first.bound]
+    starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
+    outputs: list[list[np.ndarray]] = []
+    ends: list[list[np.ndarray]] = []
+    for run in (first, second):
+        with run.preserved():
+            outputs.append([_wide(t.dtype, a) for t, a in zip(first.given.outputs, run(inputs)[1], strict=True)])
+            ends.append([_wide(leaf.dtype, run.bound[leaf]) for leaf in leaves])
+    for n, (t, x, y) in enumerate(zip(first.given.outputs, *outputs, strict=True)):
+        if _apart(t.dtype, x, y, _largest(x)):
+            return f"output {n} differs"
+    moved: dict[DType, float] = {}
+    for leaf, start, x in zip(leaves, starts, ends[0], strict=True):
+        moved[leaf.dtype] = max(moved.get(leaf.dtype, 0.0), _largest(x - start))
+    for leaf, x, y in zip(leaves, *ends, strict=True):
+        if _apart(leaf.dtype, x, y, moved[leaf.dtype]):
+            return f"what is stored into {leaf.dtype.name}{list(leaf.shape)} differs"
+    return ""
+
+
+def _wide(dtype: DType, a: np.ndarray) -> np.ndarray:
+    """A copy, floats as numbers that NumPy computes with."""
+    return np.array(dtype.wide(a) if dtype.is_float else a)
+
+
+def _largest(x: np.ndarray) -> float:
+    return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) if x.dtype.kind == "f" else 0.0
+
+
+def _apart(dtype: DType, x: np.ndarray, y: np.ndarray, scale: float) -> bool:
+    if not dtype.is_float:
+        return not np.array_equal(x, y)
+    with np.errstate(all="ignore"):
+        allowed = sqrt(dtype.eps) * scale + 4 * dtype.eps * _largest(x)
+        return bool((~((np.abs(x - y) <= allowed) | (x == y) | (np.isnan(x) & np.isnan(y)))).any())
