@@ -232,13 +232,12 @@ class Exploration:
         self._flying.difference_update((*trial.texts, *trial.won, *trial.lost))
         self._trial = None
 
-    # -- the exploring and the code-generating thread: what each does again and again. Nothing waits for long, so that a
-    # program which nobody has any more is not kept
+    # -- the exploring and the code-generating thread: what each does again and again, and for how
+    # long it waits then. It does so without the exploration: a program which nobody has any more is not kept
 
     def _work(self, work: Callable[..., T], *arguments: Any) -> T | None:
-        """Does a unit of work, or waits and does none (None) where the budget does not allow it yet."""
+        """Does a unit of work, or none (None) where the budget does not allow it yet."""
         if not self.budget.may(self._expected(work.__name__)):
-            self._wait(LOOK)
             return None
         begun = time.thread_time()
         try:
@@ -269,41 +268,41 @@ class Exploration:
                 self._tell(k, made.decision, known.seconds)
         self._unbounded = [k for k, known in self.kernels.items() if not known.over]
 
-    def _bound(self) -> None:
+    def _bound(self) -> bool:
         """Finds out what one more kernel takes at the least."""
         known = self.kernels[self._unbounded[-1]]
         known.least = self._workshop.least(self._unbounded.pop())
         if known.seconds * PEAK < known.least:
             known.over = "it takes what its bytes and operations take at the least"
+        return True
 
-    def _propose(self) -> None:
+    def _propose(self) -> float:
         """Puts a configuration that is to be tried into the queue."""
         if not self.kernels:
             self._begin()
         if self._unbounded:
-            self._work(self._bound)
-            return
+            return LOOK if self._work(self._bound) is None else 0.0
         if self._next is None:
             kernel = self._worthiest()
             if kernel is None:
                 if not self._flying:
                     self.end("nothing is left to gain")
-                self._wait(LOOK)
-                return
+                return LOOK
             found = self._work(self._workshop.propose, kernel)
             if found is None or self._stop.up:
-                return
+                return LOOK
             if found.text is None:
                 self.kernels[kernel].over = found.fault or "nothing is left to try"
-                return
+                return 0.0
             self._flying.add(kernel)
             self._next = kernel, found.text
-            self._rest(found.seconds)
+            return self._rest(found.seconds)
         try:
-            self._queue.put(self._next, timeout=0.1)
-            self._next = None
+            self._queue.put_nowait(self._next)
         except queue.Full:
-            pass
+            return LOOK
+        self._next = None
+        return 0.0
 
     def _worthiest(self) -> Kernel | Rows | None:
         """The kernel whose next configuration may gain most; None where all are being tried or left alone."""
@@ -316,32 +315,33 @@ class Exploration:
         free = {k: gain for k, gain in open_.items() if k not in self._flying}
         return max(free, key=free.__getitem__) if free else None
 
-    def _generate(self) -> None:
+    def _generate(self) -> float:
         """Has a configuration compiled and vetted, hands some of them together to the training thread, and compares
         what that has made of them."""
         trial = self._trial
         if trial is not None and trial.ran:
             self._work(self._judge, trial)
-        elif trial is None and self._ready and (self._full() or self._queue.empty()):
+            return LOOK if trial.ran else 0.0
+        if trial is None and self._ready and (self._full() or self._queue.empty()):
             self._work(self._hand_over)
-        elif self._full():
-            self._wait(LOOK)
-        else:
-            try:
-                self._unvetted = self._unvetted or self._queue.get(timeout=LOOK)
-                self._vet(*self._unvetted)
-            except queue.Empty:
-                pass
+            return LOOK
+        if self._full():
+            return LOOK
+        try:
+            self._unvetted = self._unvetted or self._queue.get_nowait()
+        except queue.Empty:
+            return LOOK
+        return self._vet(*self._unvetted)
 
     def _full(self) -> bool:
         """Whether no more is tried at once."""
         size = 2 * sum(b.nbytes for k in self._ready for b in k.buffers)
         return len(self._ready) >= TOGETHER or size >= BESIDE_BYTES
 
-    def _vet(self, kernel: Kernel | Rows, text: str) -> None:
+    def _vet(self, kernel: Kernel | Rows, text: str) -> float:
         vetted = self._work(self._workshop.vet, kernel, text)
         if vetted is None or self._stop.up:  # the process was ended
-            return
+            return LOOK
         self._unvetted = None
         self.tried += 1
         if vetted.fault:
@@ -349,7 +349,7 @@ class Exploration:
             self._flying.discard(kernel)
         else:
             self._ready[kernel] = text
-        self._rest(vetted.seconds)
+        return self._rest(vetted.seconds)
 
     def _hand_over(self) -> None:
         """Makes a trial of what is ready, or of as much of it as there is memory for."""
@@ -388,14 +388,9 @@ class Exploration:
         """Records what was found: the training thread does not wait for the disk."""
         _record(self._workshop, self._found, self._recording)
 
-    def _rest(self, seconds: float) -> None:
-        """Waits for so long that work of so many seconds was DUTY of the time."""
-        self._wait(min(seconds * (1 / DUTY - 1), max(0.0, self._end - time.monotonic())))
-
-    def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not self._stop.up and (left := end - time.monotonic()) > 0:
-            time.sleep(min(LOOK, left))
+    def _rest(self, seconds: float) -> float:
+        """For how long to wait so that work of so many seconds was DUTY of the time."""
+        return min(seconds * (1 / DUTY - 1), max(0.0, self._end - time.monotonic()))
 
     # -- both
 
@@ -428,16 +423,20 @@ class Exploration:
 def _loop(ref: weakref.ref[Exploration], name: str) -> None:
     """What a thread does until its exploration ends, or nobody has it any more."""
     while (own := ref()) is not None and not own._stop.up:
+        stop, seconds = own._stop, 0.0
         try:
             own._record()
             if time.monotonic() > own._end:
                 own.end("the time for it is over")
             else:
-                getattr(own, name)()
+                seconds = getattr(own, name)()
         except Exception as e:  # the training goes on
             if not own._stop.up:
                 own.end(f"{type(e).__name__}: {e}")
         del own
+        end = time.monotonic() + seconds
+        while not stop.up and ref() is not None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(LOOK, left))
 
 
 def _close(
