@@ -24,6 +24,7 @@ LAYERS = [
     ["kernels"],
     ["decisions"],
     ["codegen"],
+    ["tiles"],
     ["runtime"],
     ["check"],
     ["tune"],

@@ -1,0 +1,384 @@
+"""The tile IR: what patterns for a GPU produce and a printer reads.
+
+A Function is run by many programs at once, none of which waits for another. A program works on tiles: arrays whose
+extents are powers of two, in static single assignment, with nested loops that carry tiles. Offsets are counted in
+elements. Nothing here knows a compiler; what each operation means is said here, and nothing is left to one:
+
+- Integers wrap modulo 2^bits. `quot` truncates and `rem` has the sign of its dividend (a float's too, as C's fmod); of
+  integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
+  copies of the sign, each by a literal.
+- `add`, `sub`, `mul`, `div`, `sqrt` and `fma` of floats are rounded once, to the nearest. `min` and `max` are NaN where
+  an operand is. `lt`, `le` and `eq` do not hold where an operand is NaN, `ne` does.
+- `cast` to an integer truncates, and is defined where the result lies in that type; between integers it wraps; to a
+  float it rounds to the nearest.
+- A load touches the lanes where its mask holds, and gives `other` in the rest. A store touches the lanes where its mask
+  holds; no two of them may be one element.
+- What one program stores no other program of the function may load or store, but by `atomic_add`. A program may load
+  what it has stored after a `barrier`.
+- `dot` multiplies matrices and adds them to a third; its precision says what becomes of float32 operands first.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.errors import CompileError
+from einsmith.expr.analysis.ranges import wrapped
+
+
+class Type(NamedTuple):
+    """Element type and extents; those of a scalar are none."""
+
+    elem: str
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.elem}{list(self.shape)}" if self.shape else self.elem
+
+
+FLOATS = ("f32", "f64")
+"""What is computed with; f16 and bf16 are only moved and converted, and so is u8."""
+INTEGERS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
+BYTES = {"i1": 1} | {d.name: d.itemsize for d in dt.ALL if not d.is_bool}
+PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16", "bf16x3")
+"""ieee: products of the operands as they are; tf32, bf16: of the operands in that format; x3: three such products, of
+which the error is that of the operands' rounding squared."""
+
+
+def elem_of(dtype: DType) -> str:
+    """The element type name of a DType in registers; a bool is i1 there."""
+    return "i1" if dtype.is_bool else dtype.name
+
+
+def stored(elem: str) -> str:
+    """What memory holds: a bool is a byte, 0 or 1."""
+    return "i8" if elem == "i1" else elem
+
+
+class Value:
+    """The result of an instruction, or a loop's variable."""
+
+    __slots__ = ("id", "type")
+
+    def __init__(self, id: int, type: Type):
+        self.id, self.type = id, type
+
+    @property
+    def elem(self) -> str:
+        return self.type.elem
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    def __repr__(self) -> str:
+        return f"%{self.id}"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A pointer that every program is given: to `size` elements of a kernel's buffer, or, where `buffer` is None, of
+    the workspace from byte `offset` on."""
+
+    elem: str
+    size: int
+    buffer: int | None
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Op:
+    """`results = name(args)`; `attrs` are literals, `memory` the parameter that a load or store goes to."""
+
+    name: str
+    args: tuple[Value | None, ...]
+    results: tuple[Value, ...]
+    attrs: tuple = ()
+    memory: int | None = None
+
+
+@dataclass(slots=True)
+class Loop:
+    """`for var in range(lo, hi, step)`, carrying tiles; `step` is a positive literal, bounds are scalars of i32 or i64,
+    and hi may be below lo (no turn)."""
+
+    var: Value
+    lo: Value
+    hi: Value
+    step: int
+    init: tuple[Value, ...]
+    carried: tuple[Value, ...]
+    results: tuple[Value, ...]
+    body: list[Op | Loop] = field(default_factory=list)
+    next: Sequence[Value] = ()
+
+
+@dataclass
+class Function:
+    """A finished one. `constants` are seen everywhere in `body`."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    programs: int
+    constants: list[Op]
+    body: list[Op | Loop]
+
+
+UNARY = ("neg", "abs", "not", "floor", "sqrt", "sin", "cos")
+BINARY = ("add", "sub", "mul", "div", "quot", "rem", "min", "max", "pow", "and", "or", "xor")
+COMPARE = ("lt", "le", "eq", "ne")
+SHIFTS = ("shl", "shr", "sar")
+COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
+"""Of `reduce`. The last two take values and their places (i32), and give the first place of the extreme or of a NaN."""
+_FOLD: dict[str, Callable[[int, int], int | bool]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max, "lt": operator.lt,
+    "le": operator.le, "eq": operator.eq, "ne": operator.ne, "quot": lambda a, b: abs(a) // b * (1 if a >= 0 else -1),
+    "rem": lambda a, b: abs(a) % b * (1 if a >= 0 else -1),
+}  # fmt: skip
+_UNIT = {"add": 0, "sub": 0, "mul": 1, "quot": 1}
+"""Second operands that change nothing."""
+
+
+def common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of tiles that meet: of one rank, with extents that are equal or 1; scalars go with any. Raises
+    CompileError."""
+    ranks = {len(s) for s in shapes if s}
+    if len(ranks) > 1:
+        raise CompileError(f"tiles of the shapes {shapes} do not meet")
+    out = tuple(max(n) for n in zip(*(s for s in shapes if s), strict=True))
+    if any(n not in (1, most) for s in shapes if s for n, most in zip(s, out, strict=True)):
+        raise CompileError(f"tiles of the shapes {shapes} do not meet")
+    return out
+
+
+class Builder:
+    """Makes a Function, instruction by instruction, into the innermost open loop. Integers of Python stand for literals
+    of the type that they meet (i32 where they meet none). What is computed twice is computed once."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.parameters: list[Parameter] = []
+        self._count = 0
+        self._constants: dict[tuple, Value] = {}
+        self._known: dict[Value, int | float | bool] = {}
+        self._constant_ops: list[Op] = []
+        self._blocks: list[list[Op | Loop]] = [[]]
+        self._made: list[dict[tuple, tuple[Value, ...]]] = [{}]
+
+    def finish(self, programs: int) -> Function:
+        return Function(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
+
+    def parameter(self, p: Parameter) -> int:
+        """The number of a parameter, which is made where there is none like it."""
+        if p not in self.parameters:
+            self.parameters.append(p)
+        return self.parameters.index(p)
+
+    def _new(self, type: Type) -> Value:
+        self._count += 1
+        return Value(self._count - 1, type)
+
+    def _pure(self, name: str, args: Sequence[Value], types: Sequence[Type], attrs: tuple = ()) -> tuple[Value, ...]:
+        key = (name, tuple(args), tuple(types), attrs)
+        for made in self._made:
+            if key in made:
+                return made[key]
+        results = tuple(map(self._new, types))
+        self._blocks[-1].append(Op(name, tuple(args), results, attrs))
+        self._made[-1][key] = results
+        return results
+
+    # -- literals
+
+    def const(self, value: float | int | bool, elem: str = "i32") -> Value:
+        """A scalar literal; an integer wraps."""
+        if elem in INTEGERS:
+            value = wrapped(int(value), INTEGERS[elem])
+        key = (repr(value), elem)
+        if key not in self._constants:
+            out = self._constants[key] = self._new(Type(elem))
+            self._known[out] = value
+            self._constant_ops.append(Op("const", (), (out,), (value,)))
+        return self._constants[key]
+
+    def known(self, x: Value | int) -> int | float | bool | None:
+        """The number that a value is certain to be."""
+        return x if isinstance(x, int) else self._known.get(x)
+
+    def _values(self, args: Sequence[Value | int]) -> list[Value]:
+        elem = next((a.elem for a in args if isinstance(a, Value)), "i32")
+        return [a if isinstance(a, Value) else self.const(a, elem) for a in args]
+
+    # -- arithmetic
+
+    def op(self, fn: str, *args: Value | int) -> Value:
+        """A function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not meet."""
+        a = self._values(args)
+        found = self._folded(fn, a)
+        if found is not None:
+            return found
+        elem = a[0].elem
+        fits = (fn in UNARY and len(a) == 1) or (fn in (*BINARY, *COMPARE) and len(a) == 2)
+        if not fits or any(x.elem != elem for x in a):
+            raise CompileError(f"{fn} of {', '.join(str(x.type) for x in a)}")
+        type = Type("i1" if fn in COMPARE else elem, common([x.shape for x in a]))
+        return self._pure(fn, a, [type])[0]
+
+    def _folded(self, fn: str, a: Sequence[Value]) -> Value | None:
+        """What a function of literals is, or which of its arguments it is."""
+        if len(a) != 2 or not (a[0].elem in INTEGERS or a[0].elem == "i1"):
+            return None
+        x, y = (self.known(v) for v in a)
+        elem = a[0].elem
+        if elem == "i1":
+            for one, other in ((x, a[1]), (y, a[0])):
+                if one is not None and fn in ("and", "or"):
+                    return other if one == (fn == "and") else self.const(one, "i1")
+            return None
+        if isinstance(x, int) and isinstance(y, int) and fn in _FOLD and not (fn in ("quot", "rem") and y <= 0):
+            return self.const(_FOLD[fn](x, y), "i1" if fn in COMPARE else elem)
+        if y is not None and y == _UNIT.get(fn):
+            return a[0]
+        if fn in ("add", "mul") and x == _UNIT[fn]:
+            return a[1]
+        if (fn == "mul" and 0 in (x, y)) or (fn == "rem" and y == 1):
+            return self.const(0, elem)
+        return None
+
+    def shift(self, fn: str, x: Value, bits: int) -> Value:
+        """A function of SHIFTS."""
+        return self._pure(fn, [x], [x.type], (bits,))[0]
+
+    def select(self, c: Value, a: Value | int, b: Value | int) -> Value:
+        """a where c holds, else b; both have been computed."""
+        a, b = self._values([a, b])
+        if self.known(c) is not None:
+            return a if self.known(c) else b
+        if c.elem != "i1" or a.elem != b.elem:
+            raise CompileError(f"where of {c.type}, {a.type} and {b.type}")
+        return a if a is b else self._pure("select", [c, a, b], [Type(a.elem, common([c.shape, a.shape, b.shape]))])[0]
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a*b + c of floats, rounded once."""
+        return self._pure("fma", [a, b, c], [Type(a.elem, common([a.shape, b.shape, c.shape]))])[0]
+
+    def cast(self, x: Value, elem: str) -> Value:
+        """The number in another type. See the module for what is defined."""
+        value = self.known(x)
+        if x.elem == elem:
+            return x
+        if isinstance(value, int) and elem in INTEGERS:
+            return self.const(value, elem)
+        return self._pure("cast", [x], [Type(elem, x.shape)])[0]
+
+    def bitcast(self, x: Value, elem: str) -> Value:
+        """The same bits as another type of that size."""
+        return self._pure("bitcast", [x], [Type(elem, x.shape)])[0]
+
+    def both(self, conditions: Sequence[Value]) -> Value | None:
+        """Where all hold; None where there are none."""
+        out: Value | None = None
+        for c in dict.fromkeys(conditions):
+            out = c if out is None else self.op("and", out, c)
+        return None if out is not None and self.known(out) is True else out
+
+    # -- tiles
+
+    def program(self) -> Value:
+        """The number of this program, an i32 scalar."""
+        return self._pure("program", [], [Type("i32")])[0]
+
+    def arange(self, n: int) -> Value:
+        """0, 1, ..., n-1 as an i32 tile of one dimension."""
+        return self._pure("arange", [], [Type("i32", (n,))])[0]
+
+    def expand(self, x: Value, axis: int) -> Value:
+        """The tile with one more dimension, of extent 1, before dimension `axis`; a scalar stays one."""
+        if not x.shape:
+            return x
+        return self._pure("expand", [x], [Type(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
+
+    def broadcast(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """The scalar or tile with extents of 1 repeated."""
+        return x if x.shape == shape else self._pure("broadcast", [x], [Type(x.elem, shape)])[0]
+
+    def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> Value:
+        """A tile of one literal."""
+        return self.broadcast(self.const(value, elem), shape)
+
+    def dot(self, a: Value, b: Value, total: Value, precision: str) -> Value:
+        """total[m, n] + sum over k of a[m, k]*b[k, n]."""
+        return self._pure("dot", [a, b, total], [total.type], (precision,))[0]
+
+    def reduce(self, combiner: str, axis: int, *tiles: Value) -> tuple[Value, ...]:
+        """The tiles combined along a dimension, which goes: one, or, for argmax and argmin, values and places."""
+        types = [Type(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
+        return self._pure("reduce", tiles, types, (combiner, axis))
+
+    # -- memory
+
+    def load(self, parameter: int, offset: Value, mask: Value | None = None) -> Value:
+        """Elements at offsets; zero where the mask does not hold."""
+        elem = self.parameters[parameter].elem
+        shape = offset.shape if mask is None else common([offset.shape, mask.shape])
+        out = self._new(Type(elem, shape))
+        other = None if mask is None else self.const(0.0 if elem[0] in "fb" else 0, elem)
+        args = (self.broadcast(offset, shape), None if mask is None else self.broadcast(mask, shape), other)
+        self._blocks[-1].append(Op("load", args, (out,), (), parameter))
+        return out
+
+    def store(self, parameter: int, offset: Value, value: Value, mask: Value | None = None) -> None:
+        self._write("store", parameter, offset, value, mask)
+
+    def atomic_add(self, parameter: int, offset: Value, value: Value, mask: Value | None = None) -> None:
+        """Adds integers to elements, whichever programs and lanes do so at once."""
+        self._write("atomic_add", parameter, offset, value, mask)
+
+    def _write(self, name: str, parameter: int, offset: Value, value: Value, mask: Value | None) -> None:
+        shape = common([offset.shape, value.shape, () if mask is None else mask.shape])
+        args = [None if x is None else self.broadcast(x, shape) for x in (offset, value, mask)]
+        self._blocks[-1].append(Op(name, tuple(args), (), (), parameter))
+
+    def barrier(self) -> None:
+        """What the program has stored so far is loaded from here on."""
+        self._blocks[-1].append(Op("barrier", (), ()))
+
+    # -- control
+
+    @contextmanager
+    def loop(self, lo: Value | int, hi: Value | int, step: int, init: Sequence[Value] = ()) -> Iterator[Loop]:
+        """`with b.loop(0, n, 16, [x]) as l: ...; l.next = [y]`, then `l.results`. Raises CompileError where what is
+        carried changes its type."""
+        lo, hi = self._values([lo, hi]) if isinstance(lo, Value) else reversed(self._values([hi, lo]))
+        types = [v.type for v in init]
+        var, carried, results = self._new(lo.type), tuple(map(self._new, types)), tuple(map(self._new, types))
+        out = Loop(var, lo, hi, step, tuple(init), carried, results)
+        self._blocks[-1].append(out)
+        self._blocks.append(out.body)
+        self._made.append({})
+        yield out
+        self._blocks.pop()
+        self._made.pop()
+        if [v.type for v in out.next] != types:
+            raise CompileError(f"a loop yields {[str(v.type) for v in out.next]} where it carries {types}")
+
+
+def operations(body: Sequence[Op | Loop]) -> Iterator[Op]:
+    """All instructions, those of loops where these stand."""
+    for x in body:
+        if isinstance(x, Loop):
+            yield from operations(x.body)
+        else:
+            yield x
+
+
+def points(type: Type) -> int:
+    """How many lanes a tile has."""
+    return prod(type.shape)

@@ -1,0 +1,206 @@
+"""Functions of the tile IR as the source text of Triton kernels, which nothing here imports.
+
+Extents and offsets are literals in the text: a kernel is given pointers and nothing else. What Triton leaves to its
+types is spelled out: literals that are no i32 have a type, minima and maxima keep NaN, quotients and square roots are
+rounded to the nearest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from einsmith.errors import CompileError
+from einsmith.tiles.ir import Function, Loop, Op, Type, Value
+
+_TYPES = {
+    "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
+    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
+}  # fmt: skip
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "quot": "//", "rem": "%", "and": "&", "or": "|", "xor": "^", "lt": "<",
+    "le": "<=", "eq": "==", "ne": "!=", "shl": "<<", "sar": ">>",
+}  # fmt: skip
+_PRECISIONS = {"ieee": "ieee", "tf32": "tf32", "tf32x3": "tf32x3", "bf16x3": "bf16x3"}
+_HEAD = '''import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+'''
+_COMBINERS = {
+    "sum": "def _sum(a, b):\n    return a + b",
+    "prod": "def _prod(a, b):\n    return a * b",
+    "max": "def _max(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "min": "def _min(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    **{
+        f"arg{name}": f"def _arg{name}(a, i, b, j):\n"
+        f"    first = (a {sign} b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))\n"
+        "    return tl.where(first, a, b), tl.where(first, i, j)"
+        for name, sign in (("max", ">"), ("min", "<"))
+    },
+}
+"""What `reduce` combines with; a NaN goes before every number."""
+_PAD = "    "
+
+
+def triton_text(functions: Sequence[Function]) -> str:
+    """A module of kernels, whose arguments are their parameters p0, p1, ... in order."""
+    used = {x.attrs[0] for f in functions for x in _operations(f.body) if x.name == "reduce"}
+    parts = [_HEAD, *(f"@triton.jit\n{text}\n" for name, text in _COMBINERS.items() if name in used)]
+    return "\n\n".join([*parts, *(_Text(f).text() for f in functions)])
+
+
+def _operations(body: Sequence[Op | Loop]) -> list[Op]:
+    return [y for x in body for y in (_operations(x.body) if isinstance(x, Loop) else [x])]
+
+
+def _literal(value: float | int | bool, elem: str) -> str:
+    if elem == "i32":
+        return repr(value)
+    x = repr(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        x = f'float("{value}")'
+    return f"tl.full((), {x}, {_TYPES[elem]})"
+
+
+class _Text:
+    """The text of one function, line by line."""
+
+    def __init__(self, f: Function):
+        self.f = f
+        self.names: dict[Value, str] = {}
+        self.lines: list[str] = []
+
+    def text(self) -> str:
+        f = self.f
+        parameters = ", ".join(f"p{n}" for n in range(len(f.parameters)))
+        self.lines = ["@triton.jit", f"def {f.name}({parameters}):"]
+        for x in f.constants:
+            (out,) = x.results
+            literal = _literal(x.attrs[0], out.elem)
+            self.names[out] = literal if out.elem == "i32" else self._let(out, literal, 1)
+        self._block(f.body, 1)
+        return "\n".join(self.lines) + "\n"
+
+    def _let(self, v: Value, text: str, depth: int) -> str:
+        name = self.names[v] = f"v{v.id}"
+        self.lines.append(f"{_PAD * depth}{name} = {text}")
+        return name
+
+    def _block(self, body: Sequence[Op | Loop], depth: int) -> None:
+        for x in body:
+            if isinstance(x, Loop):
+                self._loop(x, depth)
+            elif x.results:
+                names = [self.names.setdefault(v, f"v{v.id}") for v in x.results]
+                self.lines.append(f"{_PAD * depth}{', '.join(names)} = {self._expression(x)}")
+            else:
+                self.lines.append(_PAD * depth + self._expression(x))
+
+    def _loop(self, x: Loop, depth: int) -> None:
+        """A carried tile is one name before, in and after the loop, as Triton wants it."""
+        for carried, result, first in zip(x.carried, x.results, x.init, strict=True):
+            self.names[result] = self._let(carried, self._name(first), depth)
+        self.names[x.var] = f"v{x.var.id}"
+        lo, hi = self._name(x.lo), self._name(x.hi)
+        self.lines.append(f"{_PAD * depth}for v{x.var.id} in range({lo}, {hi}, {x.step}):")
+        self._block(x.body, depth + 1)
+        for carried, after in zip(x.carried, x.next, strict=True):
+            if after in x.carried and after is not carried:
+                raise CompileError(f"{self.f.name}: a loop exchanges what it carries")
+            self.lines.append(f"{_PAD * (depth + 1)}{self._name(carried)} = {self._name(after)}")
+        if not x.body and not x.next:
+            self.lines.append(f"{_PAD * (depth + 1)}pass")
+
+    def _name(self, v: Value | None) -> str:
+        assert v is not None
+        return self.names[v]
+
+    def _expression(self, x: Op) -> str:
+        special = _SPECIAL.get(x.name)
+        if special is not None:
+            return special(self, x)
+        a = [self._name(v) for v in x.args]
+        elem = x.args[0].elem if x.args and x.args[0] is not None else ""
+        if x.name in ("min", "max"):
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if elem in ("f32", "f64") else ""
+            return f"tl.{x.name}imum({a[0]}, {a[1]}{nan})"
+        if x.name in _INFIX:
+            return f"{a[0]} {_INFIX[x.name]} {a[1] if len(a) > 1 else x.attrs[0]}"
+        if x.name == "div":
+            return f"tl.div_rn({a[0]}, {a[1]})" if elem == "f32" else f"{a[0]} / {a[1]}"
+        if x.name == "sqrt":
+            return f"tl.sqrt_rn({a[0]})" if elem == "f32" else f"tl.sqrt({a[0]})"
+        raise CompileError(f"{self.f.name}: Triton has no {x.name}")
+
+    # -- instructions whose text is their own
+
+    def _call(self, name: str) -> Callable[[Op], str]:
+        return lambda x: f"{name}({', '.join(self._name(v) for v in x.args)})"
+
+    def _cast(self, x: Op) -> str:
+        return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]})"
+
+    def _bitcast(self, x: Op) -> str:
+        return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]}, bitcast=True)"
+
+    def _shr(self, x: Op) -> str:
+        """Of signed integers Triton shifts in copies of the sign."""
+        elem = x.results[0].elem
+        unsigned = f"{self._name(x.args[0])}.to(tl.u{_TYPES[elem][3:]}, bitcast=True)"
+        return f"({unsigned} >> {x.attrs[0]}).to({_TYPES[elem]}, bitcast=True)"
+
+    def _expand(self, x: Op) -> str:
+        index = ["None" if d == x.attrs[0] else ":" for d in range(len(x.results[0].shape))]
+        return f"{self._name(x.args[0])}[{', '.join(index)}]"
+
+    def _broadcast(self, x: Op) -> str:
+        (v,), out = x.args, x.results[0]
+        assert v is not None
+        if v.shape:
+            return f"tl.broadcast_to({self._name(v)}, {_shape(out.type)})"
+        return f"tl.full({_shape(out.type)}, {self._name(v)}, {_TYPES[out.elem]})"
+
+    def _dot(self, x: Op) -> str:
+        a, b, total = map(self._name, x.args)
+        elem, precision = x.results[0].elem, x.attrs[0]
+        if precision == "bf16":
+            return f"tl.dot({a}.to(tl.bfloat16), {b}.to(tl.bfloat16), {total}, out_dtype={_TYPES[elem]})"
+        return f'tl.dot({a}, {b}, {total}, input_precision="{_PRECISIONS[precision]}", out_dtype={_TYPES[elem]})'
+
+    def _reduce(self, x: Op) -> str:
+        combiner, axis = x.attrs
+        tiles = ", ".join(map(self._name, x.args))
+        return f"tl.reduce({f'({tiles})' if len(x.args) > 1 else tiles}, {axis}, _{combiner})"
+
+    def _load(self, x: Op) -> str:
+        offset, mask, other = x.args
+        masked = "" if mask is None else f", mask={self._name(mask)}, other={self._name(other)}"
+        return f"tl.load(p{x.memory} + {self._name(offset)}{masked})"
+
+    def _store(self, x: Op) -> str:
+        offset, value, mask = x.args
+        masked = "" if mask is None else f", mask={self._name(mask)}"
+        order = ', sem="relaxed"' if x.name == "atomic_add" else ""
+        return f"tl.{x.name}(p{x.memory} + {self._name(offset)}, {self._name(value)}{masked}{order})"
+
+
+def _shape(type: Type) -> str:
+    return f"({', '.join(map(str, type.shape))}{',' if len(type.shape) == 1 else ''})"
+
+
+def _named(name: str) -> Callable[[_Text, Op], str]:
+    return lambda text, x: text._call(name)(x)
+
+
+_SPECIAL: dict[str, Callable[[_Text, Op], str]] = {
+    "program": lambda text, x: "tl.program_id(0)",
+    "arange": lambda text, x: f"tl.arange(0, {x.results[0].shape[0]})",
+    "barrier": lambda text, x: "tl.debug_barrier()",
+    "neg": lambda text, x: f"-{text._name(x.args[0])}",
+    "not": lambda text, x: f"{text._name(x.args[0])} == 0",
+    "abs": _named("tl.abs"), "floor": _named("tl.floor"), "sin": _named("libdevice.sin"),
+    "cos": _named("libdevice.cos"), "pow": _named("libdevice.pow"), "select": _named("tl.where"),
+    "fma": _named("tl.fma"), "cast": _Text._cast, "bitcast": _Text._bitcast, "shr": _Text._shr,
+    "expand": _Text._expand, "broadcast": _Text._broadcast, "dot": _Text._dot, "reduce": _Text._reduce,
+    "load": _Text._load, "store": _Text._store, "atomic_add": _Text._store,
+}  # fmt: skip

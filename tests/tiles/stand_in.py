@@ -1,0 +1,350 @@
+"""A stand-in for Triton on NumPy, in which printed kernels run. It has Triton's meaning, not NumPy's: `//` and `%` of
+integers are towards zero, maxima drop NaN unless they are told to keep it, literals take the type that they meet, what
+a masked load without `other` gives is rubbish, tiles have extents that are powers of two and one rank."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from einsmith.tiles.ir import Function
+from tests.tiles.interp import Find, fused
+from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
+
+RUBBISH = {"f": np.nan, "i": 0x5A, "u": 0x5A, "b": True}
+
+
+class Type:
+    """An element type of Triton's; `elem` is what memory calls it."""
+
+    def __init__(self, elem: str):
+        self.elem, self.numpy = elem, np.dtype(NUMPY.get(elem, elem))
+
+    def __repr__(self) -> str:
+        return f"tl.{self.elem}"
+
+
+TYPES = {
+    name: Type(elem)
+    for name, elem in (
+        ("int1", "i1"), ("int8", "i8"), ("uint8", "u8"), ("int16", "i16"), ("int32", "i32"), ("int64", "i64"),
+        ("uint16", "uint16"), ("uint32", "uint32"), ("uint64", "uint64"),
+        ("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f32"), ("float64", "f64"),
+    )
+}  # fmt: skip
+
+
+def tensor(x: Any) -> Tensor:
+    """A Tensor, or a literal as Triton types it by itself."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, bool):
+        return Tensor(np.asarray(x), TYPES["int1"])
+    if isinstance(x, int):
+        return Tensor(np.asarray(x), TYPES["int32" if -(2**31) <= x < 2**31 else "int64"])
+    return Tensor(np.asarray(x), TYPES["float32"])
+
+
+def _pair(x: Any, y: Any, kinds: str = "fiub") -> tuple[np.ndarray, np.ndarray, Type]:
+    """Two operands, of which literals take the other's type, in shapes that meet."""
+    if isinstance(x, Tensor) and not isinstance(y, Tensor):
+        whole = isinstance(y, float) and x.type.numpy.kind != "f"
+        y = Tensor(np.asarray(y), TYPES["float32"] if whole else x.type)
+    elif isinstance(y, Tensor) and not isinstance(x, Tensor):
+        x = Tensor(np.asarray(x), y.type)
+    x, y = tensor(x), tensor(y)
+    if x.type is not y.type:
+        raise Fault(f"{x.type} meets {y.type}: the text leaves a conversion to Triton")
+    if x.type.elem in ("f16", "bf16", "u8"):
+        raise Fault(f"arithmetic in {x.type}")
+    if x.type.numpy.kind not in kinds:
+        raise Fault(f"no such operation on {x.type}")
+    if x.array.ndim != y.array.ndim and x.array.ndim and y.array.ndim:
+        raise Fault(f"tiles of the ranks {x.array.ndim} and {y.array.ndim} meet")
+    return x.array, y.array, x.type
+
+
+def _compared(function: Callable) -> Callable:
+    def method(x: Any, y: Any) -> Tensor:
+        a, b, _ = _pair(x, y)
+        return Tensor(function(a, b), TYPES["int1"])
+
+    return method
+
+
+def _computed(function: Callable, kinds: str) -> Callable:
+    def method(x: Any, y: Any) -> Tensor:
+        a, b, type = _pair(x, y, kinds)
+        return Tensor(function(a, b), type)
+
+    return method
+
+
+def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if (b == 0).any() or ((b == -1) & (a == np.iinfo(a.dtype).min)).any():
+        raise Fault("a division that is not defined")
+    q = np.abs(a.astype(object)) // np.abs(b.astype(object))
+    return np.asarray(q * np.where((a < 0) != (b < 0), -1, 1), a.dtype)
+
+
+def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.fmod(a, b) if a.dtype.kind == "f" else a - _truncated(a, b) * b
+
+
+def _shifted(function: Callable) -> Callable:
+    def method(x: Tensor, n: int) -> Tensor:
+        return Tensor(function(x.array, x.array.dtype.type(n)), x.type)
+
+    return method
+
+
+class Tensor:
+    """A tile or a scalar."""
+
+    def __init__(self, array: Any, type: Type):
+        self.array, self.type = np.asarray(array, type.numpy), type
+        if any(n & (n - 1) for n in self.array.shape):
+            raise Fault(f"a tile of the shape {self.array.shape}")
+
+    __add__, __radd__ = _computed(np.add, "fiu"), _computed(lambda a, b: np.add(b, a), "fiu")
+    __sub__, __rsub__ = _computed(np.subtract, "fiu"), _computed(lambda a, b: np.subtract(b, a), "fiu")
+    __mul__, __rmul__ = _computed(np.multiply, "fiu"), _computed(lambda a, b: np.multiply(b, a), "fiu")
+    __truediv__ = _computed(np.divide, "f")
+    __floordiv__, __rfloordiv__ = _computed(_truncated, "i"), _computed(lambda a, b: _truncated(b, a), "i")
+    __mod__, __rmod__ = _computed(_remainder, "fi"), _computed(lambda a, b: _remainder(b, a), "fi")
+    __and__, __rand__ = _computed(np.bitwise_and, "iub"), _computed(np.bitwise_and, "iub")
+    __or__, __ror__ = _computed(np.bitwise_or, "iub"), _computed(np.bitwise_or, "iub")
+    __xor__, __rxor__ = _computed(np.bitwise_xor, "iub"), _computed(np.bitwise_xor, "iub")
+    __lt__, __le__, __gt__, __ge__ = (_compared(f) for f in (np.less, np.less_equal, np.greater, np.greater_equal))
+    __eq__ = _compared(np.equal)  # type: ignore[assignment]
+    __ne__ = _compared(np.not_equal)  # type: ignore[assignment]
+    __lshift__, __rshift__ = _shifted(np.left_shift), _shifted(np.right_shift)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> Tensor:
+        return Tensor(np.negative(self.array), self.type)
+
+    def __index__(self) -> int:
+        assert not self.array.ndim
+        return int(self.array)
+
+    def __bool__(self) -> bool:
+        raise Fault("a tile is asked in Python")
+
+    def __getitem__(self, index: tuple) -> Tensor:
+        if len([i for i in index if i is not None]) != self.array.ndim:
+            raise Fault("an index of another rank")
+        return Tensor(self.array[index], self.type)
+
+    def to(self, type: Type, bitcast: bool = False) -> Tensor:
+        if bitcast:
+            assert self.array.dtype.itemsize == type.numpy.itemsize
+            return Tensor(self.array.view(type.numpy), type)
+        if type.elem == "bf16":
+            return Tensor(rounded_to_bf16(self.array), type)
+        if type.elem == "i1":
+            raise Fault("a conversion to a condition")
+        if self.array.dtype.kind == "f" and type.numpy.kind in "iu":
+            ends = np.iinfo(type.numpy)
+            whole = np.trunc(self.array)
+            if not ((whole >= float(ends.min)) & (whole < float(ends.max) + 1)).all():
+                raise Fault(f"a float that is no {type}")
+        return Tensor(self.array.astype(type.numpy), type)
+
+
+class Pointer:
+    """To memory, at offsets."""
+
+    def __init__(self, memory: Memory, at: Any = 0):
+        self.memory, self.at = memory, np.asarray(at)
+
+    def __add__(self, offset: Any) -> Pointer:
+        offset = tensor(offset)
+        if offset.type.elem not in ("i32", "i64"):
+            raise Fault(f"an offset of {offset.type}")
+        return Pointer(self.memory, offset.array)
+
+
+class _Language:
+    """What `tl` is to the kernels of one program."""
+
+    class PropagateNan:
+        ALL, NONE = object(), object()
+
+    def __init__(self) -> None:
+        self.program, self.epoch = 0, 0
+        for name, type in TYPES.items():
+            setattr(self, name, type)
+
+    def program_id(self, axis: int) -> Tensor:
+        assert axis == 0
+        return Tensor(self.program, TYPES["int32"])
+
+    def arange(self, first: int, end: int) -> Tensor:
+        return Tensor(np.arange(first, end), TYPES["int32"])
+
+    def full(self, shape: Sequence[int], value: Any, dtype: Type) -> Tensor:
+        one = value.to(dtype) if isinstance(value, Tensor) and value.type is not dtype else tensor(value)
+        array = rounded_to_bf16(one.array) if dtype.elem == "bf16" else np.asarray(
+            one.array if isinstance(value, Tensor) else value, dtype.numpy
+        )
+        return Tensor(np.broadcast_to(array, shape), dtype)
+
+    def broadcast_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        if x.array.ndim and x.array.ndim != len(shape):
+            raise Fault("a broadcast to another rank")
+        return Tensor(np.broadcast_to(x.array, shape), x.type)
+
+    def where(self, c: Tensor, x: Any, y: Any) -> Tensor:
+        assert tensor(c).type.elem == "i1"
+        a, b = tensor(x), tensor(y)
+        if a.type is not b.type:
+            raise Fault(f"where of {a.type} and {b.type}")
+        ranks = {t.array.ndim for t in (tensor(c), a, b)} - {0}
+        if len(ranks) > 1:
+            raise Fault("where of several ranks")
+        return Tensor(np.where(tensor(c).array, a.array, b.array), a.type)
+
+    def maximum(self, x: Any, y: Any, propagate_nan: object = PropagateNan.NONE) -> Tensor:
+        return self._extreme(x, y, np.maximum if propagate_nan is self.PropagateNan.ALL else np.fmax)
+
+    def minimum(self, x: Any, y: Any, propagate_nan: object = PropagateNan.NONE) -> Tensor:
+        return self._extreme(x, y, np.minimum if propagate_nan is self.PropagateNan.ALL else np.fmin)
+
+    def _extreme(self, x: Any, y: Any, function: Callable) -> Tensor:
+        a, b, type = _pair(x, y, "fiu")
+        return Tensor(function(a, b), type)
+
+    def abs(self, x: Tensor) -> Tensor:
+        return Tensor(np.abs(x.array), x.type)
+
+    def floor(self, x: Tensor) -> Tensor:
+        return Tensor(np.floor(x.array), x.type)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        if x.type.elem != "f64":
+            raise Fault("an approximate square root")
+        return Tensor(np.sqrt(x.array), x.type)
+
+    def sqrt_rn(self, x: Tensor) -> Tensor:
+        assert x.type.elem == "f32"
+        return Tensor(np.sqrt(x.array), x.type)
+
+    def div_rn(self, x: Any, y: Any) -> Tensor:
+        a, b, type = _pair(x, y, "f")
+        assert type.elem == "f32"
+        return Tensor(a / b, type)
+
+    def fma(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        assert x.type is y.type is z.type
+        return Tensor(fused(x.array, y.array, z.array), x.type)
+
+    def dot(self, a: Tensor, b: Tensor, acc: Tensor, input_precision: str = "tf32", out_dtype: Any = None) -> Tensor:
+        if a.array.shape[1] < 16 or a.type is not b.type or out_dtype is not acc.type:
+            raise Fault(f"a dot of {a.type}{a.array.shape} and {b.type}{b.array.shape}")
+        low = a.type.elem == "bf16"
+        return Tensor(product(a.array, b.array, acc.array, "ieee" if low else input_precision), acc.type)
+
+    def reduce(self, tiles: Any, axis: int, combine: Callable) -> Any:
+        """Halves with halves: a tree, as on a GPU."""
+        several = isinstance(tiles, tuple)
+        parts = list(tiles) if several else [tiles]
+        n = parts[0].array.shape[axis]
+        while n > 1:
+            n //= 2
+            low, high = ([Tensor(np.take(p.array, range(k, k + n), axis), p.type) for p in parts] for k in (0, n))
+            made = combine(*low, *high)
+            parts = list(made) if several else [made]
+        parts = [Tensor(p.array.squeeze(axis), p.type) for p in parts]
+        return tuple(parts) if several else parts[0]
+
+    def debug_barrier(self) -> None:
+        self.epoch += 1
+
+    def _lanes(self, p: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+        on = np.asarray(True) if mask is None else tensor(mask).array
+        if on.ndim and on.shape != p.at.shape:
+            raise Fault(f"a mask of the shape {on.shape} for offsets of the shape {p.at.shape}")
+        on = np.broadcast_to(on, p.at.shape)
+        return on, p.at[on]
+
+    def load(self, p: Pointer, mask: Any = None, other: Any = None) -> Tensor:
+        on, at = self._lanes(p, mask)
+        type = next(t for t in TYPES.values() if t.elem == p.memory.elem)
+        rest = RUBBISH[type.numpy.kind] if other is None else tensor(other).array
+        out = np.full(p.at.shape, rest, type.numpy)
+        out[on] = p.memory.load(at, self.program, self.epoch)
+        return Tensor(out, type)
+
+    def _value(self, p: Pointer, value: Any) -> np.ndarray:
+        value = tensor(value)
+        if value.type.elem != p.memory.elem:
+            raise Fault(f"{value.type} is stored as {p.memory.elem}")
+        return np.broadcast_to(value.array, p.at.shape)
+
+    def store(self, p: Pointer, value: Any, mask: Any = None) -> None:
+        on, at = self._lanes(p, mask)
+        p.memory.store(at, self._value(p, value)[on], self.program, self.epoch)
+
+    def atomic_add(self, p: Pointer, value: Any, mask: Any = None, sem: str = "acq_rel") -> None:
+        on, at = self._lanes(p, mask)
+        p.memory.atomic_add(at, self._value(p, value)[on])
+
+
+def _double(function: Callable) -> Callable:
+    def of(*args: Tensor) -> Tensor:
+        assert all(x.type.elem == "f64" for x in args)
+        return Tensor(function(*(x.array for x in args)), args[0].type)
+
+    return of
+
+
+@contextmanager
+def _imported(language: _Language):
+    """The modules that a text imports."""
+    triton: Any = ModuleType("triton")
+    triton.jit, triton.language = (lambda f: f), language
+    libdevice = SimpleNamespace(sin=_double(np.sin), cos=_double(np.cos), pow=_double(np.power))
+    extra: Any = ModuleType("triton.language.extra")
+    extra.libdevice = libdevice
+    names = {"triton": triton, "triton.language": language, "triton.language.extra": extra}
+    before = {n: sys.modules.get(n) for n in names}
+    sys.modules.update(names)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for n, module in before.items():
+            if module is None:
+                del sys.modules[n]
+            else:
+                sys.modules[n] = module
+
+
+def kernels(text: str, language: _Language) -> dict[str, Any]:
+    """The names that a text defines, made with its lines at hand for a traceback."""
+    path = f"<triton {hash(text)}>"
+    linecache.cache[path] = (len(text), None, text.splitlines(True), path)
+    names: dict[str, Any] = {"__name__": path}
+    with _imported(language):
+        exec(compile(text, path, "exec"), names)
+    return names
+
+
+def run(text: str, functions: Sequence[Function], find: Find, order: Callable[[int], Iterable[int]] = range) -> None:
+    """The text's kernels with the memories of the functions that it was printed from, as `interp.run` does."""
+    language = _Language()
+    names = kernels(text, language)
+    for f in functions:
+        memories = [find(p) for p in f.parameters]
+        for m in memories:
+            m.begin()
+        for language.program in order(f.programs):
+            language.epoch = 0
+            with np.errstate(all="ignore"):
+                names[f.name](*map(Pointer, memories))
