@@ -1,0 +1,251 @@
+"""Scalar functions of the IR as instructions on tiles: divisions as Python has them, conversions that saturate, special
+functions by the polynomials that processors use too (`codegen.vecmath`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from einsmith.codegen.vecmath import polynomials, trigonometric
+from einsmith.dtypes import DType
+from einsmith.errors import CompileError
+from einsmith.expr.random import threefry
+from einsmith.tiles.ir import FLOATS, INTEGERS, Builder, Value, elem_of
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "exp": polynomials.exp, "log": polynomials.log, "tanh": polynomials.tanh, "sigmoid": polynomials.sigmoid,
+    "erf": polynomials.erf, "pow": polynomials.pow, "sin": trigonometric.sin, "cos": trigonometric.cos,
+}  # fmt: skip
+_IN_DOUBLE = ("sin", "cos", "pow")
+"""Instructions in f64, in which no polynomial serves all arguments."""
+_DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqrt", "lt", "le", "eq", "ne", "and", "or",
+           "not")  # fmt: skip
+
+
+def apply(b: Builder, fn: str, *a: Value) -> Value:
+    """A function of `expr.functions` but `where` and `cast`."""
+    if fn in ("stop_gradient", "differentiate_as"):
+        return a[0]
+    if fn in _DIRECT:
+        return b.op(fn, *a)
+    if fn == "sign":
+        return sign(b, a[0])
+    if fn == "rsqrt":
+        return b.op("div", b.const(1.0, a[0].elem), b.op("sqrt", a[0]))
+    if fn in ("floordiv", "mod"):
+        return (float_division if a[0].elem in FLOATS else division)(b, fn, *a)
+    if fn == "random_bits":
+        return _random(b, *a)
+    if fn in _SPECIAL:
+        return b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else _SPECIAL[fn](Lanes(b, a[0].elem), *a)
+    raise CompileError(f"there is no {fn} on tiles")
+
+
+def sign(b: Builder, x: Value) -> Value:
+    """-1, 0 or 1; of NaN NaN, of a zero itself."""
+    zero, one = (b.const(v, x.elem) for v in (0, 1))
+    return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), x))
+
+
+def division(b: Builder, fn: str, x: Value, y: Value, natural: bool = False) -> Value:
+    """`floordiv` or `mod` of integers, towards minus infinity; by zero they give 0. natural: x is not below 0 at any
+    point; lanes that are none hold anything, for which a divisor that is no literal must be defined too."""
+    divisor = b.known(y)
+    if divisor is not None and divisor > 0:
+        q, r = b.op("quot", x, y), b.op("rem", x, y)
+        if natural:
+            return q if fn == "floordiv" else r
+        below = b.op("lt", r, 0)
+        return b.select(below, b.op("sub", q, 1), q) if fn == "floordiv" else b.select(below, b.op("add", r, y), r)
+    # By 0, and by -1 of the least integer, no remainder is defined.
+    none, minus = b.op("eq", y, 0), b.op("eq", y, -1)
+    d = b.select(b.op("or", none, minus), 1, y)
+    q, r = b.op("quot", x, d), b.op("rem", x, d)
+    off = b.op("and", b.op("ne", r, 0), b.op("ne", b.op("lt", r, 0), b.op("lt", d, 0)))
+    if fn == "mod":
+        return b.select(off, b.op("add", r, d), r)
+    q = b.select(off, b.op("sub", q, 1), q)
+    return b.select(none, 0, b.select(minus, b.op("neg", x), q))
+
+
+def float_division(b: Builder, fn: str, x: Value, y: Value) -> Value:
+    """`floordiv` or `mod` as NumPy defines them: from the exact remainder, which takes the sign of the divisor."""
+    v = Lanes(b, x.elem)
+    m, zero, one = b.op("rem", x, y), v.f(0.0), v.f(1.0)
+    off = b.op("and", b.op("ne", m, zero), b.op("ne", v.lt(y, zero), v.lt(m, zero)))
+    if fn == "mod":
+        return b.select(v.eq(m, zero), v.copysign(zero, y), b.select(off, v.add(m, y), m))
+    whole = v.div(v.sub(x, m), y)
+    whole = b.select(off, v.sub(whole, one), whole)
+    down = v.floor(whole)
+    down = b.select(v.lt(v.f(0.5), v.sub(whole, down)), v.add(down, one), down)
+    plain = v.div(x, y)
+    return b.select(v.eq(y, zero), plain, b.select(v.eq(whole, zero), v.copysign(zero, plain), down))
+
+
+def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
+    """A cast of the IR: floats go to integers towards zero, the nearest one where they are out of range, and 0 for NaN;
+    to a condition by != 0."""
+    if to.is_bool:
+        return x if source.is_bool else b.op("ne", x, b.const(0, x.elem))
+    if source.is_bool:
+        return b.select(x, b.const(1, to.name), b.const(0, to.name)) if to.name in (*FLOATS, *INTEGERS) else b.cast(
+            convert(b, x, source, to.arithmetic), to.name
+        )
+    if source.is_float and to.is_int:
+        return _saturated(b, x, to)
+    if to.in_memory_only and source is not to.arithmetic:
+        x = convert(b, x, source, to.arithmetic)
+    if source.in_memory_only and source.arithmetic is not to:
+        x = b.cast(x, source.arithmetic.name)
+    return b.cast(x, elem_of(to))
+
+
+def _saturated(b: Builder, x: Value, to: DType) -> Value:
+    x = b.cast(x, "f32") if x.elem not in FLOATS else x
+    least, most = to.range
+    wide = "i64" if to.bits == 64 else "i32"  # narrower ones by way of that
+    low, end = b.const(float(least), x.elem), b.const(float(most + 1), x.elem)
+    inside = b.op("and", b.op("le", low, x), b.op("lt", x, end))
+    out = b.cast(b.select(inside, x, b.const(0.0, x.elem)), wide)
+    out = b.select(b.op("lt", x, low), least, out)
+    return b.cast(b.select(b.op("le", end, x), most, out), to.name)
+
+
+def _random(b: Builder, *words: Value) -> Value:
+    def rotate(x: Value, n: int) -> Value:
+        return b.op("or", b.shift("shl", x, n), b.shift("shr", x, 32 - n))
+
+    return threefry(
+        words, add=lambda x, y: b.op("add", x, y), xor=lambda x, y: b.op("xor", x, y), rotate=rotate,
+        const=lambda n: b.const(n),
+    )  # fmt: skip
+
+
+class Lanes:
+    """`codegen.vecmath.polynomials.Arith` on tiles."""
+
+    fused = True
+
+    def __init__(self, b: Builder, elem: str):
+        self.b, self.elem = b, elem
+        self.word = "i32" if elem == "f32" else "i64"
+
+    def f(self, value: float) -> Value:
+        return self.b.const(float(value), self.elem)
+
+    def i(self, value: int) -> Value:
+        return self.b.const(value, self.word)
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.b.op("add", a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.b.op("sub", a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return self.b.op("mul", a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        return self.b.op("div", a, b)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self.b.fma(a, b, c)
+
+    def neg(self, x: Value) -> Value:
+        return self.b.op("neg", x)
+
+    def abs(self, x: Value) -> Value:
+        return self.b.op("abs", x)
+
+    def copysign(self, magnitude: Value, sign: Value) -> Value:
+        top = self.i(1 << (31 if self.elem == "f32" else 63))
+        return self.unbits(self.ior(self.bits(self.abs(magnitude)), self.iand(self.bits(sign), top)))
+
+    def lt(self, a: Value, b: Value) -> Value:
+        return self.b.op("lt", a, b)
+
+    def eq(self, a: Value, b: Value) -> Value:
+        return self.b.op("eq", a, b)
+
+    def select(self, c: Value, a: Value, b: Value) -> Value:
+        return self.b.select(c, a, b)
+
+    def bits(self, x: Value) -> Value:
+        return self.b.bitcast(x, self.word)
+
+    def unbits(self, x: Value) -> Value:
+        return self.b.bitcast(x, self.elem)
+
+    def from_int(self, x: Value) -> Value:
+        return self.b.cast(x, self.elem)
+
+    def iadd(self, a: Value, b: Value) -> Value:
+        return self.b.op("add", a, b)
+
+    def isub(self, a: Value, b: Value) -> Value:
+        return self.b.op("sub", a, b)
+
+    def imul(self, a: Value, b: Value) -> Value:
+        return self.b.op("mul", a, b)
+
+    def iand(self, a: Value, b: Value) -> Value:
+        return self.b.op("and", a, b)
+
+    def ior(self, a: Value, b: Value) -> Value:
+        return self.b.op("or", a, b)
+
+    def ixor(self, a: Value, b: Value) -> Value:
+        return self.b.op("xor", a, b)
+
+    def ieq(self, a: Value, b: Value) -> Value:
+        return self.b.op("eq", a, b)
+
+    def iselect(self, c: Value, a: Value, b: Value) -> Value:
+        return self.b.select(c, a, b)
+
+    def shl(self, a: Value, n: int) -> Value:
+        return self.b.shift("shl", a, n)
+
+    def ashr(self, a: Value, n: int) -> Value:
+        return self.b.shift("sar", a, n)
+
+    def lshr(self, a: Value, n: int) -> Value:
+        return self.b.shift("shr", a, n)
+
+    def floor(self, x: Value) -> Value:
+        return self.b.op("floor", x)
+
+    def both(self, a: Value, b: Value) -> Value:
+        return self.b.op("and", a, b)
+
+    def either(self, a: Value, b: Value) -> Value:
+        return self.b.op("or", a, b)
+
+    def negate(self, a: Value) -> Value:
+        return self.b.op("not", a)
+
+    def wide(self) -> Lanes:
+        return Lanes(self.b, "f64")
+
+    def extend(self, x: Value) -> Value:
+        return self.b.cast(x, "f64")
+
+    def narrow(self, x: Value) -> Value:
+        return self.b.cast(x, self.elem)
+
+    def extend_int(self, x: Value) -> Value:
+        """Without the sign."""
+        return self.b.op("and", self.b.cast(x, "i64"), self.b.const(0xFFFFFFFF, "i64"))
+
+    def narrow_int(self, x: Value) -> Value:
+        return self.b.cast(x, self.word)
+
+    def rarely(self, where: Value, value: Value, name: str, slow: Callable[..., Value], *args: Value) -> Value:
+        """Lanes of a GPU share a branch with 31 others: both are computed."""
+        return self.b.select(where, slow(self, *args), value)
+
+    def library(self, name: str, *args: Value) -> Value:
+        return self.b.op(name, *args)
+
+

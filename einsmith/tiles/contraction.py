@@ -1,0 +1,182 @@
+"""Sums of products by `dot`: matrix products, convolutions with their windows, whatever `kernels.contraction.problem`
+takes apart.
+
+A program has a tile of M by N results of one point of the batch. An operand's tile is evaluated at its points, as any
+expression is, so that padding, windows and activations are part of it; what is outside of its guards is zero. Where K
+is divided among programs, a later function adds their sums, in a fixed order, before what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from einsmith import dtypes as dt
+from einsmith.expr.nodes import Expr, Read
+from einsmith.kernels.contraction.emission.nan_repair import needed
+from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.tiles.ir import Builder, Value
+from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
+from einsmith.tiles.points import NARROW, Memory, Points, numbers, unravel
+from einsmith.tiles.verify import LEAST_K
+
+LEAST = 16
+"""Rows and columns of a dot, at least."""
+
+
+@dataclass
+class _Side:
+    """Some axes of the output along a dimension of the tile: their numbers at its points, and which are points."""
+
+    count: int
+    block: int
+    number: Value
+    axes: dict[int, Value]
+    live: list[Value]
+
+
+@dataclass
+class _Tile:
+    """A program's results: the axes of the batch, which are the same for all, and those of M and N."""
+
+    batch: dict[int, Value]
+    left: _Side
+    right: _Side
+
+    @property
+    def axes(self) -> dict[int, Value]:
+        return {**self.batch, **self.left.axes, **self.right.axes}
+
+    @property
+    def live(self) -> list[Value]:
+        return [*self.left.live, *self.right.live]
+
+
+def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Memory], tiling: Tiling) -> None:
+    """A piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`."""
+    batch, m, n, k = p.sizes
+    t = _fitted(tiling, p)
+    share = blocks(blocks(k, t.k), t.split) * t.k
+    b = to.begin("contraction")
+    program = b.program()
+    part, program = b.op("rem", program, t.split), b.op("quot", program, t.split)
+    column, program = b.op("rem", program, blocks(n, t.n)), b.op("quot", program, blocks(n, t.n))
+    row, number = b.op("rem", program, blocks(m, t.m)), b.op("quot", program, blocks(m, t.m))
+    tile = _Tile(
+        dict(zip(p.batch, unravel(b, number, [p.extents[a] for a in p.batch]), strict=True)),
+        _side(b, p, p.left, row, t.m, 1), _side(b, p, p.right, column, t.n, 0),
+    )  # fmt: skip
+    lo = b.op("mul", b.cast(part, "i64") if k > NARROW else part, share)
+    hi = b.op("min", b.op("add", lo, share), k)
+    total = _sum(b, kernel, p, tile, places, t, lo, hi)
+    if t.split == 1:
+        _finish(b, kernel, p, tile.axes, tile.live, total, places)
+        to.add(b, batch * blocks(m, t.m) * blocks(n, t.n))
+        return
+    held = to.room(Buffer(p.dtype, (t.split, batch, m, n)))
+    held.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
+    to.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
+    _added(to, kernel, p, places, t, held)
+
+
+def _fitted(t: Tiling, p: Problem) -> Tiling:
+    """The tiling with tiles no larger than what there is, or a dot takes."""
+    _, m, n, k = p.sizes
+    depth = max(LEAST_K, min(t.k, least_power(k)))
+    parts = max(1, min(t.split, blocks(k, depth)))
+    share = blocks(blocks(k, depth), parts)
+    return replace(
+        t, m=max(LEAST, min(t.m, least_power(m))), n=max(LEAST, min(t.n, least_power(n))), k=depth,
+        split=blocks(blocks(k, depth), share), precision=t.precision if p.dtype is dt.f32 else "ieee",
+    )  # fmt: skip
+
+
+def _side(b: Builder, p: Problem, axes: Sequence[int], block: Value, size: int, expand: int) -> _Side:
+    """A dimension of the tile, of `size` points; expand: the other one."""
+    count = p.count(axes)
+    first = b.op("mul", b.cast(block, "i64") if count > NARROW else block, size)
+    number = b.expand(numbers(b, b.arange(size), first, count), expand)
+    values = unravel(b, number, [p.extents[a] for a in axes])
+    return _Side(count, size, number, dict(zip(axes, values, strict=True)), below(b, number, count, size))
+
+
+def _sum(b: Builder, kernel: Kernel, p: Problem, tile: _Tile, places: Sequence[Memory], t: Tiling,
+         lo: Value, hi: Value) -> Value:
+    """The sums of the terms lo .. hi-1."""
+    arguments = slots(kernel.stages[0], places)
+    count = p.count(p.k)
+    extents = [p.extents[a] for a in p.k]
+
+    def operand(o: Operand, side: _Side, first: Value, expand: int, shape: tuple[int, int]) -> Value:
+        """The tile of an operand whose K runs along the dimension that is not expanded."""
+        number = b.expand(numbers(b, b.arange(t.k), first, count), expand)
+        at = dict(zip(p.k, unravel(b, number, extents), strict=True))
+        live = [*side.live, *below(b, number, count, t.k)]
+        points = Points(b, p.extents, {**tile.batch, **side.axes, **at}, live, arguments)
+        value = points.value(o.expr, o.guards)
+        mask = b.both([*live, *points.holds(o.guards)])
+        if mask is not None and not (isinstance(o.expr, Read) and value.shape == shape):  # a load gives zero by itself
+            value = b.select(mask, value, b.const(0.0, value.elem))
+        return b.broadcast(value, shape)
+
+    left, right = p.operands
+    with b.loop(lo, hi, t.k, [b.full((t.m, t.n), 0.0, p.dtype.name)]) as loop:
+        x = operand(left, tile.left, loop.var, 0, (t.m, t.k))
+        y = operand(right, tile.right, loop.var, 1, (t.k, t.n))
+        loop.next = [b.dot(x, y, loop.carried[0], t.precision)]
+    (total,) = loop.results
+    return _repaired(b, p, tile, arguments, total, lo, hi) if needed(p) else total
+
+
+def _repaired(b: Builder, p: Problem, tile: _Tile, arguments: Sequence, total: Value, lo: Value, hi: Value) -> Value:
+    """Sums that are NaN made again, term by term: a zero for a guard meets an operand that is infinite or NaN there.
+    Where a tile has none the loop makes no turn."""
+    odd = b.op("ne", total, total)
+    count = b.select(odd, b.full(total.shape, 1, "i32"), b.full(total.shape, 0, "i32"))
+    (some,) = b.reduce("max", 0, b.reduce("max", 1, count)[0])
+    end = b.select(b.op("ne", some, 0), hi, lo)
+    extents = [p.extents[a] for a in p.k]
+    with b.loop(lo, end, 1, [b.full(total.shape, 0.0, total.elem)]) as loop:
+        at = dict(zip(p.k, unravel(b, loop.var, extents), strict=True))
+        points = Points(b, p.extents, {**tile.axes, **at}, tile.live, arguments)
+        term = points.value(p.term, p.exact)
+        mask = b.both([*tile.live, *points.holds(p.exact)])
+        term = term if mask is None else b.select(mask, term, b.const(0.0, term.elem))
+        loop.next = [b.op("add", loop.carried[0], term)]
+    return b.select(odd, loop.results[0], total)
+
+
+def _finish(b: Builder, kernel: Kernel, p: Problem, axes: dict[int, Value], live: Sequence[Value], total: Value,
+            places: Sequence[Memory]) -> None:
+    """The steps that follow the sum within the root, then the stages and the stores."""
+    every = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
+    points = Points(b, p.extents, every, live, slots(kernel.stages[0], places))
+    for fn, e in p.finish:
+        beside: Expr | None = e
+        if beside is None:
+            total = b.op(fn, total)
+        elif fn == "where":
+            total = b.select(points.value(beside), total, b.const(0.0, total.elem))
+        else:
+            total = b.op(fn, total, points.value(beside))
+    finish(b, kernel, p.piece, [every[a] for a in range(len(p.piece.extents))], live, [total], places)
+
+
+def _added(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Memory], t: Tiling, held: Memory) -> None:
+    """The parts of each result added in order, and what follows."""
+    order = (*p.batch, *p.left, *p.right)
+    extents = [p.extents[a] for a in order]
+    count = p.count(order)
+    size = min(t.m * t.n, least_power(count))
+    b = to.begin("add")
+    first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), size)
+    number = numbers(b, b.arange(size), first, count)
+    live = below(b, number, count, size)
+    flat = Memory(Buffer(held.layout.dtype, (t.split, count)), None, held.offset)
+    with b.loop(0, t.split, 1, [b.full((size,), 0.0, p.dtype.name)]) as loop:
+        x = b.load(flat.parameter(b), flat.offsets(b, [loop.var, number]), b.both(live))
+        loop.next = [b.op("add", loop.carried[0], x)]
+    axes = dict(zip(order, unravel(b, number, extents), strict=True))
+    _finish(b, kernel, p, axes, live, loop.results[0], places)
+    to.add(b, blocks(count, size))

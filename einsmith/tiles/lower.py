@@ -1,0 +1,83 @@
+"""Kernels of the plan as functions of the tile IR, by the patterns that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import prod
+
+from einsmith.errors import CompileError
+from einsmith.expr.nodes import Piece, Reduce
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.pattern import Launch, Lowered, describe
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.tiles.contraction import LEAST, contraction
+from einsmith.tiles.pieces import Functions, Tiling, own, pointwise
+from einsmith.tiles.points import Memory
+from einsmith.tiles.reduction import reduction
+from einsmith.tiles.rows import places_of, row_wise
+from einsmith.tiles.scatter import gathered
+
+
+def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
+    """The patterns that take a kernel, by name; the first one is what it is lowered by."""
+    if isinstance(kernel, Rows):
+        return ("rows",)
+    if kernel.root.is_scatter:
+        return ("scatter",)
+    if not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
+        return ("pointwise",)
+    found = problems(kernel.root)
+    if found is None:
+        return ("reduction",)
+    # A dot of which most rows or columns are none takes longer than its terms one by one.
+    full = all(min(p.count(p.left), p.count(p.right)) >= LEAST // 2 for p in found)
+    return ("contraction", "reduction") if full else ("reduction", "contraction")
+
+
+def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> Lowered:
+    """The launches of a kernel, in order: a function of the tile IR each, of as many tasks as it has programs, whose
+    parameters are buffers of the kernel and parts of the workspace. pattern: another one of `patterns` than the first.
+    Raises CompileError for a kernel that the pattern does not take."""
+    to = Functions()
+    if isinstance(kernel, Rows):
+        _rows(to, kernel, tiling)
+    else:
+        _kernel(to, kernel, own(kernel), tiling, pattern or patterns(kernel)[0])
+    return Lowered([Launch(f, f.programs) for f in to.done], to.workspace)
+
+
+def _kernel(to: Functions, kernel: Kernel, places: Sequence[Memory], tiling: Tiling, pattern: str) -> None:
+    """The functions of a kernel whose buffers lie at `places`."""
+    if pattern not in patterns(kernel):
+        raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
+    if pattern == "scatter":
+        for part in gathered(kernel):
+            _pieces(to, part, part.root.parts, places, tiling)
+    elif pattern == "contraction":
+        found = problems(kernel.root) or ()
+        for p in found:
+            contraction(to, kernel, p, places, tiling)
+        _pieces(to, kernel, [piece for p in found for piece in p.beside], places, tiling)
+    else:
+        _pieces(to, kernel, kernel.root.parts, places, tiling)
+
+
+def _pieces(to: Functions, kernel: Kernel, parts: Sequence, places: Sequence[Memory], tiling: Tiling) -> None:
+    for piece in parts:
+        assert isinstance(piece, Piece)
+        if prod(piece.extents):
+            (reduction if isinstance(piece.body, Reduce) else pointwise)(to, kernel, piece, places, tiling)
+
+
+def _rows(to: Functions, rows: Rows, tiling: Tiling) -> None:
+    """The members in their order: those in a row that do not sum over the rows are one function."""
+    places = places_of(to, rows)
+    numbered = list(enumerate(rows.members))
+    for reduces, found in groupby(numbered, key=lambda x: x[1].reduces):
+        group = list(found)
+        if not reduces:
+            row_wise(to, rows.rows, [m for _, m in group], [places[n] for n, _ in group], tiling)
+            continue
+        for n, m in group:
+            _kernel(to, m.kernel, places[n], tiling, patterns(m.kernel)[0])

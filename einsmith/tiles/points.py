@@ -1,0 +1,174 @@
+"""Expressions of templates at the points of a tile: each axis is a tile of numbers, along one of its dimensions or the
+same everywhere, and a read is a load of the elements at computed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from einsmith import dtypes as dt
+from einsmith.expr.analysis.widths import Reaches
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.plan.kernel import Buffer
+from einsmith.tiles import arith
+from einsmith.tiles.ir import Builder, Parameter, Value, elem_of, stored
+
+NARROW = 1 << 31
+"""Elements and points that offsets of i32 reach."""
+
+
+class Memory(NamedTuple):
+    """Where a buffer lies: a kernel's, or, from byte `offset` on, the workspace."""
+
+    layout: Buffer
+    buffer: int | None
+    offset: int = 0
+
+    def parameter(self, b: Builder) -> int:
+        """The pointer to it, in a function."""
+        elem = stored(elem_of(self.layout.dtype))
+        return b.parameter(Parameter(elem, self.layout.size, self.buffer, self.offset))
+
+    def offsets(self, b: Builder, index: Sequence[Value]) -> Value:
+        """Where its elements at an index lie."""
+        elem = "i64" if self.layout.size > NARROW else "i32"
+        out = b.const(0, elem)
+        for i, stride in zip(index, self.layout.strides, strict=True):
+            out = b.op("add", out, b.op("mul", b.cast(i, elem), stride))
+        return out
+
+    def store(self, b: Builder, index: Sequence[Value], value: Value, live: Iterable[Value] = ()) -> None:
+        """Stores a tile's lanes at an index, where all of `live` hold."""
+        if value.elem == "i1":
+            value = b.select(value, b.const(1, "i8"), b.const(0, "i8"))
+        b.store(self.parameter(b), self.offsets(b, index), value, b.both(list(live)))
+
+
+Slot = Memory | Value
+"""What a template's argument is: memory, or a result of an earlier stage at these very points."""
+
+
+class Flat(NamedTuple):
+    """Numbers of points in a box of axes, the last one fastest, and the axes that they stand for."""
+
+    number: Value
+    axes: tuple[Value, ...]
+
+
+def numbers(b: Builder, lane: Value, first: Value, count: int) -> Value:
+    """first + lane, in a type that counts so many points."""
+    elem = "i64" if count > NARROW else "i32"
+    return b.op("add", b.cast(first, elem), b.cast(lane, elem))
+
+
+def unravel(b: Builder, number: Value, extents: Sequence[int]) -> tuple[Value, ...]:
+    """The axes of a box of `extents` at points that are numbered in row-major order."""
+    out: list[Value] = []
+    for d, n in reversed(list(enumerate(extents))):
+        last = d == 0 or prod(extents[:d]) == 1
+        at = number if last else b.op("rem", number, n)
+        number = b.const(0, number.elem) if last else b.op("quot", number, n)
+        out.append(b.const(0) if n == 1 else at if n > NARROW else b.cast(at, "i32"))
+    return tuple(reversed(out))
+
+
+def expanded(b: Builder, axes: Iterable[Value], axis: int) -> list[Value]:
+    """Tiles with one more dimension."""
+    return [b.expand(x, axis) for x in axes]
+
+
+class Points:
+    """Where expressions are evaluated. axes: the values of the axes of a piece; live: conditions without which a lane
+    is no point (each is as small as it can be: of rows, of columns); slots: the template's arguments. `domain`: the
+    extents of all axes."""
+
+    def __init__(self, b: Builder, domain: Sequence[int], axes: Mapping[int, Value], live: Sequence[Value],
+                 slots: Sequence[Slot]):
+        self.b, self.axes, self.live, self.slots = b, axes, list(live), slots
+        self._reaches = Reaches(domain)
+        self._known: dict[tuple[Expr, tuple[Expr, ...]], Value] = {}
+        self._reading: dict[Expr, bool] = {}
+
+    def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[Value]:
+        """The values of expressions where all `guards` hold; in other lanes they are anything. What is read under a
+        condition is read where that holds alone."""
+        roots = list(roots)
+        for e in postorder([*roots, *guards], self._reading):
+            self._reading[e] = isinstance(e, Read) or any(self._reading[a] for a in e.args)
+        for _ in self._reaches.add([*roots, *guards]):  # which finds what is below 0
+            pass
+        keys = [self._key(e, tuple(guards)) for e in roots]
+        stack = list(keys)
+        while stack:
+            key = stack[-1]
+            below = [] if key in self._known else [k for k in self._below(*key) if k not in self._known]
+            stack += below
+            if not below:
+                stack.pop()
+                if key not in self._known:
+                    self._known[key] = self._value(*key)
+        return [self._known[k] for k in keys]
+
+    def value(self, e: Expr, guards: Sequence[Expr] = ()) -> Value:
+        return self.values([e], guards)[0]
+
+    def holds(self, guards: Sequence[Expr]) -> list[Value]:
+        """The conditions, each where those before it hold."""
+        return [self.value(g, tuple(guards[:n])) for n, g in enumerate(guards)]
+
+    def _key(self, e: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...]]:
+        """What reads nothing is the same under all conditions."""
+        return (e, tuple(dict.fromkeys(guards))) if self._reading[e] else (e, ())
+
+    def _below(self, e: Expr, guards: tuple[Expr, ...]) -> list[tuple[Expr, tuple[Expr, ...]]]:
+        """What an expression is made of, and what it is read under."""
+        if isinstance(e, Apply) and e.fn == "where":
+            c, x, y = e.args
+            negated = apply("not", c)
+            self._reading[negated] = self._reading[c]
+            return [self._key(c, guards), self._key(x, (*guards, c)), self._key(y, (*guards, negated))]
+        out = [self._key(a, guards) for a in (e.args[:1] if _is_twin(e) else e.args)]
+        if isinstance(e, Read) and isinstance(self.slots[e.slot], Memory):
+            out += [self._key(g, guards[:n]) for n, g in enumerate(guards)]
+        return out
+
+    def _value(self, e: Expr, guards: tuple[Expr, ...]) -> Value:
+        b = self.b
+        if isinstance(e, Const):
+            return b.const(e.value, elem_of(e.dtype))
+        if isinstance(e, Axis):
+            return self.axes[e.position]
+        args = [self._known[k] for k in self._below(e, guards)]
+        if isinstance(e, Read):
+            return self._read(e, args[: len(e.index)], args[len(e.index) :])
+        if e.fn == "where":
+            return b.select(*args)
+        if e.fn == "cast":
+            source = e.args[0].dtype
+            if isinstance(e.args[0], Axis) and e.dtype is dt.i64:
+                return b.cast(args[0], "i64")
+            return arith.convert(b, self._narrow(e.args[0], args[0]), source, e.dtype)
+        args = [self._narrow(a, x) for a, x in zip(e.args, args, strict=False)]
+        if e.fn in ("floordiv", "mod") and e.dtype.is_int:
+            reach = self._reaches.known[e.args[0]]
+            return arith.division(b, e.fn, args[0], args[1], natural=reach is not None and reach[0] >= 0)
+        return arith.apply(b, e.fn, *args)
+
+    def _narrow(self, e: Expr, x: Value) -> Value:
+        """An axis of more points than i32 counts is one of i64, as an index alone."""
+        return self.b.cast(x, "i32") if isinstance(e, Axis) else x
+
+    def _read(self, e: Read, index: Sequence[Value], guards: Sequence[Value]) -> Value:
+        b, slot = self.b, self.slots[e.slot]
+        if isinstance(slot, Value):
+            return slot
+        at = slot.offsets(b, index)
+        wide = {d for x in (at, *guards) for d, n in enumerate(x.shape) if n > 1}
+        here = [x for x in self.live if {d for d, n in enumerate(x.shape) if n > 1} <= wide]
+        out = b.load(slot.parameter(b), at, b.both([*here, *guards]))
+        return b.op("ne", out, b.const(0, "i8")) if e.dtype.is_bool else out
+
+
+def _is_twin(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.fn == "differentiate_as"

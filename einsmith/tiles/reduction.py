@@ -1,0 +1,158 @@
+"""Pieces with a Reduce: a program has some results and walks over their terms, tile by tile; where results are few,
+several programs share the terms of each, and a later function combines what they have found in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from einsmith import dtypes as dt
+from einsmith.errors import CompileError
+from einsmith.expr.functions import COMBINING, identity
+from einsmith.expr.nodes import Piece, Reduce
+from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.tiles.ir import FLOATS, INTEGERS, Builder, Value, elem_of, stored
+from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
+from einsmith.tiles.points import NARROW, Memory, Points, expanded, numbers, unravel
+
+
+class Combine:
+    """What a Reduce carries, and how two of it become one. Conditions are carried as 0 and 1.
+
+    The state of sum, prod, max and min is a tile a body; that of argmax and argmin is the values, and their places in
+    the flattened reduction."""
+
+    def __init__(self, b: Builder, reduce: Reduce):
+        self.b, self.combiner = b, reduce.combiner
+        self.arg = reduce.combiner.startswith("arg")
+        self.flags = [d.is_bool for d in reduce.dtypes]
+        self.elems = [stored(elem_of(d)) for d in reduce.dtypes]
+        self.first: list[Any] = [identity(reduce.combiner, x.dtype) for x in reduce.bodies]
+        self.first += [dt.i32.range[1]] * self.arg
+        unfit = [e for e in self.elems if e not in (*FLOATS, *INTEGERS)]
+        if unfit:
+            raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a format of memory, is not lowered to tiles")
+
+    def start(self, shape: tuple[int, ...]) -> list[Value]:
+        """The state of no terms, which loses against every other."""
+        return [self.b.full(shape, v, e) for v, e in zip(self.first, self.elems, strict=True)]
+
+    def terms(
+        self, values: Sequence[Value], place: Value, live: Sequence[Value], shape: tuple[int, ...]
+    ) -> list[Value]:
+        """The state of one term a lane; that of none where a lane is no point."""
+        b = self.b
+        made = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
+        made += [b.cast(place, "i32")] * self.arg
+        mask = b.both(live)
+        if mask is not None:
+            made = [b.select(mask, v, b.const(x, e)) for v, x, e in zip(made, self.first, self.elems, strict=True)]
+        return [b.broadcast(v, shape) for v in made]
+
+    def two(self, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
+        """Of two states, one."""
+        b = self.b
+        if not self.arg:
+            return [b.op(COMBINING[self.combiner], v, w) for v, w in zip(x, y, strict=True)]
+        (v, i), (w, j) = x, y
+        greater, less = (w, v) if self.combiner == "argmax" else (v, w)
+        better, same = b.op("lt", less, greater), b.op("eq", v, w)
+        if v.elem in FLOATS:  # a NaN goes before every number
+            odd, other = b.op("ne", w, w), b.op("ne", v, v)
+            better = b.op("or", better, b.op("and", odd, b.op("not", other)))
+            same = b.op("or", same, b.op("and", odd, other))
+        take = b.op("or", better, b.op("and", same, b.op("lt", j, i)))
+        return [b.select(take, w, v), b.select(take, j, i)]
+
+    def along(self, state: Sequence[Value], axis: int) -> list[Value]:
+        """The lanes of a dimension as one."""
+        if self.arg:
+            return list(self.b.reduce(self.combiner, axis, *state))
+        return [self.b.reduce(self.combiner, axis, v)[0] for v in state]
+
+    def results(self, state: Sequence[Value]) -> list[Value]:
+        """What the Reduce gives."""
+        return [self.b.op("ne", v, self.b.const(0, "i8")) if f else v for v, f in zip(state, self.flags, strict=True)]
+
+    def layouts(self, shape: tuple[int, ...]) -> list[Buffer]:
+        """Memory for so many states."""
+        return [Buffer(dt.dtype_of(e), shape) for e in self.elems]
+
+
+def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], tiling: Tiling) -> None:
+    """A piece with a Reduce: a program has `m` results, of which it makes one of `split` parts, `k` terms at once."""
+    body = piece.body
+    assert isinstance(body, Reduce)
+    results, terms = prod(piece.extents), prod(body.extents)
+    t = fitted(tiling, results, terms)
+    b = to.begin("reduction")
+    share = blocks(blocks(terms, t.k), t.split) * t.k
+    program = b.program()
+    part, block = b.op("rem", program, t.split), b.op("quot", program, t.split)
+    first = b.op("mul", b.cast(block, "i64") if results > NARROW else block, t.m)
+    number = numbers(b, b.arange(t.m), first, results)
+    live = below(b, number, results, t.m)
+    lo = b.op("mul", b.cast(part, "i64") if terms > NARROW else part, share)
+    hi = b.op("min", b.op("add", lo, share), terms)
+    combine, state = swept(b, kernel, piece, unravel(b, number, piece.extents), live, places, t, lo, hi)
+    if t.split == 1:
+        finish(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(state), places)
+        to.add(b, blocks(results, t.m))
+        return
+    held = [to.room(layout) for layout in combine.layouts((t.split, results))]
+    for memory, v in zip(held, state, strict=True):
+        memory.store(b, [part, number], v, live)
+    to.add(b, blocks(results, t.m) * t.split)
+    _combined(to, kernel, piece, places, t, held)
+
+
+def fitted(t: Tiling, results: int, terms: int) -> Tiling:
+    """The tiling with tiles no larger than what there is, and no more parts than there are blocks of terms."""
+    k = min(t.k, least_power(terms))
+    split = max(1, min(t.split, blocks(terms, k)))
+    while split > 1 and blocks(blocks(terms, k), split) * (split - 1) * k >= terms:  # a part without terms
+        split -= 1
+    return replace(t, m=min(t.m, least_power(results)), k=k, split=split)
+
+
+def swept(b: Builder, kernel: Kernel, piece: Piece, axes: Sequence[Value], live: Sequence[Value],
+          places: Sequence[Memory], t: Tiling, lo: Value | int, hi: Value | int) -> tuple[Combine, list[Value]]:
+    """The terms lo .. hi-1 of results at points (a tile of one dimension) combined: (how, the state)."""
+    body = piece.body
+    assert isinstance(body, Reduce)
+    combine, terms = Combine(b, body), prod(body.extents)
+    shape = (t.m, t.k)
+    outer = dict(enumerate(expanded(b, axes, 1)))
+    rows = expanded(b, live, 1)
+    with b.loop(lo, hi, t.k, combine.start(shape)) as loop:
+        number = numbers(b, b.arange(t.k), loop.var, terms)
+        inner = expanded(b, unravel(b, number, body.extents), 0)
+        columns = expanded(b, below(b, number, terms, t.k), 0)
+        at = {**outer, **{len(outer) + d: x for d, x in enumerate(inner)}}
+        points = Points(b, piece.domain, at, [*rows, *columns], slots(kernel.stages[0], places))
+        found = combine.terms(points.values(body.bodies), b.expand(number, 0), columns, shape)
+        loop.next = combine.two(loop.carried, found)
+    return combine, combine.along(loop.results, 1)
+
+
+def _combined(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], t: Tiling,
+              held: Sequence[Memory]) -> None:
+    """What the parts of each result have found as one, and what follows."""
+    assert isinstance(piece.body, Reduce)
+    results, parts = prod(piece.extents), least_power(t.split)
+    b = to.begin("combine")
+    combine = Combine(b, piece.body)
+    first = b.op("mul", b.cast(b.program(), "i64") if results > NARROW else b.program(), t.m)
+    number = numbers(b, b.arange(t.m), first, results)
+    live = below(b, number, results, t.m)
+    part = b.expand(b.arange(parts), 0)
+    whole = [b.op("lt", part, t.split)] if parts > t.split else []
+    state = []
+    for memory, start in zip(held, combine.first, strict=True):
+        at = memory.offsets(b, [part, b.expand(number, 1)])
+        x = b.load(memory.parameter(b), at, b.both([*expanded(b, live, 1), *whole]))
+        state.append(b.select(whole[0], x, b.const(start, x.elem)) if whole else x)
+    finish(b, kernel, piece, unravel(b, number, piece.extents), live, combine.results(combine.along(state, 1)), places)
+    to.add(b, blocks(results, t.m))

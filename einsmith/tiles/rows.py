@@ -1,0 +1,74 @@
+"""Kernels that share their rows: a program has some rows, and runs one member after the other on them.
+
+What a member has made lies in memory, what is local to the rows in the workspace; a barrier stands before it is read.
+A member that sums over the rows takes what all programs have made: it ends the function, and has functions of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from einsmith.errors import CompileError
+from einsmith.expr.nodes import Piece, Reduce
+from einsmith.kernels.pattern import describe
+from einsmith.plan.kernel import Kernel, Member, Rows
+from einsmith.tiles.ir import Builder, Value
+from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, own, slots
+from einsmith.tiles.points import NARROW, Memory, Points, numbers, unravel
+from einsmith.tiles.reduction import swept
+
+
+def places_of(to: Functions, rows: Rows) -> list[list[Memory]]:
+    """Where the buffers of each member lie, as the member sees them."""
+    held = own(rows) + [to.room(layout) for layout in rows.local]
+    return [
+        [held[place]._replace(layout=seen) for place, seen in zip(m.places, m.kernel.buffers, strict=True)]
+        for m in rows.members
+    ]
+
+
+def row_wise(to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[Memory]],
+             tiling: Tiling) -> None:
+    """The function of members that do not sum over the rows."""
+    columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
+    count = max(1, min(tiling.m // least_power(max(columns)), rows))  # of rows in a block
+    b = to.begin("rows")
+    program = b.cast(b.program(), "i64") if rows * max(columns) > NARROW else b.program()
+    first = b.op("mul", program, count)
+    last = b.op("min", b.op("add", first, count), rows)
+    for n, (member, at) in enumerate(zip(members, places, strict=True)):
+        if n:
+            b.barrier()
+        for piece in member.kernel.root.parts:
+            if not isinstance(piece, Piece) or (piece.offset[member.axis], piece.step[member.axis]) != (0, 1):
+                raise CompileError(f"rows of several pieces are not lowered to tiles: {describe(member.kernel)}")
+            if prod(piece.extents):
+                _piece(b, member, piece, at, tiling, first, last)
+    to.add(b, blocks(rows, count))
+
+
+def _piece(b: Builder, member: Member, piece: Piece, places: Sequence[Memory], tiling: Tiling, first: Value,
+           last: Value) -> None:
+    """A piece's points in the rows first .. last-1, block by block."""
+    kernel: Kernel = member.kernel
+    others = [d for d in range(len(piece.extents)) if d != member.axis]
+    order = [member.axis, *others]
+    extents = [piece.extents[d] for d in order]
+    columns = prod(extents[1:])
+    terms = prod(piece.body.extents) if isinstance(piece.body, Reduce) else 1
+    t = replace(tiling, m=min(tiling.m, least_power(prod(extents))), k=min(tiling.k, least_power(terms)))
+    end = b.op("mul", last, columns)
+    with b.loop(b.op("mul", first, columns), end, t.m) as loop:
+        number = numbers(b, b.arange(t.m), loop.var, prod(extents))
+        live = [b.op("lt", number, end)]
+        found = dict(zip(order, unravel(b, number, extents), strict=True))
+        axes = [found[d] for d in range(len(order))]
+        if isinstance(piece.body, Reduce):
+            combine, state = swept(b, kernel, piece, axes, live, places, t, 0, terms)
+            values = combine.results(state)
+        else:
+            points = Points(b, piece.domain, found, live, slots(kernel.stages[0], places))
+            values = points.values(piece.bodies)
+        finish(b, kernel, piece, axes, live, values, places)
