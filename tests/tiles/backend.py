@@ -1,0 +1,95 @@
+"""A back end whose machine is the interpreter of the tile IR, or the stand-in for Triton: whole programs run on it,
+with loops, checks and updates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsmith.check.guarded import view
+from einsmith.kernels.pattern import Lowered
+from einsmith.plan.kernel import Kernel, Rows
+from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.target.facts import Target
+from einsmith.tiles.ir import BYTES, Function, Parameter
+from einsmith.tiles.lower import lower, patterns
+from einsmith.tiles.pieces import Tiling
+from einsmith.tiles.triton_text import triton_text
+from tests.backends.evaluated import Evaluated, Steps
+from tests.tiles import interp, stand_in
+from tests.tiles.memory import Memory
+from tests.tiles.running import SMALL, functions_of
+
+NAME = "tiles"
+
+
+@dataclass(frozen=True)
+class Machine(Target):
+    backend = NAME
+    __hash__ = Target.__hash__
+
+
+@dataclass
+class Code:
+    """The functions of a kernel, and their text where that is what runs."""
+
+    functions: list[Function]
+    text: str | None
+
+    def run(self, pointers: Sequence[int]) -> None:
+        """On the memory at the pointers to the buffers and, last, the workspace."""
+        memories: dict[Any, Memory] = {}
+
+        def find(p: Parameter) -> Memory:
+            at = pointers[-1] + p.offset if p.buffer is None else pointers[p.buffer]
+            nbytes = p.size * BYTES[p.elem]
+            key = at, p.elem, nbytes
+            if key not in memories:
+                what = "the workspace" if p.buffer is None else f"buffer {p.buffer}"
+                raw = view(at, nbytes) if nbytes else np.zeros(0, np.uint8)
+                memories[key] = Memory(raw, p.elem, what, p.buffer is not None)
+            return memories[key]
+
+        if self.text is None:
+            interp.run(self.functions, find)
+        else:
+            stand_in.run(self.text, self.functions, find)
+
+
+class TileSteps(Steps):
+    def launch(self, code: Code, pointers: Sequence[int]) -> None:
+        code.run(pointers)
+
+
+class Tiles(Evaluated):
+    """What kernels cost, which passes ask, is the evaluator's answer. tiling: of all kernels; way: "interpreter" or
+    "text". `used` counts the kernels by pattern."""
+
+    name = NAME
+
+    def __init__(self, tiling: Tiling = SMALL, way: str = "interpreter") -> None:
+        super().__init__()
+        self.tiling, self.way = tiling, way
+        self.used: Counter[str] = Counter()
+
+    def target(self, threads: int) -> Target:
+        return Machine(cores=threads)
+
+    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+        return [self._compiled(k) for k in kernels]
+
+    def _compiled(self, kernel: Kernel | Rows) -> CompiledKernel:
+        lowered: Lowered = lower(kernel, self.tiling)
+        functions = functions_of(lowered)
+        name = patterns(kernel)[0]
+        self.used[name] += 1
+        code = Code(functions, triton_text(functions) if self.way == "text" else None)
+        return CompiledKernel(((code, 1, False),), 0, lowered.workspace, name, self.tiling, 0.0, 0)
+
+    def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Steps:
+        self.programs += 1
+        return TileSteps(made)

@@ -1,0 +1,99 @@
+"""Whole programs on tiles: the gallery's values and gradients, recurrences, networks and their updates."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith.backends import registry
+from einsmith.kernels import choose
+from einsmith.knobs import CHECK
+from tests.backends.test_second_backend import NETWORKS, trained
+from tests.gallery.entries import ENTRIES, Entry
+from tests.gallery.test_gallery import Problem
+from tests.tiles.backend import Tiles
+from tests.tiles.running import SMALL, SPLIT
+
+WAYS = ("interpreter", "text")
+TURNS = {e.name: n for n, e in enumerate(ENTRIES)}
+
+
+@pytest.fixture
+def seated(monkeypatch: pytest.MonkeyPatch):
+    """Makes a back end on tiles that of every program."""
+
+    def seat(**options) -> Tiles:
+        made = Tiles(**options)
+        monkeypatch.setenv(CHECK.name, "0")
+        monkeypatch.setattr(registry, "BACKENDS", {**registry.BACKENDS, made.name: made})
+        monkeypatch.setattr(choose, "OTHERS", {made.name: made.patterns})
+        monkeypatch.setattr(registry, "DEFAULT", made)
+        return made
+
+    return seat
+
+
+def of_gallery(entry: Entry, case: int, double: bool, rng: np.random.Generator) -> None:
+    p = Problem(entry, case, rng)
+    float_type = np.float64 if double else np.float32
+    p.arrays = {n: a.astype(float_type) if a.dtype.kind == "f" else a for n, a in p.arrays.items()}
+    p.x = [p.arrays[n] for n in p.floats]
+    c = rng.standard_normal(np.shape(es.interpret(p.f)(*p.x))).astype(float_type)
+    want, pulled = es.interpret(p.value_and_pull)(c, *p.x)
+    got, grads = es.jit(p.value_and_pull)(c, *p.x)
+    tol = 1e-10 if double else 2e-4
+    for a, b in zip([got, *grads], [want, *pulled], strict=True):
+        assert a.dtype == float_type
+        np.testing.assert_allclose(a, b, rtol=tol, atol=tol / 10 * max(1.0, float(np.abs(b).max(initial=0))))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+def test_the_gallery_and_its_gradients(entry: Entry, seated, rng: np.random.Generator) -> None:
+    """In turns in f32 and f64, by the interpreter and as text, whole and split."""
+    turn = TURNS[entry.name]
+    made = seated(tiling=(SMALL, SPLIT)[turn // 2 % 2], way=WAYS[turn % 2])
+    of_gallery(entry, turn % len(entry.cases), bool(turn // 4 % 2), rng)
+    assert made.programs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+def test_all_of_the_gallery(entry: Entry, way: str, seated, rng: np.random.Generator) -> None:
+    turns = count()
+    for case in range(len(entry.cases)):
+        for double in (False, True):
+            seated(tiling=(SMALL, SPLIT)[next(turns) % 2], way=way)
+            of_gallery(entry, case, double, rng)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_train_alike(name: str, seated) -> None:
+    """Convolutions, pooling, dropout, an embedding, a recurrence; losses, gradients and Adam's updates."""
+    step, want = trained(name)
+    weights = step.model.state_dict()
+    made = seated(way=WAYS[len(name) % 2])
+    step, got = trained(name)
+    np.testing.assert_allclose(got, want, rtol=2e-5)
+    for key, value in step.model.state_dict().items():
+        np.testing.assert_allclose(value, weights[key], rtol=1e-3, atol=2e-5, err_msg=key)
+    assert sum(made.used.values()) > 5
+
+
+def test_attention(seated, rng: np.random.Generator) -> None:
+    """Products, a softmax in rows and its gradient."""
+
+    def attention(q, k, v):
+        return (F.softmax(q @ k.T * 0.25, 1) @ v).sum()
+
+    x = [rng.standard_normal((19, 8)).astype(np.float32) for _ in range(3)]
+    want = es.interpret(es.value_and_grad(attention, argnums=(0, 1, 2)))(*x)
+    made = seated(way="text")
+    got = es.jit(es.value_and_grad(attention, argnums=(0, 1, 2)))(*x)
+    for a, b in zip((got[0], *got[1]), (want[0], *want[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert made.used["contraction"] and made.used["rows"]
