@@ -21,6 +21,7 @@ elements. Nothing here knows a compiler; what each operation means is said here,
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -137,11 +138,20 @@ COMPARE = ("lt", "le", "eq", "ne")
 SHIFTS = ("shl", "shr", "sar")
 COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
 """Of `reduce`. The last two take values and their places (i32), and give the first place of the extreme or of a NaN."""
-_FOLD: dict[str, Callable[[int, int], int | bool]] = {
+
+
+def _quot(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_FOLD: dict[str, Callable[..., int | bool]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max, "lt": operator.lt,
-    "le": operator.le, "eq": operator.eq, "ne": operator.ne, "quot": lambda a, b: abs(a) // b * (1 if a >= 0 else -1),
-    "rem": lambda a, b: abs(a) % b * (1 if a >= 0 else -1),
+    "le": operator.le, "eq": operator.eq, "ne": operator.ne, "and": operator.and_, "or": operator.or_,
+    "xor": operator.xor, "neg": operator.neg, "abs": abs, "quot": _quot, "rem": lambda a, b: a - _quot(a, b) * b,
+    "shl": operator.lshift, "sar": operator.rshift,
 }  # fmt: skip
+"""What is known of functions of integer literals, which no printer need spell."""
+_PACKED = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
 _UNIT = {"add": 0, "sub": 0, "mul": 1, "quot": 1}
 """Second operands that change nothing."""
 
@@ -233,17 +243,17 @@ class Builder:
 
     def _folded(self, fn: str, a: Sequence[Value]) -> Value | None:
         """What a function of literals is, or which of its arguments it is."""
-        if len(a) != 2 or not (a[0].elem in INTEGERS or a[0].elem == "i1"):
+        elem, numbers = a[0].elem, [self.known(v) for v in a]
+        if elem in INTEGERS and fn in _FOLD and None not in numbers and not (fn in ("quot", "rem") and numbers[1] == 0):
+            return self.const(_FOLD[fn](*numbers), "i1" if fn in COMPARE else elem)
+        if len(a) != 2 or not (elem in INTEGERS or elem == "i1"):
             return None
-        x, y = (self.known(v) for v in a)
-        elem = a[0].elem
+        x, y = numbers
         if elem == "i1":
             for one, other in ((x, a[1]), (y, a[0])):
                 if one is not None and fn in ("and", "or"):
                     return other if one == (fn == "and") else self.const(one, "i1")
             return None
-        if isinstance(x, int) and isinstance(y, int) and fn in _FOLD and not (fn in ("quot", "rem") and y <= 0):
-            return self.const(_FOLD[fn](x, y), "i1" if fn in COMPARE else elem)
         if y is not None and y == _UNIT.get(fn):
             return a[0]
         if fn in ("add", "mul") and x == _UNIT[fn]:
@@ -254,6 +264,10 @@ class Builder:
 
     def shift(self, fn: str, x: Value, bits: int) -> Value:
         """A function of SHIFTS."""
+        value = self.known(x)
+        if value is not None:
+            mask = (1 << INTEGERS[x.elem]) - 1
+            return self.const((int(value) & mask) >> bits if fn == "shr" else _FOLD[fn](value, bits), x.elem)
         return self._pure(fn, [x], [x.type], (bits,))[0]
 
     def select(self, c: Value, a: Value | int, b: Value | int) -> Value:
@@ -274,12 +288,15 @@ class Builder:
         value = self.known(x)
         if x.elem == elem:
             return x
-        if isinstance(value, int) and elem in INTEGERS:
-            return self.const(value, elem)
+        if isinstance(value, int) and elem in (*INTEGERS, *FLOATS):
+            return self.const(value if elem in INTEGERS else float(value), elem)
         return self._pure("cast", [x], [Type(elem, x.shape)])[0]
 
     def bitcast(self, x: Value, elem: str) -> Value:
         """The same bits as another type of that size."""
+        value = self.known(x)
+        if value is not None and x.elem in INTEGERS and elem in FLOATS:
+            return self.const(struct.unpack(_PACKED[elem], struct.pack(_PACKED[x.elem], value))[0], elem)
         return self._pure("bitcast", [x], [Type(elem, x.shape)])[0]
 
     def both(self, conditions: Sequence[Value]) -> Value | None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from einsmith.errors import CompileError
-from einsmith.tiles.ir import Function, Loop, Op, Type, Value
+from einsmith.tiles.ir import Function, Loop, Op, Type, Value, operations
 
 _TYPES = {
     "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -21,7 +21,6 @@ _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "quot": "//", "rem": "%", "and": "&", "or": "|", "xor": "^", "lt": "<",
     "le": "<=", "eq": "==", "ne": "!=", "shl": "<<", "sar": ">>",
 }  # fmt: skip
-_PRECISIONS = {"ieee": "ieee", "tf32": "tf32", "tf32x3": "tf32x3", "bf16x3": "bf16x3"}
 _HEAD = '''import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -44,13 +43,9 @@ _PAD = "    "
 
 def triton_text(functions: Sequence[Function]) -> str:
     """A module of kernels, whose arguments are their parameters p0, p1, ... in order."""
-    used = {x.attrs[0] for f in functions for x in _operations(f.body) if x.name == "reduce"}
+    used = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "reduce"}
     parts = [_HEAD, *(f"@triton.jit\n{text}\n" for name, text in _COMBINERS.items() if name in used)]
     return "\n\n".join([*parts, *(_Text(f).text() for f in functions)])
-
-
-def _operations(body: Sequence[Op | Loop]) -> list[Op]:
-    return [y for x in body for y in (_operations(x.body) if isinstance(x, Loop) else [x])]
 
 
 def _literal(value: float | int | bool, elem: str) -> str:
@@ -165,7 +160,7 @@ class _Text:
         elem, precision = x.results[0].elem, x.attrs[0]
         if precision == "bf16":
             return f"tl.dot({a}.to(tl.bfloat16), {b}.to(tl.bfloat16), {total}, out_dtype={_TYPES[elem]})"
-        return f'tl.dot({a}, {b}, {total}, input_precision="{_PRECISIONS[precision]}", out_dtype={_TYPES[elem]})'
+        return f'tl.dot({a}, {b}, {total}, input_precision="{precision}", out_dtype={_TYPES[elem]})'
 
     def _reduce(self, x: Op) -> str:
         combiner, axis = x.attrs

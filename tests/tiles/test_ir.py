@@ -238,6 +238,9 @@ def test_what_is_computed_twice_is_computed_once() -> None:
     x = b.arange(8)
     assert b.op("add", x, 3) is b.op("add", x, 3) and b.op("mul", x, 1) is x and b.op("add", 0, x) is x
     assert b.known(b.op("mul", b.const(6), 7)) == 42 and b.known(b.op("quot", b.const(-7), 2)) == -3
+    assert b.known(b.op("quot", b.const(7), -2)) == -3 and b.known(b.op("rem", b.const(-7), 2)) == -1
+    assert b.known(b.shift("shr", b.const(-1), 28)) == 15 and b.known(b.shift("shl", b.const(3), 31)) == -(2**31)
+    assert b.known(b.bitcast(b.const(0x3F800000), "f32")) == 1.0
     held = b.op("lt", x, 3)
     assert b.op("and", held, b.const(True, "i1")) is held and b.known(b.op("and", held, b.const(False, "i1"))) is False
     assert b.known(b.op("or", held, b.const(True, "i1"))) is True and b.both([held, held]) is held

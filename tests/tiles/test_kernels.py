@@ -215,6 +215,16 @@ def test_random_bits(rng: np.random.Generator) -> None:
     check(kernel, rng, arrays=[x, np.zeros(37, np.int32)])
 
 
+def test_literals_in_every_place(rng: np.random.Generator) -> None:
+    """An axis of one point is a literal, and what is made of literals is one."""
+    i, j = s.axes(2)
+    bits = apply("random_bits", s.int_(-5), s.int_(1 << 30), j, i)
+    number = apply("div", s.cast(apply("floordiv", s.sub(j, 7), s.int_(-3)), dt.f32), s.cast(s.add(i, 2), dt.f32))
+    body = apply("add", number, s.cast(apply("mod", bits, s.int_(17)), dt.f32))
+    for shape in ((1, 1), (5, 1), (1, 5)):
+        check(s.plain(shape, [(dt.f32, shape)], apply("add", body, s.read(0, i, j))), rng)
+
+
 def test_a_condition_reduced(rng: np.random.Generator) -> None:
     for combiner in ("max", "min"):
         body = apply("lt", s.read(0, s.Axis(0), s.Axis(1)), s.num(0.0))
