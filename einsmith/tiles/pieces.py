@@ -10,7 +10,7 @@ from math import prod
 from einsmith.expr.nodes import Piece
 from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
 from einsmith.tiles.ir import Builder, Function, Value
-from einsmith.tiles.points import Memory, Points, Slot, numbers, unravel
+from einsmith.tiles.points import NARROW, Memory, Points, Slot, numbers, unravel
 
 ALIGNED = 64
 """Bytes: each part of the workspace begins at a multiple of it."""
@@ -103,7 +103,7 @@ def pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memo
     count = prod(piece.extents)
     block = min(tiling.m, least_power(count))
     b = to.begin("pointwise")
-    first = b.op("mul", b.cast(b.program(), "i64") if count > 1 << 31 else b.program(), block)
+    first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), block)
     axes, live = some_points(b, first, block, piece.extents)
     points = Points(b, piece.domain, dict(enumerate(axes)), live, slots(kernel.stages[0], places))
     finish(b, kernel, piece, axes, live, points.values(piece.bodies), places)

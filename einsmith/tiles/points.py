@@ -14,8 +14,9 @@ from einsmith.plan.kernel import Buffer
 from einsmith.tiles import arith
 from einsmith.tiles.ir import Builder, Parameter, Value, elem_of, stored
 
-NARROW = 1 << 31
-"""Elements and points that offsets of i32 reach."""
+NARROW = 1 << 30
+"""Elements and points that are numbered in i32: the numbers of lanes that are no points, behind the last one, must not
+wrap."""
 
 
 class Memory(NamedTuple):

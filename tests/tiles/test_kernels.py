@@ -250,9 +250,10 @@ def test_scatters_that_miss_the_end_of_a_dimension(rng: np.random.Generator) -> 
     check(kernel, rng, limits={0: 6})
 
 
-def test_offsets_beyond_32_bits() -> None:
-    """Of 64 bits, where elements lie that far; the last program is run alone, on memory that is never touched else."""
-    n = (1 << 31) + 5
+@pytest.mark.parametrize("n", [2**31 + 5, 2**31 - 5])
+def test_offsets_beyond_32_bits(n: int) -> None:
+    """Of 64 bits, where elements lie that far or lanes behind the last would wrap; the last program is run alone, on
+    memory that is never touched else."""
     kernel = s.plain((n,), [(dt.i8, (n,))], s.read(0, s.Axis(0), dtype=dt.i8))
     (launch,) = lower(kernel, Tiling(m=16)).launches
     assert {v.elem for x in launch.function.body if x.name in ("load", "store") for v in x.args[:1]} == {"i64"}
