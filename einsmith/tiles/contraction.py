@@ -29,8 +29,6 @@ LEAST = 16
 class _Side:
     """Some axes of the output along a dimension of the tile: their numbers at its points, and which are points."""
 
-    count: int
-    block: int
     number: Value
     axes: dict[int, Value]
     live: list[Value]
@@ -98,7 +96,7 @@ def _side(b: Builder, p: Problem, axes: Sequence[int], block: Value, size: int, 
     first = b.op("mul", b.cast(block, "i64") if count > NARROW else block, size)
     number = b.expand(numbers(b, b.arange(size), first, count), expand)
     values = unravel(b, number, [p.extents[a] for a in axes])
-    return _Side(count, size, number, dict(zip(axes, values, strict=True)), below(b, number, count, size))
+    return _Side(number, dict(zip(axes, values, strict=True)), below(b, number, count, size))
 
 
 def _sum(b: Builder, kernel: Kernel, p: Problem, tile: _Tile, places: Sequence[Memory], t: Tiling,
