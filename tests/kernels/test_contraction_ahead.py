@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -104,12 +105,15 @@ def test_tiles_ask_for_every_tensor_that_an_operand_is_computed_of():
 
 def test_only_rows_far_apart_are_asked_for():
     far = traffic.Steps(4, 4096, True)
-    assert traffic.far_rows(far, 1 << 20, 4, 1 << 20)
-    assert not traffic.far_rows(far, 1 << 18, 4, 1 << 20)
-    assert not traffic.far_rows(far._replace(k=256), 1 << 20, 4, 1 << 20)
-    assert not traffic.far_rows(far._replace(even=False), 1 << 20, 4, 1 << 20)
-    assert traffic.far_rows(far._replace(streams=2), 1 << 20, 4, 1 << 20) == 1
-    assert [traffic.far_rows(far._replace(side=s), 1 << 20, 4, 1 << 20) for s in (4, 8, 12)] == [1, 2, 0]
+
+    def lines(s: traffic.Steps, points: int = 1 << 20) -> int:
+        problem, target = SimpleNamespace(batch=()), SimpleNamespace(l2=1 << 20)
+        return traffic.far_rows(s, SimpleNamespace(p=problem, B=9, K=1, item=4, target=target), None, points)
+
+    assert lines(far) and not lines(far, 1 << 18)
+    assert not lines(far._replace(k=256)) and not lines(far._replace(even=False))
+    assert lines(far._replace(streams=2)) == 1
+    assert [lines(far._replace(side=s)) for s in (4, 8, 12)] == [1, 2, 0]
     cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1),
              (2, 64, 1024, 1), (2, 12, 1024, 1)]
     asks, m, n, tm = np.array(cases).T
@@ -186,6 +190,26 @@ def test_tiles_ask_for_rows_along_k():
         check(kernel, [Configs((replace(configs[1], b="buffer", split=1, mr=4, nv=2),))], target=SMALL)
     alone = replace(blocks, mr=23, nv=1)  # one tile
     assert count(rows, alone, "prefetch") == 0 < count(rows, replace(alone, mr=16), "prefetch")
+
+
+def test_tiles_ask_for_rows_of_m_that_lie_side_by_side():
+    """Of a batch of transposed products, which is beyond the caches though one of them is not: one line or two of every
+    point of K; and for panels of N of such operands."""
+
+    def batch(count: int, columns: int = 5) -> Kernel:
+        body = times(load(0, 0, 3, 1), load(1, 0, 2, 3))
+        return sum_of((count, 140, columns), ((dt.f32, (count, 17, 140)), (dt.f32, (count, columns, 17))), (17,), body)
+
+    rows = Tiled(mr=28, nv=1, a="inline", b="inline", order="n")
+    for c, lines in ((rows, 2), (replace(rows, b="panel"), 2), (replace(rows, mr=7), 1), (replace(rows, tm=2), 2)):
+        assert count(batch(7), c, "prefetch") == lines and count(batch(1), c, "prefetch") == 0
+    swapped = replace(rows, mr=5, swap=True)
+    assert count(batch(7), swapped, "prefetch") > 0 == count(batch(1), swapped, "prefetch")
+    panels = replace(rows, mr=4)  # of N: the first one asks, the others find M's rows near
+    for kernel in (batch(7), batch(3, 2 * host().lanes() + 1)):
+        check(kernel, [Configs((c,)) for c in (rows, replace(rows, b="panel", tm=2), swapped, panels)], target=SMALL)
+    for other in (replace(rows, a="panel"), replace(rows, order="m"), replace(rows, mr=140)):
+        assert count(batch(7), other, "prefetch") == 0
 
 
 def test_tiles_ask_for_what_the_next_panel_is_packed_of():

@@ -146,7 +146,7 @@ class OperandPlan(Setting):
             a_fit=traffic.rows_that_fit(a_steps, target.l1) if a_steps.k == item and a_steps.side >= LINE else 0,
             a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
             b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
-            b_far=0 if self.rows else traffic.far_rows(b_steps, self.N * k, item, target.l2),
+            b_far=0 if self.rows else traffic.far_rows(b_steps, self, n_side, self.N),
             b_low=min(traffic.PAGE, b_steps.k & -b_steps.k),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,

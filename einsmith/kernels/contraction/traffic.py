@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.kernels.contraction.config import Setting, Side
+from einsmith.kernels.contraction.config import Setting, Side, depends_on_batch
 from einsmith.target.facts import LINE
 
 PAGE = 4096
@@ -96,11 +96,13 @@ def strips(width: Array, points: Array, item: int, double: float) -> Array:
     return double / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def far_rows(s: Steps, elements: int, item: int, l2: int) -> int:
-    """Lines of each tensor that a vector of rows along N is read from, if they lie beyond the second level and so far
-    apart that they are streams which no hardware follows, of which every element or every other one is read; else 0."""
-    far = s.even and s.side in (item, 2 * item) and s.k >= APART and elements * item > l2
-    return s.side // item if far else 0
+def far_rows(s: Steps, g: Setting, side: Side, points: int) -> int:
+    """Lines of each tensor that a vector of so many points of a side is read from, if they lie, at all points of the
+    batch together, beyond the second level and so far apart along K that they are streams which no hardware follows, of
+    which every element or every other one is read; else 0."""
+    read = points * g.K * g.item * (g.B if depends_on_batch(g.p, side) else 1)
+    far = s.even and s.side in (g.item, 2 * g.item) and s.k >= APART and read > g.target.l2
+    return s.side // g.item if far else 0
 
 
 def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:

@@ -28,10 +28,10 @@ of M, the point of the last group of K, the point of K, and how far it is into t
 
 def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
-    g, out = f.g, [*_next_panel(f, t, x), *_next_source(f, t, x)]
+    g, out = f.g, [*_next_panel(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
     if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
-        if g.c.order == "n" and g.mt > 1 and _streams(g, g.m_side, g.M):
-            out += [_next_rows(f, t, x, steps[1] - steps[0])] if len(steps) > 1 else []
+        if g.c.order == "n" and g.mt > 1 and len(steps) > 1 and _streams(g, g.m_side, g.M):
+            out.append(_next_rows(f, t, x, steps[1] - steps[0]))
         elif _gathers_rows(g) and g.k_groups:
             out += _gathered(f, t, x, steps[: x.rows.size])
     return out
@@ -71,7 +71,7 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
     near = 2 * g.kc * g.nr * g.item < g.target.l2 * g.target.overheads.held
     if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or not near:
         return []
-    in_a_row = far_rows(address_steps(g, g.n_side), g.N * g.K, g.item, g.target.l2)
+    in_a_row = far_rows(address_steps(g, g.n_side), g, g.n_side, g.N)
     asks, m, n, mr, nv, tm = np.array([in_a_row, g.M, g.N, g.mr, c.nv, c.tm])
     lines = int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm))
     if not lines:
@@ -133,6 +133,25 @@ def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:
     further = b.add(_apart(f, x, tile), b.select(follows, 0, g.kc))
     (read,) = f.a.reads
     return lambda place, _, point, __: _ask_one_of(f, f.a.memories[read.slot], b.add(place, further), g.mr, step, point)
+
+
+def _beside(f: Frame, t: Task, x: Tile) -> list[Ask]:
+    """Of rows of M that lie side by side, and far apart along K, what follows the tile's: the next one's, or a line
+    further where tiles are shorter. In the first panel of N alone where the others find them near."""
+    b, g, line = f.b, f.g, LINE // f.g.item
+    if g.c.a != "inline" or g.c.windows or g.mt <= g.c.tm or g.c.order != "n" or not g.m_side.operand.plain:
+        return []
+    if far_rows(address_steps(g, g.m_side), g, g.m_side, g.M) != 1:
+        return []
+    source, ahead = f.a.memories[next(iter(f.a.reads)).slot], b.const(max(g.mr, line))
+    if g.nt > g.c.tn and g.M * g.K * g.item <= g.target.l2:
+        ahead = b.select(b.op("eq", x.panel.number, t.n_range[0]), ahead, 0)
+
+    def ask(place: Value, _: Value, __: Value, ___: Value) -> None:
+        for i in range(0, g.mr, line):
+            b.prefetch(source.pointer, b.add(b.add(place, ahead), i), source.elem)
+
+    return [ask]
 
 
 def _apart(f: Frame, x: Tile, tile: Value) -> Value:
