@@ -48,7 +48,7 @@ def together(graph: Graph) -> Graph:
     joined: dict[Tensor, tuple[Compute, int]] = {}
     for found in groups.values():
         for group in _sharing(found):
-            whole = _joined(group)
+            whole = one_sum(group)
             joined |= {x: (whole, m) for m, x in enumerate(group)}
     if not joined:
         return graph
@@ -114,7 +114,7 @@ def _shared(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
     }
 
 
-def _joined(group: list[Compute]) -> Compute:
+def one_sum(group: list[Compute]) -> Compute:
     """One node of all sums."""
     args = list(dict.fromkeys(a for x in group for a in x.args))
     bodies: list[Expr] = []

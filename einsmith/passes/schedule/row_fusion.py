@@ -297,6 +297,14 @@ class Part:
         return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
 
 
+class Joined(NamedTuple):
+    """The kernel of a cluster, the tensors in its buffers, and which of them are written."""
+
+    kernel: Rows
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+
+
 def streams(part: Part) -> bool:
     """Whether the kernel reads what it reads about once."""
     largest = max([size(t.shape) for t in part.tensors], default=1)
@@ -330,7 +338,7 @@ def _part_of(t: Tensor, buffer: Buffer, code: int) -> tuple[int, int]:
     return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
 
-def _agreeing(parts: Sequence[Part], rows: int) -> list[Way] | None:
+def agreeing(parts: Sequence[Part], rows: int) -> list[Way] | None:
     """A way for each part such that all cut each tensor alike, and what the parts read of each other lies in their own
     row; None where there is none."""
     made = {t for p in parts for t in p.made}
@@ -378,17 +386,19 @@ def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
     if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
         return 0, []
     for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):
-        found = _agreeing(parts, rows)
+        found = agreeing(parts, rows)
         if found is not None and _worthwhile(parts, found, rows, target):
             return rows, found
     return 0, []
 
 
-def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> tuple[Rows, tuple[Tensor, ...],
-                                                                                     tuple[bool, ...]]:
-    """The Rows of a cluster's kernels, with the tensors in its buffers and which of them are written; what is made here
-    and not in `outside` stays local."""
-    rows, found = common_rows(parts, target)
+def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> Joined:
+    """The Rows of a cluster's kernels; what is made here and not in `outside` stays local."""
+    return joined(parts, *common_rows(parts, target), outside)
+
+
+def joined(parts: Sequence[Part], rows: int, found: Sequence[Way], outside: Collection[Tensor]) -> Joined:
+    """The Rows of kernels that agree on so many rows, each in its way."""
     made = {t for p in parts for t in p.made}
     tensors: dict[Tensor, bool] = {}
     local: dict[Tensor, Buffer] = {}
@@ -412,4 +422,4 @@ def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> 
         )
         members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))
     buffers = tuple(Buffer(t.dtype, t.shape) for t in tensors)
-    return Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values())
+    return Joined(Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values()))

@@ -1,0 +1,105 @@
+"""What is predicted of training steps before anything runs: python -m benchmarks.predictions --json FILE --before FILE
+
+For each network: predicted seconds of its plan, kernels, those that are distinct, bytes of the arena without what
+kernels need for themselves, and the calls of Python functions that compiling takes up to there, without machine code.
+Another run's file says what has changed: a plan that is predicted to be slower than before is a fault of the passes,
+which decide by the same prices. `--static` takes the machine's coefficients as they are before any calibration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SLOWER = 1.005
+"""How many times as long a plan may be predicted to take as before."""
+
+
+def planned(name: str, threads: int) -> dict[str, float]:
+    """The figures of one training step."""
+    from benchmarks.models import TRAINING
+    from benchmarks.peers import einsmith_peer
+    from einsmith.backends.cpu import CPU
+    from einsmith.compile import predicted
+    from einsmith.runtime.assemble import CompiledKernel
+
+    def compile_nothing(kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:
+        return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
+
+    problem = TRAINING[name]
+    session: Any = einsmith_peer.build(problem, problem.arrays(), threads, "einsmith")
+    batch = session.batch if hasattr(session, "batch") else (session.x, session.y)
+    held, CPU.compile = CPU.compile, compile_nothing  # type: ignore[method-assign]
+    profile = cProfile.Profile()
+    try:
+        profile.runcall(session._step.compile, *batch)
+    finally:
+        CPU.compile = held  # type: ignore[method-assign]
+    (run,) = session._step._programs.values()
+    calls = [call.kernel for call in run.calls]
+    return {
+        "seconds": sum(predicted(k, run.target) * n for k, n in zip(calls, run.turns, strict=True)),
+        "kernels": len(calls),
+        "distinct": len(set(calls)),
+        "arena": run.arena_bytes,
+        "calls": pstats.Stats(profile).total_calls,  # type: ignore[attr-defined]
+    }
+
+
+def table(cells: dict[str, dict[str, float]], before: dict[str, dict[str, float]]) -> Table:
+    out = Table(title="predicted for training steps (times what was before)")
+    for n in ("", "ms", "kernels", "distinct", "arena MiB", "million calls"):
+        out.add_column(n, justify="right" if n else "left")
+    for name, cell in cells.items():
+        units = {"seconds": (1e3, "{:.3f}"), "kernels": (1, "{:.0f}"), "distinct": (1, "{:.0f}"),
+                 "arena": (2**-20, "{:.2f}"), "calls": (1e-6, "{:.3f}")}  # fmt: skip
+        row = []
+        for key, (unit, form) in units.items():
+            old = before.get(name, {}).get(key)
+            ratio = "" if not old else f" ({cell[key] / old:.3f})"
+            row.append(form.format(cell[key] * unit) + ratio)
+        out.add_row(name, *row)
+    return out
+
+
+def main() -> int:
+    from benchmarks.models import TRAINING
+    from einsmith.codegen.cache.native import host_target
+    from einsmith.tune import calibrate
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("network", nargs="*", default=[], help="as resnet18-b16 (default: all)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="figures are kept here; what it holds already is not run again")
+    parser.add_argument("--before", type=Path, help="the file of another run, which this one is compared with")
+    parser.add_argument("--static", action="store_true", help="by the machine's facts alone, with nothing measured")
+    args = parser.parse_args()
+    if unknown := set(args.network) - set(TRAINING):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    if args.static:
+        calibrate._target, calibrate._patterns = host_target(), len(calibrate.autoconfig.PATTERNS)
+    cells = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    for name in args.network or TRAINING:
+        if name not in cells:
+            cells[name] = planned(name, args.threads)
+            if args.json:
+                args.json.write_text(json.dumps(cells))
+    before = json.loads(args.before.read_text()) if args.before else {}
+    Console(width=140).print(table(cells, before))
+    slower = [n for n, c in cells.items() if n in before and c["seconds"] > SLOWER * before[n]["seconds"]]
+    if slower:
+        print(f"predicted to be slower than before: {', '.join(slower)}")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What is chosen to be one kernel, against every legal partition, by the prices that `einsmith explain` shows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import einsmith as es
+from einsmith import dtypes as dt
+from einsmith import functional as F
+from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
+from einsmith.modes import trace_shapes
+from einsmith.passes.schedule.views import storage
+from einsmith.target.facts import Target
+from tests.passes.drawn_graphs import drawn
+from tests.passes.partitions import Best, chosen, seconds_of, unfused
+
+TARGET = Target(cpu="x86-64-v3", features="", triple="x86_64-unknown-linux-gnu", cores=2)
+MEDIAN, MOST = 1.05, 1.45
+"""How many times as long as the best partition the chosen one may take: in the median, and in nine of ten cases."""
+
+
+def off(graph: Graph, best: Best) -> float:
+    """How many times as long as the best partition the chosen one takes."""
+    return seconds_of(chosen(graph, TARGET), best.price) / best.of(graph)[0]
+
+
+def test_random_graphs():
+    """The small ones of those that `benchmarks.partitions` draws."""
+    graphs = [g for g in map(drawn, range(70)) if sum(isinstance(n, Compute) for n in postorder(g.roots)) <= 6]
+    found = sorted(off(g, Best(TARGET)) for g in graphs)
+    assert min(found) > 0.999  # what is chosen is one of those that are looked at
+    assert statistics.median(found) <= MEDIAN
+    assert found[len(found) * 9 // 10] <= MOST
+
+
+def step(f: Callable, *shapes: tuple[int, ...]) -> Graph:
+    """The result of a function and all gradients, of a given cotangent: forward and backward in one graph."""
+    count = len(shapes)
+
+    def both(*args: Any) -> Any:
+        *xs, g = args
+        gradients = es.grad(lambda *xs: (f(*xs) * g).sum(), tuple(range(count)))(*xs)
+        return f(*xs), *gradients
+
+    result = trace_shapes(f, [(s, dt.f32) for s in shapes]).graph.outputs[0].shape
+    return trace_shapes(both, [(s, dt.f32) for s in (*shapes, result)]).graph
+
+
+ONE_MANY = {
+    "one, one": (lambda a: F.tanh(F.exp(a)), 1),
+    "one, many": (lambda a, b: F.tanh(F.exp(a)) * b, 2),
+    "many, one": (lambda a, b: F.tanh(a * b + a), 2),
+    "many, many": (lambda a, b, c: F.tanh(a * b + a) * c + b, 3),
+}
+"""An operator behind another one, each of one operand or of several (the paper's four cases)."""
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (24, 40), (512, 384), (4096, 768)])
+@pytest.mark.parametrize("case", ONE_MANY)
+def test_operators_of_one_operand_or_many(case, shape):
+    """What stands between two operators is stored neither by the forward pass nor by the backward pass: both are one
+    kernel, which reads what is given and writes what is asked for. Of one operand each, they move four tensors less."""
+    f, count = ONE_MANY[case]
+    graph = step(f, *[shape] * count)
+    (call,) = chosen(graph, TARGET).calls
+    assert {storage(t) for t in call.tensors} == {*graph.inputs, *chosen(graph, TARGET).graph.outputs}
+    alone = [n for n in postorder(unfused(graph).roots) if isinstance(n, Compute)]
+    apart = sum(sum(map(nbytes, n.args)) + nbytes(n) for n in alone)
+    assert apart - sum(map(nbytes, call.tensors)) >= 4 * nbytes(graph.inputs[0])
+
+
+def test_products_stay_apart():
+    """Many and many, of which each reads what it reads often: a product would be computed again for every reader's
+    element."""
+    graph = step(lambda a, b, c: (a @ b) @ c, (64, 48), (48, 32), (32, 40))
+    assert len(chosen(graph, TARGET).calls) >= 5
