@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from einsmith.errors import CompileError
-from einsmith.tiles.ir import Function, Loop, Op, Type, Value, operations
+from einsmith.tiles.ir import FLOATS, Function, Loop, Op, Type, Value, operations
 
 _TYPES = {
     "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -117,8 +117,10 @@ class _Text:
         a = [self._name(v) for v in x.args]
         elem = x.args[0].elem if x.args and x.args[0] is not None else ""
         if x.name in ("min", "max"):
-            nan = ", propagate_nan=tl.PropagateNan.ALL" if elem in ("f32", "f64") else ""
+            nan = ", propagate_nan=tl.PropagateNan.ALL" if elem in FLOATS else ""
             return f"tl.{x.name}imum({a[0]}, {a[1]}{nan})"
+        if x.name == "rem" and elem in FLOATS:  # `%` is x - trunc(x/y)*y, or a floor, of a quotient that is rounded
+            return f"libdevice.fmod({a[0]}, {a[1]})"
         if x.name in _INFIX:
             return f"{a[0]} {_INFIX[x.name]} {a[1] if len(a) > 1 else x.attrs[0]}"
         if x.name == "div":

@@ -94,7 +94,8 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.fmod(a, b) if a.dtype.kind == "f" else a - _truncated(a, b) * b
+    """Of integers: that of floats is made of a rounded quotient."""
+    return a - _truncated(a, b) * b
 
 
 def _shifted(function: Callable) -> Callable:
@@ -117,7 +118,7 @@ class Tensor:
     __mul__, __rmul__ = _computed(np.multiply, "fiu"), _computed(lambda a, b: np.multiply(b, a), "fiu")
     __truediv__ = _computed(np.divide, "f")
     __floordiv__, __rfloordiv__ = _computed(_truncated, "i"), _computed(lambda a, b: _truncated(b, a), "i")
-    __mod__, __rmod__ = _computed(_remainder, "fi"), _computed(lambda a, b: _remainder(b, a), "fi")
+    __mod__, __rmod__ = _computed(_remainder, "i"), _computed(lambda a, b: _remainder(b, a), "i")
     __and__, __rand__ = _computed(np.bitwise_and, "iub"), _computed(np.bitwise_and, "iub")
     __or__, __ror__ = _computed(np.bitwise_or, "iub"), _computed(np.bitwise_or, "iub")
     __xor__, __rxor__ = _computed(np.bitwise_xor, "iub"), _computed(np.bitwise_xor, "iub")
@@ -297,9 +298,9 @@ class _Language:
         p.memory.atomic_add(at, self._value(p, value)[on])
 
 
-def _double(function: Callable) -> Callable:
+def _of_floats(function: Callable, *elems: str) -> Callable:
     def of(*args: Tensor) -> Tensor:
-        assert all(x.type.elem == "f64" for x in args)
+        assert args[0].type.elem in elems and all(x.type is args[0].type for x in args)
         return Tensor(function(*(x.array for x in args)), args[0].type)
 
     return of
@@ -310,7 +311,10 @@ def _imported(language: _Language):
     """The modules that a text imports."""
     triton: Any = ModuleType("triton")
     triton.jit, triton.language = (lambda f: f), language
-    libdevice = SimpleNamespace(sin=_double(np.sin), cos=_double(np.cos), pow=_double(np.power))
+    libdevice = SimpleNamespace(
+        sin=_of_floats(np.sin, "f64"), cos=_of_floats(np.cos, "f64"), pow=_of_floats(np.power, "f64"),
+        fmod=_of_floats(np.fmod, "f32", "f64"),
+    )  # fmt: skip
     extra: Any = ModuleType("triton.language.extra")
     extra.libdevice = libdevice
     names = {"triton": triton, "triton.language": language, "triton.language.extra": extra}

@@ -98,6 +98,15 @@ def test_floats_keep_nan(way: str, fn: str, elem: str) -> None:
 
 
 @both_ways
+@pytest.mark.parametrize("elem", ["f32", "f64"])
+def test_remainders_of_floats_are_exact(way: str, elem: str) -> None:
+    """However large the quotient is, which no rounded one gives."""
+    x, y = np.array([1e30, -1e30, 1e22, -7.5], NUMPY[elem]), np.array([3, 3, 1e-5, -2], NUMPY[elem])
+    want = [np.fmod(a, b) for a, b in zip(x, y, strict=True)]
+    np.testing.assert_array_equal(applied(way, lambda b, x, y: b.op("rem", x, y), x, y, out=elem), want)
+
+
+@both_ways
 def test_one_operand(way: str) -> None:
     x = NUMBERS.astype(np.float32)
     with np.errstate(all="ignore"):
