@@ -42,9 +42,9 @@ def apply(b: Builder, fn: str, *a: Value) -> Value:
 
 
 def sign(b: Builder, x: Value) -> Value:
-    """-1, 0 or 1; of NaN NaN, of a zero itself."""
+    """-1, 0 or 1; of NaN NaN, of a zero of either sign +0."""
     zero, one = (b.const(v, x.elem) for v in (0, 1))
-    return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), x))
+    return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), b.op("add", x, zero)))
 
 
 def division(b: Builder, fn: str, x: Value, y: Value, natural: bool = False) -> Value:

@@ -8,7 +8,8 @@ elements. Nothing here knows a compiler; what each operation means is said here,
   integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
   copies of the sign, each by a literal.
 - `add`, `sub`, `mul`, `div`, `sqrt` and `fma` of floats are rounded once, to the nearest. `min` and `max` are NaN where
-  an operand is. `lt`, `le` and `eq` do not hold where an operand is NaN, `ne` does.
+  an operand is, and either zero where +0.0 meets -0.0. `neg` changes the sign of a zero too. `lt`, `le` and `eq` do not
+  hold where an operand is NaN, `ne` does.
 - `cast` to an integer truncates, and is defined where the result lies in that type; between integers it wraps; to a
   float it rounds to the nearest.
 - A load touches the lanes where its mask holds, and gives `other` in the rest. A store touches the lanes where its mask

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from einsmith.errors import CompileError
-from einsmith.tiles.ir import FLOATS, Function, Loop, Op, Type, Value, operations
+from einsmith.tiles.ir import BYTES, FLOATS, Function, Loop, Op, Type, Value, operations
 
 _TYPES = {
     "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -52,6 +52,10 @@ def _literal(value: float | int | bool, elem: str) -> str:
     if elem == "i32":
         return repr(value)
     x = repr(value)
+    if isinstance(value, float) and value == 0 and math.copysign(1.0, value) < 0:
+        # Triton takes a zero of either sign for +0.0.
+        bits = 8 * BYTES[elem]
+        return f"tl.full((), {-(1 << (bits - 1))}, tl.int{bits}).to({_TYPES[elem]}, bitcast=True)"
     if isinstance(value, float) and not math.isfinite(value):
         x = f'float("{value}")'
     return f"tl.full((), {x}, {_TYPES[elem]})"
@@ -140,6 +144,11 @@ class _Text:
     def _bitcast(self, x: Op) -> str:
         return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]}, bitcast=True)"
 
+    def _neg(self, x: Op) -> str:
+        """Triton's minus is 0 - x, which leaves +0.0 what it is."""
+        name = self._name(x.args[0])
+        return f"{name} * -1.0" if x.results[0].elem in FLOATS else f"-{name}"
+
     def _shr(self, x: Op) -> str:
         """Of signed integers Triton shifts in copies of the sign."""
         elem = x.results[0].elem
@@ -193,7 +202,7 @@ _SPECIAL: dict[str, Callable[[_Text, Op], str]] = {
     "program": lambda text, x: "tl.program_id(0)",
     "arange": lambda text, x: f"tl.arange(0, {x.results[0].shape[0]})",
     "barrier": lambda text, x: "tl.debug_barrier()",
-    "neg": lambda text, x: f"-{text._name(x.args[0])}",
+    "neg": _Text._neg,
     "not": lambda text, x: f"{text._name(x.args[0])} == 0",
     "abs": _named("tl.abs"), "floor": _named("tl.floor"), "sin": _named("libdevice.sin"),
     "cos": _named("libdevice.cos"), "pow": _named("libdevice.pow"), "select": _named("tl.where"),

@@ -150,6 +150,9 @@ def close(got: np.ndarray, want: np.ndarray, dtype: dt.DType, tol: float, relati
         return
     want = dtype.rounded(want)
     if relative is not None:
+        found = dtype.wide(got)
+        zero = (want == 0) & (found == 0)
+        np.testing.assert_array_equal(np.signbit(found)[zero], np.signbit(want)[zero], err_msg=f"{what}: signs of 0")
         np.testing.assert_allclose(dtype.wide(got), want, rtol=relative, atol=dtype.tiny, err_msg=what)
         return
     scale = np.max(np.abs(want[np.isfinite(want)]), initial=1.0)

@@ -129,7 +129,8 @@ class Tensor:
     __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> Tensor:
-        return Tensor(np.negative(self.array), self.type)
+        """0 - x, of which that of +0.0 is +0.0."""
+        return Tensor(np.subtract(0, self.array, dtype=self.type.numpy), self.type)
 
     def __index__(self) -> int:
         assert not self.array.ndim
@@ -144,6 +145,8 @@ class Tensor:
         return Tensor(self.array[index], self.type)
 
     def to(self, type: Type, bitcast: bool = False) -> Tensor:
+        if bitcast and type.elem == "bf16":  # which lies in the upper half of a float32
+            return Tensor((self.array.view(np.uint16).astype(np.uint32) << 16).view(np.float32), type)
         if bitcast:
             assert self.array.dtype.itemsize == type.numpy.itemsize
             return Tensor(self.array.view(type.numpy), type)
@@ -191,6 +194,8 @@ class _Language:
         return Tensor(np.arange(first, end), TYPES["int32"])
 
     def full(self, shape: Sequence[int], value: Any, dtype: Type) -> Tensor:
+        if not isinstance(value, Tensor) and value == 0:  # of either sign: Triton makes the type's zero
+            return Tensor(np.zeros(shape), dtype)
         one = value.to(dtype) if isinstance(value, Tensor) and value.type is not dtype else tensor(value)
         array = rounded_to_bf16(one.array) if dtype.elem == "bf16" else np.asarray(
             one.array if isinstance(value, Tensor) else value, dtype.numpy

@@ -107,6 +107,26 @@ def test_remainders_of_floats_are_exact(way: str, elem: str) -> None:
 
 
 @both_ways
+@pytest.mark.parametrize("elem", ["f32", "f64"])
+def test_zeros_keep_their_sign(way: str, elem: str) -> None:
+    """Those of literals and of what is negated."""
+    x = np.array([0.0, -0.0], NUMPY[elem])
+    got = applied(way, lambda b, x: b.op("neg", x), x, out=elem)
+    np.testing.assert_array_equal(np.signbit(got), [True, False])
+    got = applied(way, lambda b, x: b.full(x.shape, -0.0, elem), x, out=elem)
+    np.testing.assert_array_equal(np.signbit(got), [True, True])
+
+
+@both_ways
+@pytest.mark.parametrize("elem", ["f16", "bf16"])
+def test_literals_of_memory_keep_their_sign(way: str, elem: str) -> None:
+    b, out = Builder("f"), np.zeros(4, np.uint16)
+    b.store(b.parameter(Parameter(elem, 4, 0)), b.arange(4), b.full((4,), -0.0, elem))
+    run(way, b.finish(1), out)
+    np.testing.assert_array_equal(out, np.full(4, 0x8000))
+
+
+@both_ways
 def test_one_operand(way: str) -> None:
     x = NUMBERS.astype(np.float32)
     with np.errstate(all="ignore"):

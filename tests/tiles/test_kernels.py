@@ -177,6 +177,15 @@ def test_functions_of_one(fn: str, dtype: dt.DType, rng: np.random.Generator) ->
     check(kernel, rng, Tiling(m=64), arrays=[x, np.zeros_like(x)], relative=2e-6 if dtype is dt.f32 else 1e-14)
 
 
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f64], ids=str)
+@pytest.mark.parametrize("value", [0.0, -0.0, 0.5, -np.inf, np.nan])
+def test_literals(value: float, dtype: dt.DType, rng: np.random.Generator) -> None:
+    body = apply("where", apply("lt", s.read(0, s.Axis(0), dtype=dtype), s.num(1.0, dtype)), s.num(value, dtype),
+                 s.num(2.0, dtype))  # fmt: skip
+    x = np.arange(5).astype(dtype.numpy)
+    check(s.plain((5,), [(dtype, (5,))], body), rng, arrays=[x, np.zeros_like(x)], relative=0.0)
+
+
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f64, dt.i32, dt.i64], ids=str)
 @pytest.mark.parametrize("fn", ["div", "floordiv", "mod", "pow", "min", "max"])
 def test_functions_of_two(fn: str, dtype: dt.DType, rng: np.random.Generator) -> None:
