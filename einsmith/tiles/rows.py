@@ -16,7 +16,7 @@ from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Member, Rows
 from einsmith.tiles.ir import Builder, Value
 from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, own, slots
-from einsmith.tiles.points import NARROW, Memory, Points, numbers, unravel
+from einsmith.tiles.points import NARROW, Memory, Points, unravel
 from einsmith.tiles.reduction import swept
 
 
@@ -51,7 +51,8 @@ def row_wise(to: Functions, rows: int, members: Sequence[Member], places: Sequen
 
 def _piece(b: Builder, member: Member, piece: Piece, places: Sequence[Memory], tiling: Tiling, first: Value,
            last: Value) -> None:
-    """A piece's points in the rows first .. last-1, block by block."""
+    """A piece's points in the rows first .. last-1, block by block; they are counted in the type that these have, which
+    is one for all members."""
     kernel: Kernel = member.kernel
     others = [d for d in range(len(piece.extents)) if d != member.axis]
     order = [member.axis, *others]
@@ -61,7 +62,7 @@ def _piece(b: Builder, member: Member, piece: Piece, places: Sequence[Memory], t
     t = replace(tiling, m=min(tiling.m, least_power(prod(extents))), k=min(tiling.k, least_power(terms)))
     end = b.op("mul", last, columns)
     with b.loop(b.op("mul", first, columns), end, t.m) as loop:
-        number = numbers(b, b.arange(t.m), loop.var, prod(extents))
+        number = b.op("add", loop.var, b.cast(b.arange(t.m), loop.var.elem))
         live = [b.op("lt", number, end)]
         found = dict(zip(order, unravel(b, number, extents), strict=True))
         axes = [found[d] for d in range(len(order))]

@@ -23,7 +23,7 @@ from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES, pairwise
 from tests.kernels.layouts import LAYOUTS, laid_out
 from tests.kernels.runner import replaceable
-from tests.tiles.running import SMALL, SPLIT, backward, check, in_double
+from tests.tiles.running import SMALL, SPLIT, backward, check, functions_of, in_double
 
 SIZES = {"0": 0, "1": 1, "w-1": 7, "w": 8, "w+1": 9, "prime": 19}
 """Of the samples, around the extents of SMALL."""
@@ -287,6 +287,28 @@ def test_offsets_beyond_32_bits(n: int) -> None:
     out = Sparse()
     interp.run([launch.function], lambda p: out, lambda programs: [programs - 1])
     assert out.held == {k: k % 100 for k in range(n - n % 16, n)}
+
+
+FAR = {
+    "points": lambda: s.bias_relu(1 << 20, 1 << 12),
+    "a sum of many terms": lambda: s.rows("sum", 1 << 29),
+    "many sums": lambda: s.columns("sum", 1 << 30, 5),
+    "few terms of many rows": lambda: s.columns("max", 5, 1 << 30),
+    "a product": lambda: s.product(1 << 16, 1 << 16, 32),
+    "a product of long rows": lambda: s.product(32, 32, 1 << 31),
+    "a scatter": lambda: s.embedding(1 << 20, 19, 1 << 12, "computed"),
+    "rows": lambda: SAMPLES["softmax"].make(m=1 << 20, n=1 << 12),
+    "rows of more points than sums": lambda: SAMPLES["softmax"].make(m=1 << 20, n=1 << 11),
+}
+
+
+@pytest.mark.parametrize("tiling", [Tiling(), Tiling(split=4)], ids=["whole", "split"])
+@pytest.mark.parametrize("name", FAR)
+def test_more_points_than_32_bits_count(name: str, tiling: Tiling) -> None:
+    """Lowered and verified by every pattern."""
+    kernel = FAR[name]()
+    for pattern in patterns(kernel):
+        functions_of(lower(kernel, tiling, pattern))
 
 
 # -------------------------------------------------------------------------------------------------------- what is not
