@@ -96,8 +96,13 @@ class Workshop(Protocol):
         """Whether it works now, on the processors that others need."""
         ...
 
-    def pause(self, paused: bool) -> None:
-        """Stops whatever works, or lets it go on."""
+    @property
+    def begun(self) -> int:
+        """How many times it has begun to work, or gone on."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Stops whatever works for so many seconds from now, unless this is called again; 0 lets it go on."""
         ...
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:

@@ -30,6 +30,8 @@ LIMIT = 20.0
 """Seconds of a processor that an answer may take."""
 WAITED = 600.0
 """Seconds by the clock: where others keep all processors busy, this process gets little of them."""
+LOOK = 1.0
+"""Seconds between two looks whether a pause is over."""
 FIRST = 4
 """First guesses of each kind that are tried."""
 
@@ -93,31 +95,60 @@ class _Aside(Bench):
     module = "einsmith.backends.workshop"
     idle = True
     over = False
-    _paused_at, _rested = 0.0, 0.0
-    """Since when it is paused (0: it is not), and for how many seconds it was before."""
 
-    def pause(self, paused: bool) -> None:
-        """Stops the process, or lets it go on. It has as much time for its answer as it had before."""
-        process = self._process
-        if process is None or paused == bool(self._paused_at):
-            return
-        process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
-        now = time.monotonic()
-        if paused:
-            self._paused_at = now
-        else:
-            self._rested, self._paused_at = self._rested + now - self._paused_at, 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.resumed = 0
+        """How many times it has gone on."""
+        self._pausing = locks.lock()
+        self._awaited = False
+        self._until = 0.0
+        """When the pause ends that was asked for last."""
+        self._paused_at, self._rested = 0.0, 0.0
+        """Since when it is paused (0: it is not), and for how many seconds it was before."""
+
+    def pause(self, seconds: float) -> None:
+        """Stops the process for so many seconds from now, or lets it go on (0), which has as much time for its answer
+        as it had before. It is stopped only while somebody waits for its answer, who lets it go on after that: whoever
+        has stopped it may never come again. Nor is it stopped before it has begun: only then it ends with its parent.
+        """
+        with self._pausing:
+            self._until = time.monotonic() + seconds
+            self._stop_or_go_on()
+
+    def _stop_or_go_on(self) -> None:
+        """Does what was asked for last."""
+        with self._pausing:
+            process, now = self._process, time.monotonic()
+            paused = self._awaited and now < self._until
+            if process is None or paused == self.paused:
+                return
+            process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+            if paused:
+                self._paused_at = now
+            else:
+                self._rested, self._paused_at = self._rested + now - self._paused_at, 0.0
+                self.resumed += 1
 
     @property
     def paused(self) -> bool:
         return bool(self._paused_at)
 
     def _now(self) -> float:
-        return (self._paused_at or time.monotonic()) - self._rested
+        with self._pausing:
+            return (self._paused_at or time.monotonic()) - self._rested
 
-    def _start(self) -> None:
-        super()._start()
-        self._paused_at = 0.0
+    def _read(self, count: int, end: float) -> bytes:
+        self._awaited = self._begun
+        try:
+            return super()._read(count, end)
+        finally:
+            self._awaited = False
+            self._stop_or_go_on()
+
+    def _wait(self, pipe: int, seconds: float) -> bool:
+        self._stop_or_go_on()
+        return super()._wait(pipe, min(seconds, LOOK))
 
     def kill(self) -> None:
         """Ends the process, and lets no other begin."""
@@ -129,8 +160,9 @@ class _Aside(Bench):
     def ask(self, name: str, *arguments: object) -> tuple:
         if self.over:
             raise Lost("the process is over")
-        if self._process is None:
+        if not self._begun:
             self._call("begin", (LIMIT, own_patterns(), self.idle), WAITED)
+            self._begun = True
             if self.over:  # ended while the process was starting
                 raise Lost("the process is over")
         return self._call(name, arguments, WAITED)
@@ -146,15 +178,21 @@ class Workshop:
         self._tried: dict[Kernel | Rows, list[Tried]] = {}
         self._said: dict[Kernel | Rows, int] = {}
         self._asked = False
+        self._asks = 0
 
     @property
     def busy(self) -> bool:
         return self._asked and not self._aside.paused
 
-    def pause(self, paused: bool) -> None:
-        self._aside.pause(paused)
+    @property
+    def begun(self) -> int:
+        return self._asks + self._aside.resumed
+
+    def pause(self, seconds: float) -> None:
+        self._aside.pause(seconds)
 
     def _ask(self, name: str, *arguments: object) -> tuple:
+        self._asks += 1
         self._asked = True
         try:
             return self._aside.ask(name, *arguments)

@@ -56,6 +56,9 @@ DUTY = 0.5
 """The part of the time in which the other process works at the most: steps while it rests tell what it costs."""
 BESIDE_BYTES = 256 << 20
 """Memory of results that are compared."""
+PAUSE = 1.0
+"""Seconds that the other process rests at the least unless another step says so; PAUSED_STEPS, the same in steps."""
+PAUSED_STEPS = 4
 LOOK = 0.05
 """Seconds between two looks of a thread that waits."""
 LEFT_SECONDS = 0.2
@@ -117,11 +120,11 @@ class Exploration:
                 self._record()
             return self.run(arrays)
         shop = self._workshop
-        start, quiet = time.perf_counter(), not shop.busy
+        start, quiet, begun = time.perf_counter(), not shop.busy, shop.begun
         plain, out = self._step(arrays)
         end = time.perf_counter()
-        self.budget.step(end - start, plain and quiet and not shop.busy)
-        shop.pause(self.budget.stopped)
+        self.budget.step(end - start, plain and quiet and not shop.busy and shop.begun == begun)
+        shop.pause(max(PAUSE, PAUSED_STEPS * self.budget.usual) if self.budget.stopped else 0.0)
         if end > self._end:
             self.end("the time for it is over")
         return out

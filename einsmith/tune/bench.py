@@ -147,13 +147,17 @@ class Bench:
             left = end - self._now()
             if left <= 0:
                 raise TimeoutError
-            if not select.select([pipe], [], [], left)[0]:
+            if not self._wait(pipe, left):
                 continue
             part = os.read(pipe, count - len(out))
             if not part:
                 raise EOFError
             out += part
         return out
+
+    def _wait(self, pipe: int, seconds: float) -> bool:
+        """Waits for so long at the most until there is something to read; whether there is."""
+        return bool(select.select([pipe], [], [], seconds)[0])
 
     def _now(self) -> float:
         """Seconds by the clock that limits are meant by."""

@@ -71,6 +71,7 @@ class Simulated:
         self.run: Executable | None = None
         self.closed = False
         self.busy = self.paused = False
+        self.begun = 0
         self._left: dict[Kernel | Rows, Iterator[str]] = {}
 
     def _alternatives(self, kernel: Kernel | Rows) -> Iterator[str]:
@@ -91,8 +92,8 @@ class Simulated:
     def least(self, kernel: Kernel | Rows) -> float:
         return 0.0
 
-    def pause(self, paused: bool) -> None:
-        self.paused = paused
+    def pause(self, seconds: float) -> None:
+        self.paused = seconds > 0
 
     def keep(self, *found: Any) -> None:
         self.kept.append(found)

@@ -1,0 +1,93 @@
+"""The process that tunes rests when it is told to, and for no longer than whoever said so is there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from einsmith.backends import workshop
+from einsmith.compile import Executable
+from einsmith.training import dynamic
+from tests.training.test_dynamic import BATCH, Simulated, exploration, simulated, step, store
+
+__all__ = ["simulated", "store"]
+LARGE = bytes(1 << 20)
+"""More than a pipe holds."""
+
+
+@pytest.fixture
+def aside(monkeypatch) -> Iterator[workshop._Aside]:
+    monkeypatch.setattr(workshop._Aside, "module", "tests.training.sleeper")
+    monkeypatch.setattr(workshop._Aside, "idle", False)
+    made = workshop._Aside()
+    yield made
+    made.close()
+
+
+def asked(aside: workshop._Aside, *arguments: object) -> tuple[threading.Thread, list[tuple]]:
+    """A thread that asks, and what it is answered."""
+    answers: list[tuple] = []
+    thread = threading.Thread(target=lambda: answers.append(aside.ask("work", *arguments)), daemon=True)
+    thread.start()
+    return thread, answers
+
+
+def state(aside: workshop._Aside) -> str:
+    """Of the process, as the system has it: T is stopped."""
+    assert aside._process is not None
+    return Path(f"/proc/{aside._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_pause_that_nobody_renews_is_over(aside) -> None:
+    aside.ask("work", 0.0)
+    thread, answers = asked(aside, 0.5)
+    while not aside.paused and thread.is_alive():
+        aside.pause(2.0)
+        time.sleep(0.01)
+    assert state(aside) == "T" and aside.resumed == 0
+    thread.join(60)
+    assert answers and not aside.paused and aside.resumed == 1 and aside._rested >= 1.5
+
+
+def test_what_is_asked_of_a_process_that_rests_is_answered(aside) -> None:
+    """Nor is it stopped while it has nothing to do, or is told something that a pipe does not hold."""
+    aside.ask("work", 0.0)
+    aside.pause(2.0)
+    assert not aside.paused and state(aside) != "T"
+    thread, answers = asked(aside, 0.0, LARGE)
+    thread.join(60)
+    assert answers
+
+
+def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
+    """It would not end with its parent."""
+    thread, answers = asked(aside, 0.0)
+    while not answers and not aside._begun:
+        aside.pause(0.5)
+        assert not aside.paused or aside._begun
+    thread.join(60)
+    assert answers
+
+
+def test_what_begins_and_ends_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "LOST", 0.0)
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    called, quiet = Executable.__call__, []
+    budget = exploration(made).budget
+    monkeypatch.setattr(budget, "step", lambda seconds, q: quiet.append(q))
+
+    def answers(run: Executable, arrays: Any) -> Any:
+        simulated.begun += len(quiet) % 2
+        return called(run, arrays)
+
+    monkeypatch.setattr(Executable, "__call__", answers)
+    for _ in range(4):
+        made(*BATCH)
+    assert quiet == [True, False, True, False]
