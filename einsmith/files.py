@@ -28,8 +28,13 @@ _swept: tuple[Path, int] = Path(), 0
 
 
 def _machine() -> str:
-    """What tells machines apart that share a folder: processes have the same numbers on all of them."""
-    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+    """What tells apart where process numbers mean other processes: machines that share a folder, boots, containers."""
+    told = platform.node()
+    with suppress(OSError):
+        told += Path("/proc/sys/kernel/random/boot_id").read_text()
+    with suppress(OSError):
+        told += str(os.stat("/proc/self/ns/pid").st_ino)
+    return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
 
 @contextmanager

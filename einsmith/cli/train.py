@@ -141,7 +141,7 @@ def train(
         except Interrupted:
             if target is None:
                 raise click.ClickException("interrupted; nothing is saved, since --save was not given") from None
-            _save(run, step, target)
+            _save(run, step, target, progress.say)
             raise click.ClickException(
                 f"interrupted after step {step.steps}; go on with: einsmith train {model} --resume {target}"
             ) from None
@@ -192,7 +192,7 @@ def _loop(
         run.history = [h for h in run.history if h["epoch"] < step.epoch] + [row]
         progress.epoch(row, run.epochs)
         if target is not None:
-            _save(run, step, target)
+            _save(run, step, target, progress.say)
 
     _set_rate(step, run, total)
     step.fit(train_batches, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
@@ -301,21 +301,21 @@ def _writable(target: Path) -> None:
         raise SaveError(f"cannot save to {target}: {e.strerror or e}; choose a folder that can be written") from e
 
 
-def _save(run: Run, step: TrainStep, target: Path) -> None:
-    """Weights and state, settings with the history, and the curve, all in one, so that a kill at any point leaves a
-    whole save."""
+def _save(run: Run, step: TrainStep, target: Path, say: Callable[[str], None]) -> None:
+    """Weights and state and settings with the history in one, so that a kill at any point leaves a whole save; then the
+    curve, without which the save is as good."""
     from einsmith.cli.curve import draw
 
-    title = f"{run.model}, {run.optimizer}, batch {run.batch}"
-    others: dict[str, Callable[[Path], None]] = {
-        SETTINGS: lambda file: _write_settings(run, file),
-        CURVE: lambda file: draw(run.losses, run.history, file, title),
-    }
+    others: dict[str, Callable[[Path], None]] = {SETTINGS: lambda file: _write_settings(run, file)}
     if run.model.endswith(".onnx"):
         from einsmith.frontends.onnx import save
 
         others["model.onnx"] = lambda file: save(step.model, file)
     checkpoint.write(step, target, others)
+    try:
+        draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")
+    except Exception as e:
+        say(f"saved, but the curve is not drawn: {type(e).__name__}: {e}")
 
 
 def _write_settings(run: Run, file: Path) -> None:

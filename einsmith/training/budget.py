@@ -15,6 +15,11 @@ SUSPENDED = 100.0
 """How many times as long as usual a step takes at most; in one that takes longer the machine did something else."""
 QUIET = 3.0
 """The same of a step in which nothing goes on: what disturbs it once says nothing about the next ones."""
+COLD = 5
+"""Quiet steps of which the shortest counts: the first ones meet cold caches and memory that was never touched."""
+CREDIT = 3.0
+"""Usual steps that may be won, by steps that are quicker than these, and lost again: more says that the usual time was
+measured too long."""
 MEMORY = 100
 """Steps, about, of which the usual time is the mean."""
 RESUMED = 0.8
@@ -53,10 +58,13 @@ class Budget:
         self.total += seconds
         if quiet:
             self._steps = min(self._steps + 1, MEMORY)
-            seconds = min(seconds, QUIET * self._usual) if self._usual else seconds
-            self._usual += (seconds - self._usual) / self._steps
+            if self._steps <= COLD:
+                self._usual = min(self._usual or seconds, seconds)
+            else:
+                self._usual += (min(seconds, QUIET * self._usual) - self._usual) / self._steps
         elif self._usual:
             self._in_steps += min(seconds, SUSPENDED * self._usual) - self._usual
+        self._in_steps = max(self._in_steps, -CREDIT * self._usual)
         allowed = self.share * self.total
         self.stopped = self.lost > (RESUMED * allowed if self.stopped else allowed)
 

@@ -94,6 +94,18 @@ def test_json_lines_and_what_is_saved(run: Run, tmp_path: Path) -> None:
     assert epochs[0]["loss"] == pytest.approx(mean)
 
 
+def test_a_curve_that_is_not_drawn_loses_no_save(run: Run, tmp_path: Path, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError("no paper")
+
+    monkeypatch.setattr("einsmith.cli.curve.draw", broken)
+    status, _, err = run("--epochs", 1, "--save", tmp_path / "run")
+    assert status == 0 and "the curve is not drawn: MemoryError: no paper" in err
+    monkeypatch.undo()
+    status, _, err = run("--epochs", 2, "--resume", tmp_path / "run")
+    assert status == 0 and (tmp_path / "run" / "loss.png").exists(), err
+
+
 def test_plain_lines(run: Run) -> None:
     status, out, err = run("--epochs", 2)
     assert status == 0, err

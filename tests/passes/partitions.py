@@ -13,6 +13,7 @@ from math import inf
 
 from einsmith.compile import predicted
 from einsmith.errors import CompileError
+from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.expr.rewrite.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.passes.algebra.horizontal_fusion import one_sum
@@ -82,11 +83,11 @@ class Best:
         """Of a graph whose tensors are all made as they are: a path of least cost over what has been made so far, a set
         that needs nothing outside of it."""
         nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
-        number = {n: i for i, n in enumerate(nodes)}
+        number: dict[Compute | Loop | None, int] = {n: i for i, n in enumerate(nodes)}
         needs = [sum(1 << number[m] for m in set(makers(n))) for n in nodes]
         writes = {maker(t): p for p, t in graph.updates}
         for n, p in writes.items():  # what is read of a parameter is read before
-            for r, i in number.items():
+            for i, r in enumerate(nodes):
                 if r is not n and any(storage(a) is p for a in r.args):
                     needs[number[n]] |= 1 << i
         clusters = [(c, *self._cluster(graph, nodes, c, writes)) for c in _connected(nodes)]

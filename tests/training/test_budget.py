@@ -52,3 +52,25 @@ def test_a_machine_that_slept() -> None:
     assert budget.usual <= 1 + QUIET / 50
     budget.step(1e9, quiet=False)
     assert budget.lost <= SUSPENDED * budget.usual
+
+
+def test_a_first_step_that_is_cold_hides_no_loss() -> None:
+    budget = Budget(0.02)
+    budget.step(2.0, quiet=True)
+    lost = 0.0
+    for n in range(100):
+        budget.step(0.1 if n % 2 else 0.133, quiet=n % 2 == 1)
+        lost += 0.033 * (n % 2 == 0)
+    assert budget.lost >= lost - 4 * 0.1 and budget.stopped
+
+
+def test_what_was_won_is_soon_lost_again() -> None:
+    """A machine that becomes faster by half says nothing about what is lost later."""
+    budget = Budget(0.02)
+    for _ in range(100):
+        budget.step(1.0, quiet=True)
+    for _ in range(200):
+        budget.step(0.5, quiet=False)
+    for _ in range(20):
+        budget.step(1.5, quiet=False)
+    assert budget.lost > 5
