@@ -14,6 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -23,15 +25,11 @@ LIMIT, MEDIAN = 1.0, 0.3
 """Seconds: most for any entry, and in the median."""
 
 
-def measure() -> list[tuple[str, float, float, int]]:
-    """(entry, seconds of tracing and differentiating, seconds to the first result, kernels) of every entry."""
+def differentiated() -> Iterator[tuple[str, Any, tuple[np.ndarray, ...]]]:
+    """(entry, the squares of its result with their gradients as a function, its arguments) of every entry."""
     import einsmith as es
-    from einsmith.modes import trace_call
-    from einsmith.tune import calibrate
     from tests.gallery.entries import ENTRIES
 
-    calibrate.target()
-    out = []
     rng = np.random.default_rng(0)
     for entry in ENTRIES:
         op = es.op(entry.formula, extents=entry.extents)
@@ -39,20 +37,30 @@ def measure() -> list[tuple[str, float, float, int]]:
         arrays = {n: given[n] for n in op.inputs}
         parameters = entry.parameters(entry.cases[-1])
         floats = [n for n, a in arrays.items() if a.dtype.kind == "f"]
-        x = [arrays[n].astype(np.float32) for n in floats]
+        x = tuple(arrays[n].astype(np.float32) for n in floats)
 
         def f(*x, op=op, arrays=arrays, floats=floats, parameters=parameters):
             y = op(**{**arrays, **dict(zip(floats, x, strict=True))}, **parameters)
             return (y * y).sum()
 
-        both = es.value_and_grad(f, tuple(range(len(x))))
+        yield entry.name, es.value_and_grad(f, tuple(range(len(x)))), x
+
+
+def measure() -> list[tuple[str, float, float, int]]:
+    """(entry, seconds of tracing and differentiating, seconds to the first result, kernels) of every entry."""
+    from einsmith.modes import trace_call
+    from einsmith.tune import calibrate
+
+    calibrate.target()
+    out = []
+    for name, both, x in differentiated():
         start = time.perf_counter()
-        trace_call(both.traced, tuple(x), {})  # type: ignore[attr-defined]
+        trace_call(both.traced, x, {})
         middle = time.perf_counter()
         both(*x)
         end = time.perf_counter()
-        ((run, _),) = both._jitted._cache.values()  # type: ignore[attr-defined]
-        out.append((entry.name, middle - start, end - start, len(run.kernels)))
+        ((run, _),) = both._jitted._cache.values()
+        out.append((name, middle - start, end - start, len(run.kernels)))
     return out
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from benchmarks.gallery_compile import differentiated
 from benchmarks.report import asked, begin, store
 
 GRAPHS = 300
@@ -29,33 +30,18 @@ NODES = 9
 
 def gallery() -> Iterator[tuple[str, Any]]:
     """(name, training graph) of the entries whose gradients are a few tensors."""
-    import einsmith as es
     from einsmith.expr.loop import Loop
     from einsmith.expr.nodes import Compute, Recurrence, postorder
     from einsmith.modes import trace_call
     from einsmith.passes.schedule.views import is_view
-    from tests.gallery.entries import ENTRIES
     from tests.passes.partitions import unfused
 
-    rng = np.random.default_rng(0)
-    for entry in ENTRIES:
-        op = es.op(entry.formula, extents=entry.extents)
-        given = entry.inputs(entry.cases[-1], rng)
-        arrays = {n: given[n] for n in op.inputs}
-        parameters = entry.parameters(entry.cases[-1])
-        floats = [n for n, a in arrays.items() if a.dtype.kind == "f"]
-        x = [arrays[n].astype(np.float32) for n in floats]
-
-        def f(*x, op=op, arrays=arrays, floats=floats, parameters=parameters):
-            y = op(**{**arrays, **dict(zip(floats, x, strict=True))}, **parameters)
-            return (y * y).sum()
-
-        both: Any = es.value_and_grad(f, tuple(range(len(x))))
-        graph = trace_call(both.traced, tuple(x), {}).graph
+    for name, both, x in differentiated():
+        graph = trace_call(both.traced, x, {}).graph
         nodes = list(postorder(unfused(graph).roots))
         made = [n for n in nodes if isinstance(n, Compute) and not is_view(n.template)]
         if len(made) <= NODES and not any(isinstance(n, Recurrence | Loop) for n in nodes):
-            yield entry.name, graph
+            yield name, graph
 
 
 def measured(graph: Any) -> dict[str, Any]:
