@@ -212,6 +212,21 @@ def test_tiles_ask_for_rows_of_m_that_lie_side_by_side():
         assert count(batch(7), other, "prefetch") == 0
 
 
+def test_tiles_ask_for_the_next_windows_of_several_channels():
+    windows = conv(3, 9, 41, 41, 13, 2, 2, 0)  # of planes more than a page apart
+    tiles = [Tiled(swap=True, mr=mr, nv=nv, a="inline", b="inline", order="n", tm=tm, tn=tn)
+             for mr, nv, tm, tn in ((13, 2, 1, 1), (5, 4, 1, 2), (6, 3, 2, 1))]
+    for c in tiles:
+        # A point of K has as many lines of the next panel as vectors; the two points of an axis share them.
+        asked = count(windows, c, "prefetch")
+        assert asked > 0 and asked % -(-c.nv // 2) == 0, c
+    check(windows, [Configs((c,)) for c in tiles], target=SMALL)
+    (c, *_) = tiles
+    assert count(windows, c, "prefetch", host()) == 0  # near
+    assert count(windows, replace(c, order="m"), "prefetch") == 0
+    assert count(windows, replace(c, mr=7), "prefetch") == 0  # no room among so few products
+
+
 def test_tiles_ask_for_what_the_next_panel_is_packed_of():
     """Along K, of blocks shorter than its rows. Tasks along both sides, more panels."""
     lanes = host().lanes()

@@ -53,7 +53,7 @@ class Microkernel:
 
         def outer(values: list[Value]) -> Any:
             here = None if a_tile is None else a_tile.bind(a.part(groups[:-1], values))
-            return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand]
+            return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand], values
 
         def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
             if together > 1:
@@ -63,7 +63,7 @@ class Microkernel:
             pointer, first, offsets = self._rows(context[0], digit, left, k, steps[:mr], mr)
             elements = [(b.add(first, x), uses) for x, uses in self._elements(offsets, points)]
             for ask in asked:
-                ask(first, digit, flat, k)
+                ask(first, [*context[2], digit], flat, k)
             for place, uses in elements:
                 element = repeated(b, pointer, place, f.elem, c.depth, g.lanes)
                 for i, t in uses:

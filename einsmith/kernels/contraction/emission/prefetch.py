@@ -10,7 +10,7 @@ import numpy as np
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
+from einsmith.kernels.contraction.traffic import APART, PAGE, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.address import Memory
 from einsmith.loops.nest import Value
@@ -21,18 +21,18 @@ TILE_LINES = 2
 """Lines of the next tile up to which a point of K asks for them."""
 WORK = 16
 """Multiply-adds of a point of K from which on a tile has room to ask for lines among them."""
-Ask = Callable[[Value, Value, Value, Value], None]
-"""What a tile asks for at every point of K: ask(place, digit, point, k) starts loads, with the place of the first row
-of M, the point of the last group of K, the point of K, and how far it is into the block."""
+Ask = Callable[[Value, Sequence[Value], Value, Value], None]
+"""What a tile asks for at every point of K: ask(place, digits, point, k) starts loads, with the place of the first row
+of M, the point of every group of K, the point of K, and how far it is into the block."""
 
 
 def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
-    g, out = f.g, [*_next_panel(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
+    g, out = f.g, [*_next_panel(f, t, x), *_next_windows(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
     if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
         if g.c.order == "n" and g.mt > 1 and len(steps) > 1 and _streams(g, g.m_side, g.M):
             out.append(_next_rows(f, t, x, steps[1] - steps[0]))
-        elif _gathers_rows(g) and g.k_groups:
+        elif g.mt > g.c.tm and g.k_groups and _scattered(g, g.m_side):
             out += _gathered(f, t, x, steps[: x.rows.size])
     return out
 
@@ -44,11 +44,11 @@ def _streams(g: Geometry, side: Side, points: int) -> bool:
     return along and found.side >= APART and points * g.K * g.item > g.target.l2
 
 
-def _gathers_rows(g: Geometry) -> bool:
-    """Whether rows of M lie beyond the second levels, along several axes of K: what follows is near nothing that
-    hardware has seen."""
-    s = g.access(g.m_side)
-    if g.c.windows or not g.m_side.operand.plain or g.mt <= g.c.tm or len(s.groups(g.p.k)) <= 1:
+def _scattered(g: Geometry, side: Side) -> bool:
+    """Whether a side lies beyond the second levels, and is read along several axes of K: what follows is near nothing
+    that hardware has seen."""
+    s = g.access(side)
+    if g.c.windows or not side.operand.plain or len(s.groups(g.p.k)) <= 1:
         return False
     (read,) = s.reads
     return s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
@@ -89,10 +89,31 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
         at = b.op("min", b.add(first, i * points), g.nr - 1)
         places += _places(s, t.b, s.part_of(g.n_side.axes, b.add(n0, at)))
 
-    def ask(_: Value, __: Value, point: Value, ___: Value) -> None:
+    def ask(_: Value, __: Sequence[Value], point: Value, ___: Value) -> None:
         row = b.mul(point, apart)
         for source, place in places:
             b.prefetch(source.pointer, b.add(place, row), source.elem)
+
+    return [ask]
+
+
+def _next_windows(f: Frame, t: Task, x: Tile) -> list[Ask]:
+    """Lines of the next panel of N that is read in place along several axes of K, pages apart: the first tile of M asks
+    for a part of them at each point of the innermost axis, whose points share them. A convolution of 2x2 from 32 planes
+    of 119 x 119, 4 images, takes 2.1 ms so on a core of a Zen 4, and 5.6 without."""
+    b, g, s = f.b, f.g, f.b_in
+    if g.c.b != "inline" or g.c.order == "m" or g.nt <= g.c.tn or g.mr * g.c.nv < WORK or not _scattered(g, g.n_side):
+        return []
+    ((read, form),) = s.reads.items()
+    apart = max(abs(s.forms[form].coef.get(k.inner, 0)) for k in g.k_groups) * g.item
+    if address_steps(g, g.n_side).side != g.item or apart < PAGE:
+        return []
+    further = b.select(b.op("eq", x.rows.number, t.m_range[0]), 1, 0)
+    part = s.part_of(g.n_side.axes, b.mul(b.add(x.panel.number, further), g.nr))
+    source, run, places = s.memories[read.slot], g.k_groups[-1], range(g.lanes - 1, g.nr, LINE // g.item)
+
+    def ask(_: Value, digits: Sequence[Value], __: Value, ___: Value) -> None:
+        _ask_in_turn(f, source, s.place(form, t.b, part, s.part(g.k_groups, digits)), places, run.extent, digits[-1])
 
     return [ask]
 
@@ -116,7 +137,7 @@ def _next_source(f: Frame, t: Task, x: Tile) -> list[Ask]:
     places = _places(s, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
     apart = _step(s, rows.inner)
 
-    def ask(_: Value, __: Value, ___: Value, k: Value) -> None:
+    def ask(_: Value, __: Sequence[Value], ___: Value, k: Value) -> None:
         for source, at in places:
             _ask_one_of(f, source, b.add(at, k), count, apart, k)
 
@@ -147,7 +168,7 @@ def _beside(f: Frame, t: Task, x: Tile) -> list[Ask]:
     if g.nt > g.c.tn and g.M * g.K * g.item <= g.target.l2:
         ahead = b.select(b.op("eq", x.panel.number, t.n_range[0]), ahead, 0)
 
-    def ask(place: Value, _: Value, __: Value, ___: Value) -> None:
+    def ask(place: Value, _: Sequence[Value], __: Value, ___: Value) -> None:
         for i in range(0, g.mr, line):
             b.prefetch(source.pointer, b.add(b.add(place, ahead), i), source.elem)
 
@@ -191,13 +212,18 @@ def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
 
     further = _apart(f, x, b.add(jm, b.select(follows, 1, 0)))
 
-    def ask(at: Value, digit: Value, _: Value, __: Value) -> None:
-        turns = min(run.extent, len(places))
-        turn = b.op("mod", digit, turns)
-        for first in range(0, len(places), turns):
-            place = b.const(places[first])
-            for i, other in enumerate(places[first + 1 : first + turns], 1):
-                place = b.select(b.op("lt", turn, i), place, other)
-            b.prefetch(source.pointer, b.add(b.add(at, further), place), source.elem)
+    def ask(at: Value, digits: Sequence[Value], _: Value, __: Value) -> None:
+        _ask_in_turn(f, source, b.add(at, further), places, run.extent, digits[-1])
 
     return [ask]
+
+
+def _ask_in_turn(f: Frame, source: Memory, at: Value, places: Sequence[int], extent: int, digit: Value) -> None:
+    """Starts the loads of a part of the lines at these places: of all of them over an axis of that extent."""
+    b, turns = f.b, min(extent, len(places))
+    turn = b.op("mod", digit, turns)
+    for first in range(0, len(places), turns):
+        place = b.const(places[first])
+        for i, other in enumerate(places[first + 1 : first + turns], 1):
+            place = b.select(b.op("lt", turn, i), place, other)
+        b.prefetch(source.pointer, b.add(at, place), source.elem)
