@@ -87,7 +87,8 @@ def _template(t: Template, at: int, places: Mapping[int, int], extent: int, para
     for part in t.parts:
         bodies = rebuild(part.bodies, rule, memo)
         if isinstance(part, Scatter):
-            parts.append(Scatter(grown(part.extents, extent), grown(tuple(bodies[:-1]), Axis(at)), bodies[-1]))
+            index = grown(tuple(bodies[:-1]), Axis(at))
+            parts.append(Scatter(part.combiner, grown(part.extents, extent), index, bodies[-1]))
             continue
         r = part.body
         body = Reduce(r.combiner, r.extents, tuple(bodies)) if isinstance(r, Reduce) else bodies[0]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.autodiff.adjoint.node import Adjoint, position
+from einsmith.autodiff.adjoint.node import Adjoint
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, constant, mul
+from einsmith.autodiff.adjoint.scatter import attained, position
 from einsmith.autodiff.plan import Plan
 from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.sweep import exchange
@@ -103,9 +104,15 @@ class _Forward(Adjoint):
         return self.out, {m: self.out.add(self.t.shape, parts[m]) for m in members}
 
     def _tangent(self, part: Piece | Scatter, member: int) -> Piece | Scatter:
-        if isinstance(part, Scatter):
-            return Scatter(part.extents, part.index, self._move(part.body, {}))
         at = position(part)
+        if self.t.is_scatter:
+            moved, best = self._move(part.bodies[-1], {}), attained(self.t, self.out, self.first_result, part)
+            if best is not None:
+                moved = choose(best.here, apply("div", moved, best.points), 0.0)
+            if isinstance(part, Scatter):
+                return Scatter("sum", part.extents, part.index, moved)
+            return Piece(part.offset, part.step, part.extents, moved)
+        assert isinstance(part, Piece)
         body: Expr | Reduce
         if isinstance(part.body, Reduce):
             root = part.bodies[member]
@@ -117,7 +124,7 @@ class _Forward(Adjoint):
             body = Reduce("sum", part.body.extents, (move,))
         else:
             values: dict[Expr, Expr] = {}
-            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE and not self.t.is_scatter:
+            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
                 values[part.body] = self.out.read(self.first_result, at)
             body = self._move(part.body, values)
         return Piece(part.offset, part.step, part.extents, body)

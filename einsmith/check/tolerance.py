@@ -20,7 +20,7 @@ import numpy as np
 
 from einsmith.dtypes import DType
 from einsmith.expr import interp
-from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.functions import COMBINING, FUNCTIONS
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -160,7 +160,8 @@ class Analysis:
         return out
 
     def template(self, t: Template, inputs: Sequence[Pair]) -> list[Pair]:
-        outputs: list[Pair] = [(np.zeros(t.shape, interp._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
+        start = t.parts[0].neutral if isinstance(t.parts[0], Scatter) else 0
+        outputs: list[Pair] = [(np.full(t.shape, start, interp._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
         for part in t.parts:
             full = part.domain
             if prod(full[: len(part.extents)]) == 0:
@@ -225,12 +226,17 @@ class Analysis:
         *index, (v, e) = self.expressions([*s.index, s.body], full, inputs)
         at = tuple(np.broadcast_to(i, full) for i, _ in index)
         v, e = np.broadcast_to(v, full), np.broadcast_to(e, full)
-        first = np.abs(out[0][at])
-        np.add.at(out[0], at, v)
-        self.note(out[0])
-        unit = _unit(s.body.dtype)
-        more = e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
-        np.add.at(out[1], at, np.where(_lost(v, e), np.inf, more))
+        if s.combiner == "sum":
+            first = np.abs(out[0][at])
+            np.add.at(out[0], at, v)
+            self.note(out[0])
+            unit = _unit(s.body.dtype)
+            more = e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
+            np.add.at(out[1], at, np.where(_lost(v, e), np.inf, more))
+        else:  # the result errs by no more than one of those that are compared
+            best: Any = FUNCTIONS[COMBINING[s.combiner]].numpy
+            best.at(out[0], at, v)
+            np.maximum.at(out[1], at, e)
         moved = [np.broadcast_to(u > 0, full) for _, u in index]  # what may be added elsewhere in these dimensions
         for point in np.argwhere(np.any(moved, axis=0)) if moved else ():
             p = tuple(point)

@@ -143,6 +143,9 @@ first such element, row-major over the reduction axes)."""
 COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """The function that makes one result of two, of combiners that have one."""
 
+SCATTERED = {"sum": "+=", "max": "max=", "min": "min="}
+"""The combiners of a Scatter, and how a statement of the formula language says them."""
+
 
 def identity(combiner: str, dtype: DType) -> float | int | bool:
     """What an empty box gives, or loses against everything."""

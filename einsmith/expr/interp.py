@@ -15,7 +15,7 @@ import numpy as np
 
 from einsmith.dtypes import DType
 from einsmith.errors import IndexOutOfRange, ShapeError, VerifyError
-from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.functions import COMBINING, FUNCTIONS
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -49,7 +49,8 @@ def evaluate_template(t: Template, arrays: Sequence[np.ndarray]) -> tuple[np.nda
     if len(arrays) != len(t.params):
         raise ShapeError(f"the template takes {len(t.params)} arguments, got {len(arrays)}")
     inputs = [_widen(a, d, s, f"argument {n}") for n, (a, (d, s)) in enumerate(zip(arrays, t.params, strict=True))]
-    outputs: tuple[np.ndarray, ...] = tuple(np.zeros(t.shape, _WIDE[d.kind]) for d in t.dtypes)
+    start = t.parts[0].neutral if isinstance(t.parts[0], Scatter) else 0
+    outputs: tuple[np.ndarray, ...] = tuple(np.full(t.shape, start, _WIDE[d.kind]) for d in t.dtypes)
     with np.errstate(all="ignore"):
         for part in t.parts:
             if isinstance(part, Scatter):
@@ -194,7 +195,8 @@ def _scatter(s: Scatter, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
         for i, n, e in zip(index, out.shape, s.index, strict=True):
             if i.size and (i.min() < 0 or i.max() >= n):
                 raise IndexOutOfRange(f"a scatter writes at {show(e)} = {i.min()} .. {i.max()}, of extent {n}")
-        np.add.at(out, tuple(index), body)
+        combine: Any = FUNCTIONS[COMBINING[s.combiner]].numpy
+        combine.at(out, tuple(index), body)
 
 
 def _expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import VerifyError
-from einsmith.expr.functions import COMBINERS, FUNCTIONS
+from einsmith.expr.functions import COMBINERS, FUNCTIONS, SCATTERED, identity
 from einsmith.expr.interned import Node
 
 # ---------------------------------------------------------------------------------------------------- expressions
@@ -191,19 +191,29 @@ class Piece(Node):
 
 
 class Scatter(Node):
-    """`out[index(i)] += body(i)` for i in the box `extents`, in row-major order, from what the pieces before it wrote;
-    from zeros where there are none."""
+    """`out[index(i)] = combine(out[index(i)], body(i))` for i in the box `extents`, in row-major order, from what the
+    pieces before it wrote; where there are none, from what changes nothing under the combiner: sum, max or min."""
 
-    __slots__ = ("extents", "index", "body")
-    fields = ("extents", "index", "body")
+    __slots__ = ("combiner", "extents", "index", "body")
+    fields = ("combiner", "extents", "index", "body")
     exact = True
+    combiner: str
     extents: tuple[int, ...]
     index: tuple[Expr, ...]
     body: Expr
 
+    def _derive(self) -> None:
+        if self.combiner not in SCATTERED:
+            raise VerifyError(f"a scatter combines by {', '.join(SCATTERED)}, not by {self.combiner}")
+
     @property
     def domain(self) -> tuple[int, ...]:
         return self.extents
+
+    @property
+    def neutral(self) -> float | int | bool:
+        """What changes nothing when it is combined."""
+        return identity(self.combiner, self.body.dtype)
 
     @property
     def bodies(self) -> tuple[Expr, ...]:
@@ -212,7 +222,7 @@ class Scatter(Node):
 
 class Template(Node):
     """A closed operator: output shape, argument types ((dtype, shape) each), and pieces, or one Scatter after pieces
-    without reductions, which give its initial value (none: zeros).
+    without reductions, which give its initial value (none: what is neutral to its combiner).
 
     `dtypes` are the results' types: one, or several where the body is a tuple-valued Reduce.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.dtypes import DType
-from einsmith.expr.functions import FUNCTIONS
+from einsmith.expr.functions import FUNCTIONS, SCATTERED
 from einsmith.expr.interned import Node
 from einsmith.expr.loop import Loop, Place, Segment
 from einsmith.expr.nodes import (
@@ -261,7 +261,7 @@ def _piece(p: Piece, name: str, axes: Sequence[str] | None, slots: Sequence[str]
 def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[str] | None) -> str:
     names = _axis_names(len(s.extents), len(s.extents), axes)
     *index, body = _with_names([*s.index, s.body], axes, slots)
-    return f"{name}[{', '.join(index)}] += {body}{_extents(names, s.extents)}"
+    return f"{name}[{', '.join(index)}] {SCATTERED[s.combiner]} {body}{_extents(names, s.extents)}"
 
 
 def show_statements(

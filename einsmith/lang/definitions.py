@@ -153,12 +153,14 @@ def _tensor(
     if not added:
         return Value(lower_pieces(shape, pieces))
     bodies = [p.body for p in parts]
-    dtype, ty = accumulated_type(bodies), fm.join(b.ty for b in bodies)
+    summed = any(p.line.statement.combiner == "sum" for p in added)
+    dtype, ty = accumulated_type(bodies, summed), fm.join(b.ty for b in bodies)
     total = lower_pieces(shape, pieces, dtype) if pieces else None
     for p in added:
-        total = lower_scatter(shape, p.left, p.index, p.body, dtype, total)
+        assert p.line.statement.combiner is not None
+        total = lower_scatter(p.line.statement.combiner, shape, p.left, p.index, p.body, dtype, total)
     assert total is not None
-    return Value(converted(total, ty) if isinstance(ty, DType) and ty.is_float else total)
+    return Value(converted(total, ty) if isinstance(ty, DType) and (ty.is_float or not summed) else total)
 
 
 class _Part:

@@ -18,6 +18,7 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import DType
 from einsmith.errors import EinsmithError, GradientError
 from einsmith.expr.analysis.linear import linear
+from einsmith.expr.functions import SCATTERED
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -324,7 +325,7 @@ class _Writer:
         names = [axes.get(p, "0") for p in range(len(part.domain))]
         if isinstance(part, Scatter):
             *index, body = _spell([*part.index, _typed(part.body, t.dtypes[0], t, weak)], names, slots, numbers)
-            return f"{named.name}[{', '.join(index)}] += {body}"
+            return f"{named.name}[{', '.join(index)}] {SCATTERED[part.combiner]} {body}"
         left = [_position(o, s, axes.get(d)) for d, (o, s) in enumerate(zip(part.offset, part.step, strict=True))]
         if isinstance(part.body, Reduce):
             r = part.body

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.errors import BoundsError, FormulaError
+from einsmith.errors import BoundsError, DtypeError, FormulaError
 from einsmith.expr.analysis.bounds import bounds, prove
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.analysis.ranges import leaves
@@ -361,15 +361,18 @@ def lower_pieces(
     return _finish(tuple(shape), pieces, dtype or (ty if isinstance(ty, DType) else float_), float_)
 
 
-def accumulated_type(bodies: Sequence[Form]) -> DType:
-    """The type that a tensor which starts from these and accumulates them is computed in: integers in int64, float16
-    and bfloat16 in float32."""
+def accumulated_type(bodies: Sequence[Form], summed: bool) -> DType:
+    """The type that a tensor which starts from these and accumulates them is computed in: integers in int64 where they
+    are summed, float16 and bfloat16 in float32. Raises DtypeError for the largest or smallest of conditions."""
     ty = join(b.ty for b in bodies)
     dtype = ty if isinstance(ty, DType) else float_type(bodies)
-    return dtype.arithmetic if dtype.is_float else dt.i64
+    if dtype.is_bool and not summed:
+        raise DtypeError("max= or min= of a bool; use where(c, 1, 0)")
+    return dtype.arithmetic if dtype.is_float or not summed else dt.i64
 
 
 def lower_scatter(
+    combiner: str,
     shape: Sequence[int],
     axes: Sequence[AxisVar],
     index: Sequence[Form],
@@ -377,15 +380,16 @@ def lower_scatter(
     dtype: DType,
     start: Tensor | None = None,
 ) -> Tensor:
-    """`out[index] += body` over the box of `axes`, from `start`, or from zeros. Where `start` is made without
-    reductions, it becomes a part of the new tensor."""
+    """`out[index] += body`, or with another combiner, over the box of `axes`, from `start`, or from what is neutral to
+    it. Where `start` is made without reductions, it becomes a part of the new tensor."""
     scope = Scope(axes, float_type([body]))
     for d, i in enumerate(index):
         if not is_integer(i.ty):
             raise FormulaError(f"index {d} is {type_name(i.ty)}, not an integer", hint="use // or i32(...)")
     value = scope.convert(body, dtype)
     index = [exact(i) for i in index]
-    part = Scatter(tuple(a.extent for a in axes), tuple(scope.convert(i, index_type(i)) for i in index), value)
+    places = tuple(scope.convert(i, index_type(i)) for i in index)
+    part = Scatter(combiner, tuple(a.extent for a in axes), places, value)
     args = list(scope.args)
     before: tuple[Piece | Scatter, ...] = ()
     if start is not None:

@@ -1,7 +1,7 @@
 """The formula language: from text to statements.
 
 program    = statement* ["return" name ("," name)*]
-statement  = name "[" [expr ("," expr)*] "]" ("=" | "+=") expr
+statement  = name "[" [expr ("," expr)*] "]" ("=" | "+=" | "max=" | "min=") expr
 expr       = Python's operators over numbers, names, A[i, ...], A.shape[n], size(k), f(x, ...), sum[k](x)
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import FormulaError
+from einsmith.expr.functions import SCATTERED
 from einsmith.lang.composed import COMPOSED
 from einsmith.lang.tokenizer import Token, tokenize
 
@@ -27,6 +28,7 @@ FUNCTIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(CASTS, 1), "pow": 2, "mi
              "random_bits": 4}  # fmt: skip
 KEYWORDS = ("and", "or", "not", "return", "if", "else", "for", "in", "lambda", "True", "False", "inf", "nan", "shape")
 RESERVED = frozenset((*FUNCTIONS, *REDUCTIONS, *KEYWORDS))
+_SIGNS = {sign: combiner for combiner, sign in SCATTERED.items()}
 _CONSTANTS = {"True": True, "False": False, "inf": math.inf, "nan": math.nan}
 
 
@@ -119,13 +121,17 @@ class Reduction(Ast):
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """`name[index] = value`, or `+=` where `accumulate`."""
+    """`name[index] = value`; `+=`, `max=` or `min=` where there is a `combiner`."""
 
     at: int
     name: str
     index: tuple[Ast, ...]
-    accumulate: bool
+    combiner: str | None
     value: Ast
+
+    @property
+    def accumulate(self) -> bool:
+        return self.combiner is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,11 +239,11 @@ class _Parser:
             hint = f"a tensor without axes is written {head.text}[] = ..."
             raise self.fail("the left side needs its axes in brackets", hint=hint)
         index = self.brackets()
-        sign = self.accept("=", "+=")
+        sign = self.accept("=", *_SIGNS)
         if sign is None:
             found = self.token.text.strip() or "the end of the line"
-            raise self.fail(f"expected = or += after the left side, found {found!r}")
-        return Statement(head.at, head.text, index, sign.text == "+=", self.expression())
+            raise self.fail(f"expected = or one of {', '.join(_SIGNS)} after the left side, found {found!r}")
+        return Statement(head.at, head.text, index, _SIGNS.get(sign.text), self.expression())
 
     def brackets(self) -> tuple[Ast, ...]:
         self.take("[")

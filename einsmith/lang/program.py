@@ -92,7 +92,7 @@ def resolve_source(
             raise FormulaError(f"{s.name} has {len(first.index)} dimensions above and {len(s.index)} here", text, s.at)
         if source.statements[defined[s.name][len(defined[s.name]) - 2]].accumulate and not s.accumulate:
             raise FormulaError(
-                f"{s.name} is defined with = after it is accumulated with +=", text, s.at, "put the = statements first"
+                f"{s.name} is defined with = after it is accumulated", text, s.at, "put the = statements first"
             )
     lines = tuple(_line(text, s, given, set(extents or ())) for s in source.statements)
     program = Program(source, lines, (), {}, {}, defined, ())

@@ -12,6 +12,7 @@ _TOKEN = re.compile(
     r"(?P<space>[ \t\r\f]+|\#[^\n]*)"
     r"|(?P<newline>\n)"
     r"|(?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|[0-9]+)"
+    r"|(?P<sign>(?:max|min)=(?!=))"
     r"|(?P<name>[^\W\d]\w*)"
     r"|(?P<op>\*\*|//|<=|>=|==|!=|\+=|[-+*/%<>=()\[\],.])"
 )
@@ -38,6 +39,7 @@ def tokenize(source: str) -> list[Token]:
         if found is None:
             raise FormulaError(f"{source[at]!r} has no meaning here", source, at, _hint(source[at]))
         kind, text = str(found.lastgroup), found.group()
+        kind = "op" if kind == "sign" else kind
         token = Token(kind, text, at)
         at = found.end()
         if kind == "number" and at < len(source) and (source[at].isalnum() or source[at] == "_"):

@@ -1,8 +1,10 @@
-"""Scatters as reductions: each element of the output adds the terms that fall on it, so that results are the same in
-every run and no two programs write one element.
+"""Scatters as reductions: each element of the output combines the terms that fall on it, so that results are the same
+in every run and no two programs write one element.
 
 before: out[ids[t], d] += x[t, d]                                             t < 20, d < 8
 after:  out[v, d] = start[v, d] + sum[t](where(ids[t] == v, x[t, d], 0))      v < 100, d < 8
+
+A scatter that keeps the largest or smallest becomes a max or min likewise.
 
 An index that is an axis of its own is the output's, and not searched for. The others are compared with every element:
 that is work of the terms times the elements they may fall on, which a sort of the terms would save.
@@ -15,6 +17,7 @@ from functools import lru_cache
 from typing import cast as typed
 
 from einsmith import dtypes as dt
+from einsmith.expr.functions import COMBINING
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.plan.kernel import Kernel, Stage
@@ -22,12 +25,13 @@ from einsmith.plan.kernel import Kernel, Stage
 
 @lru_cache(maxsize=1024)
 def gathered(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A kernel whose root is a scatter as kernels whose root is a sum, one for each piece of what it starts from, which
-    a stage adds."""
+    """A kernel whose root is a scatter as kernels whose root is a reduction, one for each piece of what it starts from,
+    which a stage combines with it."""
     t = kernel.root
-    *before, s = t.parts
-    whole = Piece((0,) * t.rank, (1,) * t.rank, t.shape, Const(0, t.dtypes[0]))
-    return tuple(_of_piece(kernel, typed(Scatter, s), typed(Piece, p)) for p in before or [whole])
+    *before, last = t.parts
+    s = typed(Scatter, last)
+    whole = Piece((0,) * t.rank, (1,) * t.rank, t.shape, Const(s.neutral, t.dtypes[0]))
+    return tuple(_of_piece(kernel, s, typed(Piece, p)) for p in before or [whole])
 
 
 def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
@@ -36,15 +40,16 @@ def _of_piece(kernel: Kernel, s: Scatter, start: Piece) -> Kernel:
         Axis(d) if (o, step) == (0, 1) else apply("add", apply("mul", Axis(d), _int(step)), _int(o))
         for d, (o, step) in enumerate(zip(start.offset, start.step, strict=True))
     ]
-    total = Piece(start.offset, start.step, start.extents, _sum(s, places, t.shape))
+    total = Piece(start.offset, start.step, start.extents, _reduced(s, places, t.shape))
     root = Stage(Template(t.shape, t.params, (total,)), first.args, (None,))
     back: dict[int, Expr] = {
         d: apply("floordiv", apply("sub", Axis(d), _int(o)), _int(step))
         for d, (o, step) in enumerate(zip(start.offset, start.step, strict=True)) if (o, step) != (0, 1)
     }  # fmt: skip
     (value,) = start.bodies
-    sums = Read(len(t.params), tuple(map(Axis, range(t.rank))), t.dtypes[0])
-    added = template(t.shape, (*t.params, (t.dtypes[0], t.shape)), apply("add", substitute(value, back), sums))
+    terms = Read(len(t.params), tuple(map(Axis, range(t.rank))), t.dtypes[0])
+    whole = apply(COMBINING[s.combiner], substitute(value, back), terms)
+    added = template(t.shape, (*t.params, (t.dtypes[0], t.shape)), whole)
     stages = [root, Stage(added, (*first.args, ("stage", 0, 0)), first.outputs)]
     for stage in kernel.stages[1:]:
         args = [("stage", x[1] + 1, x[2]) if x[0] == "stage" else x for x in stage.args]
@@ -56,7 +61,7 @@ def _int(n: int) -> Const:
     return Const(n, dt.i32)
 
 
-def _sum(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
+def _reduced(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
     """The terms that fall on an element of the output, `places` being its index: axes of the scatter that are indices
     alone are the output's."""
     own: dict[int, int] = {}
@@ -67,11 +72,11 @@ def _sum(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
     axes: dict[int, Expr] = {a: places[d] for a, d in own.items()}
     axes |= {a: Axis(len(shape) + n) for n, a in enumerate(rest)}
     *index, body = (substitute(e, axes) for e in (*s.index, s.body))
-    zero = Const(0, body.dtype)
+    none = Const(s.neutral, body.dtype)
     for d, e in enumerate(index):
         if own.get(getattr(s.index[d], "position", -1)) != d:
-            body = apply("where", apply("eq", cast(e, dt.i64), cast(places[d], dt.i64)), body, zero)
+            body = apply("where", apply("eq", cast(e, dt.i64), cast(places[d], dt.i64)), body, none)
     for a, d in own.items():
         if s.extents[a] < shape[d]:
-            body = apply("where", apply("lt", places[d], _int(s.extents[a])), body, zero)
-    return Reduce("sum", tuple(s.extents[a] for a in rest), (body,))
+            body = apply("where", apply("lt", places[d], _int(s.extents[a])), body, none)
+    return Reduce(s.combiner, tuple(s.extents[a] for a in rest), (body,))

@@ -65,7 +65,7 @@ def accumulated(start, body, ids, args, shape):
     """`out = start(n, k), out[ids[i], k] += body(i, k)`."""
     n, k = (Axis(d) for d in range(2))
     first = Piece((0, 0), (1, 1), shape, start(n, k))
-    s = Scatter((7, shape[1]), (Read(0, (n,), dt.i32), k), body(n, k))
+    s = Scatter("sum", (7, shape[1]), (Read(0, (n,), dt.i32), k), body(n, k))
     t = Template(shape, tuple((a.dtype, a.shape) for a in (ids, *args)), (first, s))
     return Compute(t, (ids, *args))
 

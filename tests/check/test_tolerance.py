@@ -15,7 +15,7 @@ def test_what_may_be_added_elsewhere_is_uncertain_there():
     """y[i, k[i]] += v[i], k[1] being 1 or 2."""
     place = cast(apply("floor", Read(0, (Axis(0),), dt.f32)), dt.i32)
     value = Read(1, (Axis(0),), dt.f32)
-    t = Template((2, 3), ((dt.f32, (2,)), (dt.f32, (2,))), (Scatter((2,), (Axis(0), place), value),))
+    t = Template((2, 3), ((dt.f32, (2,)), (dt.f32, (2,))), (Scatter("sum", (2,), (Axis(0), place), value),))
     k, e = np.array([0.5, 1.9]), np.array([0.1, 0.2])
     ((y, error),), _ = template_errors(t, [(k, e), (np.array([3.0, 4.0]), np.zeros(2))])
     np.testing.assert_array_equal(y, [[3, 0, 0], [0, 4, 0]])

@@ -177,7 +177,7 @@ def test_scatter_accumulates(points, monkeypatch, rng):
     monkeypatch.setattr(interp, "POINTS_AT_ONCE", points)
     ids, g = rng.integers(0, 3, 11), rng.standard_normal((11, 2))
     params = ((dt.i32, (11,)), (dt.f32, (11, 2)))
-    s = Scatter((11, 2), (Read(0, (U,), dt.i32), J), Read(1, (U, J), dt.f32))
+    s = Scatter("sum", (11, 2), (Read(0, (U,), dt.i32), J), Read(1, (U, J), dt.f32))
     want = np.zeros((3, 2))
     for n in range(11):
         want[ids[n]] += g[n]

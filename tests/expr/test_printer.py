@@ -76,7 +76,7 @@ def test_templates_and_graphs():
     )
     odd = Piece((1,), (2,), (2,), A)
     assert show(odd) == "out[2*i0 + 1] = x0[i0]  # i0 < 2"
-    s = Template((3,), ((dt.f32, (5,)),), (Scatter((5,), (apply("mod", U, k(3)),), A),))
+    s = Template((3,), ((dt.f32, (5,)),), (Scatter("sum", (5,), (apply("mod", U, k(3)),), A),))
     assert "out[i0%3] += x0[i0]  # i0 < 5" in show(s)
     start = Piece((0,), (1,), (3,), B)
     s = Template((3,), ((dt.f32, (5,)), (dt.f32, (3,))), (start, *s.parts))

@@ -313,10 +313,10 @@ def test_a_long_chain_is_simplified_without_recursion():
 
 
 def test_scatters_from_zeros_have_no_pieces():
-    s = Scatter((5,), (apply("mod", U, k(3)),), Read(0, (U,), dt.f32))
+    s = Scatter("sum", (5,), (apply("mod", U, k(3)),), Read(0, (U,), dt.f32))
     params = ((dt.f32, (5,)),)
     for value, kept in ((0.0, 1), (-0.0, 2), (1.0, 2)):
         t = Template((3,), params, (Piece((0,), (1,), (3,), Const(value, dt.f32)), s))
         assert len(simplify_template(t).parts) == kept
-    empty = Template((3,), params, (Piece((0,), (1,), (3,), Const(1.0, dt.f32)), Scatter((0,), (U,), s.body)))
+    empty = Template((3,), params, (Piece((0,), (1,), (3,), Const(1.0, dt.f32)), Scatter("sum", (0,), (U,), s.body)))
     assert not simplify_template(empty).is_scatter

@@ -173,7 +173,7 @@ def test_overlaps_in_two_dimensions():
         (template((3,), [], Reduce("max", (0,), (ZERO,))), "over nothing"),
         (template((3,), [], Reduce("sum", (2,), (apply("lt", U, J),))), "of a condition"),
         (template((3,), [], Const(1 << 31, dt.i32)), "does not fit"),
-        (Template((3,), (), (Scatter((3,), (U, U), ZERO),)), "needs 1 integer indices"),
+        (Template((3,), (), (Scatter("sum", (3,), (U, U), ZERO),)), "needs 1 integer indices"),
     ],
 )
 def test_corrupted_templates_are_refused(t, message):
@@ -184,14 +184,14 @@ def test_corrupted_templates_are_refused(t, message):
 
 
 def test_scatters_stay_inside():
-    verify_template(Template((3,), (), (Scatter((6,), (apply("floordiv", U, k(2)),), ZERO),)))
+    verify_template(Template((3,), (), (Scatter("sum", (6,), (apply("floordiv", U, k(2)),), ZERO),)))
     with pytest.raises(BoundsError, match="the scatter is not proven"):
-        verify_template(Template((3,), (), (Scatter((7,), (apply("floordiv", U, k(2)),), ZERO),)))
+        verify_template(Template((3,), (), (Scatter("sum", (7,), (apply("floordiv", U, k(2)),), ZERO),)))
 
 
 def test_initial_values_of_scatters():
     """Pieces before a scatter cover its output, without reductions; they speak of the output's axes."""
-    s = Scatter((6,), (apply("floordiv", U, k(2)),), ZERO)
+    s = Scatter("sum", (6,), (apply("floordiv", U, k(2)),), ZERO)
     one, two = Piece((0,), (2,), (2,), x(U)), Piece((1,), (2,), (1,), ZERO)
     params = ((dt.f32, (2,)),)
     verify_template(Template((3,), params, (one, two, s)))

@@ -100,6 +100,8 @@ WANTED: dict[str, tuple[str, Given, dict[str, Any], Callable[..., Any]]] = {
     "scatter to a start": ("Y[i,j] = 2*Z[i,j]; Y[N[i],j] += X[i,j]*W[i]",
                            {"Z": (7, 5), "N": np.arange(41) % 7, "X": (41, 5), "W": (41,)}, {},
                            lambda Z, N, X, W: 2*Z + np.stack([(X*W[:, None])[N == n].sum(0) for n in range(7)])),
+    "greatest at a place": ("Y[N[i],j] max= -X[i,j]**2", {"N": np.arange(41) % 7, "X": (41, 5)}, {"Y.shape[0]": 7},
+                            lambda N, X: np.stack([(-X**2)[N == n].max(0) for n in range(7)])),
     "greatest and where the least is": ("K[i] = argmin[k](X[i,k]); M[i] = max[k](X[i,k])", {"X": (9, 35)}, {},
                                         lambda X: X.max(1)),
     "parts of an axis": ("Y[i] = where(not (i >= 9) and i > 5, X[i], -X[i])", {"X": (17,)}, {},

@@ -305,7 +305,8 @@ def gather(w: Writer) -> None:
 
 
 def scatter(w: Writer) -> None:
-    """Accumulated statements: histograms, gradients of embeddings, overlapping windows; onto a value or onto zeros."""
+    """Accumulated statements: histograms, gradients of embeddings, overlapping windows, the largest of what falls on a
+    place; onto a value or onto what is neutral."""
     name = w.name()
     width = w.some_axes(w.pick((0, 1)))
     i = w.axis(width)
@@ -326,10 +327,13 @@ def scatter(w: Writer) -> None:
     if w.integer and not w.choose(2):
         e = f"min(3, max(-3, {e}))"
     axis = w.axis_of(n)
+    signs = ("+=", "max=", "min=")
     if w.chance(2):
         start = [axis, *width]
         w.lines.append(f"{name}[{', '.join(start)}] = {w.chain(w.read(start), start, 1)}")
-    w.lines.append(f"{name}[{', '.join([left, *width])}] += {e}")
+    elif w.integer:  # the least integer is what nothing else can be made of
+        signs = signs[:1]
+    w.lines.append(f"{name}[{', '.join([left, *width])}] {w.pick(signs)} {e}")
     w.extents[f"{name}.shape[0]"] = n
     w.shapes[name] = (axis, *width)
     w.outputs.append(name)

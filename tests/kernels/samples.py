@@ -490,7 +490,7 @@ def sums_and_zeros(n: int, k: int) -> Kernel:
 def embedding(count: int, tokens: int, width: int, start: str = "zeros") -> Kernel:
     """out[ids[t], d] += x[t, d]; `start`: "zeros", "computed", or "memory", where only the destinations are touched."""
     t, d = axes(2)
-    s = Scatter((tokens, width), (read(0, t, dtype=dt.i32), d), read(1, t, d))
+    s = Scatter("sum", (tokens, width), (read(0, t, dtype=dt.i32), d), read(1, t, d))
     params: Any = ((dt.i32, (tokens,)), (F, (tokens, width)))
     if start == "zeros":
         return kernel_of(Template((count, width), params, (s,)))
@@ -505,7 +505,7 @@ def embedding(count: int, tokens: int, width: int, start: str = "zeros") -> Kern
 
 
 def histogram(bins: int, n: int) -> Kernel:
-    s = Scatter((n,), (read(0, Axis(0), dtype=dt.i32),), num(1.0))
+    s = Scatter("sum", (n,), (read(0, Axis(0), dtype=dt.i32),), num(1.0))
     return kernel_of(Template((bins,), ((dt.i32, (n,)),), (s,)))
 
 
@@ -514,4 +514,4 @@ def scatter_window(m: int, n: int, along: int) -> Kernel:
     i, j = axes(2)
     a = read(0, i, j, dtype=dt.i32)
     index, shape = ((i, a), (m, 5)) if along else ((a, j), (5, n))
-    return kernel_of(Template(shape, ((dt.i32, (m, n)), (F, (m, n))), (Scatter((m, n), index, read(1, i, j)),)))
+    return kernel_of(Template(shape, ((dt.i32, (m, n)), (F, (m, n))), (Scatter("sum", (m, n), index, read(1, i, j)),)))

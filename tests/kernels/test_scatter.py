@@ -16,7 +16,7 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.scatter import pattern as scatter
 from einsmith.kernels.scatter import points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
-from einsmith.kernels.scatter.points import add_at, owned_axes, terms_of
+from einsmith.kernels.scatter.points import combine_at, owned_axes, terms_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
@@ -25,11 +25,12 @@ from tests.nest_interp import run
 PATTERN = ScatterAdd()
 
 
+@pytest.mark.parametrize("combiner", ["sum", "max", "min"])
 @pytest.mark.parametrize("rows, tokens, width", [(1, 1, 1), (5, 9, 17), (7, 20, 4), (3, 40, 33)])
-def test_embedding_gradient(rng, rows, tokens, width):
+def test_embedding_gradient(rng, rows, tokens, width, combiner):
     t, d = axes(2)
     index = (read(0, t, dtype=dt.i32), d)
-    s = Scatter((tokens, width), index, read(1, t, d))
+    s = Scatter(combiner, (tokens, width), index, read(1, t, d))
     kernel = kernel_of(Template((rows, width), ((dt.i32, (tokens,)), (dt.f32, (tokens, width))), (s,)))
     assert owned_axes(s) == ({1: 1} if width > 1 else {})
     check(PATTERN, kernel, rng, inputs=[rng.integers(0, rows, tokens).astype(np.int32)])
@@ -38,7 +39,7 @@ def test_embedding_gradient(rng, rows, tokens, width):
 def test_histogram(rng):
     for n, bins in ((1, 1), (37, 5), (64, 200)):
         i = Axis(0)
-        s = Scatter((n,), (read(0, i, dtype=dt.i32),), num(1.0))
+        s = Scatter("sum", (n,), (read(0, i, dtype=dt.i32),), num(1.0))
         kernel = kernel_of(Template((bins,), ((dt.i32, (n,)),), (s,)))
         check(PATTERN, kernel, rng, inputs=[rng.integers(0, bins, n).astype(np.int32)])
 
@@ -46,10 +47,10 @@ def test_histogram(rng):
 def test_indexed_and_free_dimensions(rng):
     """The free dimension is the first one, longer than its axis; the rest stays zero."""
     i, j = axes(2)
-    s = Scatter((3, 8), (i, div(j, 3)), read(0, i, j))
+    s = Scatter("sum", (3, 8), (i, div(j, 3)), read(0, i, j))
     kernel = kernel_of(Template((5, 4), ((dt.f32, (3, 8)),), (s,)))
     check(PATTERN, kernel, rng)
-    check(PATTERN, kernel_of(Template((5, 4), ((dt.f32, (0, 8)),), (Scatter((0, 8), s.index, s.body),))), rng)
+    check(PATTERN, kernel_of(Template((5, 4), ((dt.f32, (0, 8)),), (Scatter("sum", (0, 8), s.index, s.body),))), rng)
 
 
 @pytest.mark.parametrize("tokens, width, sides", [(1, 1, (3,)), (9, 17, (2, 4)), (20, 33, (3,)), (4, 8, (3, 3))])
@@ -60,7 +61,7 @@ def test_short_last_axes_are_terms_of_a_point(rng, tokens, width, sides):
     first = apply("lt", a, num(1, dt.i32))
     at = apply("where", first, read(0, t, dtype=dt.i32), add(read(0, t, dtype=dt.i32), add(a, b)))
     body = apply("where", first, read(1, t, d), mul(read(1, t, d), cast(add(a, mul(2, b)), dt.f32)))
-    s = Scatter((tokens, width, *sides), (at, d), body)
+    s = Scatter("sum", (tokens, width, *sides), (at, d), body)
     kernel = kernel_of(Template((12, width), ((dt.i32, (tokens,)), (dt.f32, (tokens, width))), (s,)))
     loops, terms = terms_of(kernel)
     assert len(terms) == {(3,): 3, (2, 4): 8, (3, 3): 3}[sides]
@@ -85,7 +86,7 @@ def test_order_is_the_same_for_every_task_count(rng):
                 run(PATTERN.lower(kernel, config, target), kernel, [where, x, out], reverse=True)
                 assert out.tobytes() == want.tobytes(), config
     t, d = axes(2)
-    s = Scatter((50, 9), (read(0, t, dtype=dt.i32), d), read(1, t, d))
+    s = Scatter("sum", (50, 9), (read(0, t, dtype=dt.i32), d), read(1, t, d))
     kernel = kernel_of(Template((2, 9), ((dt.i32, (50,)), (dt.f32, (50, 9))), (s,)))
     where = rng.integers(0, 2, 50).astype(np.int32)
     values = rng.standard_normal((50, 9)).astype(np.float32)
@@ -103,7 +104,7 @@ def windows(rng):
     """(kernel, inputs): `S[i, a[i, j]] += x[i, j]`, and the same along the other dimension."""
     i, j = axes(2)
     for index, shape in (((i, read(0, i, j, dtype=dt.i32)), (13, 5)), ((read(0, i, j, dtype=dt.i32), j), (5, 21))):
-        s = Scatter((13, 21), index, read(1, i, j))
+        s = Scatter("sum", (13, 21), index, read(1, i, j))
         params = ((dt.i32, (13, 21)), (dt.f32, (13, 21)))
         yield kernel_of(Template(shape, params, (s,))), [rng.integers(0, 5, (13, 21)).astype(np.int32)]
 
@@ -123,14 +124,14 @@ def test_strided_diagonal_and_folded_positions(rng):
         ((3, 4, 5), (mod(add(i, Axis(2)), 2), j), (2, 4), read(0, i, j, Axis(2))),
     ]
     for extents, index, shape, body in cases:
-        check(PATTERN, kernel_of(Template(shape, ((dt.f32, extents),), (Scatter(extents, index, body),))), rng)
+        check(PATTERN, kernel_of(Template(shape, ((dt.f32, extents),), (Scatter("sum", extents, index, body),))), rng)
 
 
 def started(rows, width, tokens, body):
     """`out[r, d] = body, out[ids[t], d] += x[t, d]`."""
     t, d = axes(2)
     first = Piece((0, 0), (1, 1), (rows, width), body)
-    s = Scatter((tokens, width), (read(0, t, dtype=dt.i32), d), read(1, t, d))
+    s = Scatter("sum", (tokens, width), (read(0, t, dtype=dt.i32), d), read(1, t, d))
     params = ((dt.i32, (tokens,)), (dt.f32, (tokens, width)), (dt.f32, (rows, width)))
     return Template((rows, width), params, (first, s))
 
@@ -148,7 +149,7 @@ def test_initial_value_in_pieces(rng):
     i = Axis(0)
     start = (Piece((0,), (2,), (4,), read(0, i)), Piece((1,), (2,), (3,), num(2.0)))
     for n in (0, 11):
-        s = Scatter((n,), (mod(mul(i, 3), 7),), read(1, i))
+        s = Scatter("sum", (n,), (mod(mul(i, 3), 7),), read(1, i))
         check(PATTERN, kernel_of(Template((7,), ((dt.f32, (4,)), (dt.f32, (n,))), (*start, s))), rng)
 
 
@@ -174,7 +175,7 @@ def test_what_the_memory_holds_is_not_touched(rng):
 
 def test_choice_and_refusal():
     i = Axis(0)
-    t = Template((5,), ((dt.i32, (9,)),), (Scatter((9,), (read(0, i, dtype=dt.i32),), num(1.0)),))
+    t = Template((5,), ((dt.i32, (9,)),), (Scatter("sum", (9,), (read(0, i, dtype=dt.i32),), num(1.0)),))
     kernel = kernel_of(t)
     chosen = autoconfig.choose(kernel, WIDE)
     assert chosen.pattern.name == "scatter"
@@ -214,7 +215,7 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
     if corruption == "start":
         monkeypatch.setattr(scatter, "_start", lambda kernel, target: None)
     else:
-        monkeypatch.setattr(points, "add_at", lambda em, target, flat, value: add_at(em, target, Linear(), value))
+        monkeypatch.setattr(points, "combine_at", lambda em, fn, to, at, x: combine_at(em, fn, to, Linear(), x))
     with pytest.raises(AssertionError):
         check(PATTERN, kernel, rng, inputs=inputs, configs=[config])
 
@@ -224,7 +225,7 @@ def mirrored(kernel, n):
     stage = kernel.stages[0]
     *start, s = stage.template.parts
     turn = {0: sub(n - 1, Axis(0))}
-    new = Scatter(s.extents, tuple(substitute(i, turn) for i in s.index), substitute(s.body, turn))
+    new = Scatter("sum", s.extents, tuple(substitute(i, turn) for i in s.index), substitute(s.body, turn))
     t = Template(stage.template.shape, stage.template.params, (*start, new))
     return Kernel((Stage(t, stage.args, stage.outputs),), kernel.buffers)
 

@@ -28,7 +28,7 @@ def gradient(rows, n, width, m):
     at = apply("where", here, word(1, k), num(0, dt.i32))
     body = zero_unless(le(word(0, r), k), zero_unless(lt(k, word(0, add(r, 1))), mul(read(2, k), read(3, r, d))))
     params = ((dt.i32, (rows + 1,)), (dt.i32, (n,)), (dt.f32, (n,)), (dt.f32, (rows, width)))
-    return kernel_of(Template((m, width), params, (Scatter((rows, width, n), (at, d), body),)))
+    return kernel_of(Template((m, width), params, (Scatter("sum", (rows, width, n), (at, d), body),)))
 
 
 def counts(rows, n):
@@ -36,7 +36,7 @@ def counts(rows, n):
     r, q, k = axes(3)
     value = apply("where", apply("eq", q, num(0, dt.i32)), num(1, dt.i32), r)
     body = apply("where", row(r, k), cast(value, dt.i32), num(0, dt.i32))
-    return kernel_of(Template((2, n), ((dt.i32, (rows + 1,)),), (Scatter((rows, 2, n), (q, k), body),)))
+    return kernel_of(Template((2, n), ((dt.i32, (rows + 1,)),), (Scatter("sum", (rows, 2, n), (q, k), body),)))
 
 
 @pytest.mark.parametrize("how", ["sorted", "anywhere"])
@@ -85,5 +85,5 @@ def test_ends_that_are_no_data_are_left_to_the_guard():
     i, j = axes(2)
     body = zero_unless(both(le(i, j), inside(add(i, j), 50)), read(1, i, j))
     params = ((dt.i32, (40,)), (dt.f32, (40, 40)))
-    kernel = kernel_of(Template((9,), params, (Scatter((40, 40), (word(0, i),), body),)))
+    kernel = kernel_of(Template((9,), params, (Scatter("sum", (40, 40), (word(0, i),), body),)))
     assert not bounds(kernel, None)

@@ -91,7 +91,7 @@ def test_scatters_into_images(n, way):
     ids = s.read(0, t, dtype=dt.i32)
     params = ((dt.i32, (9,)), (dt.f32, (9, 3, n)))
     for index, shape in (((ids, c, x), (5, 3, n)), ((c, ids, x), (3, 5, n))):
-        kernel = s.kernel_of(Template(shape, params, (Scatter((9, 3, n), index, s.read(1, t, c, x)),)))
+        kernel = s.kernel_of(Template(shape, params, (Scatter("sum", (9, 3, n), index, s.read(1, t, c, x)),)))
         places = np.random.default_rng(n).integers(0, 5, 9).astype(np.int32)
         check(ScatterAdd(), laid_out(kernel, *WAYS[way]), n, inputs=[places], tolerance=0, native=True)
 

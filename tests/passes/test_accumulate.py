@@ -40,7 +40,7 @@ SCALE, ROW = Read(3, (), F), Read(4, (N, Const(0, dt.i32)), F)
 
 def scatter(start=None):
     """`S[n, k] = start, S[ids[t], k] += g[t, k]`."""
-    part = Scatter((4, 3), (Read(0, (N,), dt.i64), K), Read(1, (N, K), F))
+    part = Scatter("sum", (4, 3), (Read(0, (N,), dt.i64), K), Read(1, (N, K), F))
     params = ((dt.i64, (4,)), (F, (4, 3)))
     if start is None:
         return Compute(Template(SHAPE, params, (part,)), (IDS, G))
@@ -115,7 +115,7 @@ def test_what_stays():
     assert accumulate(read_twice) is read_twice
     result = graph(LINEAR["update"], s, (s,))
     assert accumulate(result) is result
-    many = Scatter((400,), (fn("mod", N, Const(5, dt.i32)),), Read(0, (N,), F))
+    many = Scatter("sum", (400,), (fn("mod", N, Const(5, dt.i32)),), Read(0, (N,), F))
     x = leaf((400,), F)
     dense = Compute(Template((5,), ((F, (400,)),), (many,)), (x,))
     scaled = Compute(template((5,), [(F, (5,))], fn("mul", Const(3.0, F), Read(0, (N,), F))), (dense,))

@@ -240,21 +240,23 @@ def test_a_condition_reduced(rng: np.random.Generator) -> None:
         check(s.plain((9,), [(dt.f32, (9, 3))], s.over(combiner, (3,), body)), rng)
 
 
-def test_a_scatter_whose_start_is_in_pieces(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("combiner", ["sum", "max", "min"])
+def test_a_scatter_whose_start_is_in_pieces(rng: np.random.Generator, combiner: str) -> None:
     i = s.Axis(0)
     start = tuple(
         Piece((k,), (2,), (5 - k,), apply("mul", s.read(2, s.lin((2, 0), const=k)), s.num(0.5 + k))) for k in (0, 1)
     )
-    scatter = Scatter((13,), (s.read(0, i, dtype=dt.i32),), s.read(1, i))
+    scatter = Scatter(combiner, (13,), (s.read(0, i, dtype=dt.i32),), s.read(1, i))
     t = Template((9,), ((dt.i32, (13,)), (dt.f32, (13,)), (dt.f32, (9,))), (*start, scatter))
     for tiling in (SMALL, SPLIT):
         check(s.biased(s.kernel_of(t), 0, True), rng, tiling, limits={0: 9})
 
 
-def test_scatters_that_miss_the_end_of_a_dimension(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("combiner", ["sum", "max"])
+def test_scatters_that_miss_the_end_of_a_dimension(rng: np.random.Generator, combiner: str) -> None:
     """An axis that is an index alone may be shorter than the output is."""
     i, j = s.axes(2)
-    scatter = Scatter((3, 5), (i, s.read(0, i, j, dtype=dt.i32)), s.read(1, i, j))
+    scatter = Scatter(combiner, (3, 5), (i, s.read(0, i, j, dtype=dt.i32)), s.read(1, i, j))
     kernel = s.kernel_of(Template((7, 6), ((dt.i32, (3, 5)), (dt.f32, (3, 5))), (scatter,)))
     check(kernel, rng, limits={0: 6})
 

@@ -18,7 +18,16 @@ from math import prod
 from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.gather import gathered
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
-from einsmith.autodiff.adjoint.scatter import CHOSEN_COST, SCATTER_COST, at_position, is_coupled, is_opaque, report
+from einsmith.autodiff.adjoint.scatter import (
+    CHOSEN_COST,
+    SCATTER_COST,
+    at_position,
+    attained,
+    is_coupled,
+    is_opaque,
+    position,
+    report,
+)
 from einsmith.autodiff.adjoint.terms import (
     Guards,
     Terms,
@@ -109,19 +118,22 @@ class Adjoint:
     # ------------------------------------------------------------------------------------------------------- seeds
 
     def _part(self, part: Piece | Scatter) -> None:
-        if isinstance(part, Scatter):
-            seeds = [(part.body, self._cotangent(0, part.index))]
-            self._sweep(part, [(b, {(): g}) for b, g in seeds if g is not None], {})
-            return
         at = position(part)
+        if self.t.is_scatter:
+            assert not isinstance(part.body, Reduce)
+            g, best = self._cotangent(0, at), attained(self.t, self.out, self.first_result, part)
+            if g is not None:
+                terms: Terms = {(): g} if best is None else {(best.here,): apply("div", g, best.points)}
+                self._sweep(part, [(part.body, terms)], {})
+            return
+        assert isinstance(part, Piece)
         if not isinstance(part.body, Reduce):
             g = self._cotangent(0, at)
             values: dict[Expr, Expr] = {}
-            told = not self.t.is_scatter  # else the result is not the piece's value
-            if told and isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
+            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
                 values[part.body] = self.out.read(self.first_result, at)
             if g is not None:
-                self._sweep(part, [(part.body, {(): g})], values, at if told else None)
+                self._sweep(part, [(part.body, {(): g})], values, at)
             return
         r = part.body
         roots: list[tuple[Expr, Terms]] = []
@@ -378,7 +390,7 @@ class Adjoint:
                     i if proven(i, n, facts) else guarded(guards, i, Const(0, i.dtype))
                     for i, n in zip(index, shape, strict=True)
                 )
-                self.scatters[slot].append(Scatter(domain, where, guarded(guards, value)))
+                self.scatters[slot].append(Scatter("sum", domain, where, guarded(guards, value)))
                 return
         for fibres in found:
             self._gather(slot, fibres, value)
@@ -433,14 +445,6 @@ class Adjoint:
 
 
 # ------------------------------------------------------------------------------------------------------- small parts
-
-
-def position(part: Piece) -> tuple[Expr, ...]:
-    """The output position of a point of a piece."""
-    return tuple(
-        Linear(o, {Axis(d): s} if n > 1 else {}).expr()
-        for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
-    )
 
 
 def _all_others(part: Piece, member: int) -> Piece:

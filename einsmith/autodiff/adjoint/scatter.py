@@ -1,4 +1,5 @@
-"""Contributions that are added at computed positions: what they cost, and those of a max, which come from one point.
+"""Scatters in the reverse sweep. Contributions that are added at computed positions: what they cost, and those of a
+max, which come from one point. What keeps the largest or smallest at computed positions: the points that attain it.
 
     C[i,j] = max[k](A[i,k] + B[k,j])  with the position  K[i,j] = argmax[k](A[i,k] + B[k,j])
     gathered   dA[i,k] = sum[j](where(K[i,j] == k, dC[i,j], 0))           (a point for every i, j, k)
@@ -10,11 +11,15 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith import knobs
+from einsmith.autodiff.adjoint.rules import choose, constant
+from einsmith.autodiff.plan import Plan
+from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, apply, axes_of, postorder
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
 from einsmith.expr.rewrite.rebuild import substitute
 
 SCATTER_COST = 4
@@ -42,6 +47,45 @@ def is_coupled(index: Sequence[Expr]) -> bool:
     """Whether an axis stands in two places of an index, as in X[i,i]: most of the tensor is then not read."""
     uses = Counter(a for i in index for a in axes_of(i))
     return any(n > 1 for n in uses.values())
+
+
+def position(part: Piece | Scatter) -> tuple[Expr, ...]:
+    """The output position of a point of a part."""
+    if isinstance(part, Scatter):
+        return part.index
+    return tuple(
+        Linear(o, {Axis(d): s} if n > 1 else {}).expr()
+        for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
+    )
+
+
+class Attained(NamedTuple):
+    """Whether a point of a part has the value that its position ends with, and how many points there do."""
+
+    here: Expr
+    points: Expr
+
+
+def attained(t: Template, out: Plan, result: int, part: Piece | Scatter) -> Attained | None:
+    """What the derivative of a scatter that keeps the largest or smallest value goes by: the points that attain it
+    share it evenly, what the scatter starts from being one of them; where that is NaN, those that are. None of sums.
+    `result`: the number of the scatter's result in the plan, which gets the count."""
+    scatter = t.parts[-1]
+    if not isinstance(scatter, Scatter) or scatter.combiner == "sum":
+        return None
+
+    def here(p: Piece | Scatter) -> Expr:  # a NaN is what it ends with, too
+        value = p.bodies[-1]
+        return apply("or", apply("eq", value, out.read(result, position(p))), apply("ne", value, value))
+
+    def counted(p: Piece | Scatter) -> Expr:
+        return choose(here(p), constant(1.0, p.bodies[-1]), 0.0)
+
+    parts: list[Piece | Scatter] = [
+        Scatter("sum", p.extents, p.index, counted(p)) if isinstance(p, Scatter)
+        else Piece(p.offset, p.step, p.extents, counted(p)) for p in t.parts
+    ]  # fmt: skip
+    return Attained(here(part), out.read(out.add(t.shape, parts), position(part)))
 
 
 def digits(part: Piece, position: Read) -> dict[int, Expr]:

@@ -16,6 +16,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import RecurrenceError
 from einsmith.expr.analysis.guarded import reads_under
 from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.functions import SCATTERED
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -28,6 +29,7 @@ from einsmith.expr.nodes import (
     Read,
     Recurrence,
     Reduce,
+    Scatter,
     Template,
     Tensor,
     apply,
@@ -116,10 +118,12 @@ class _Solver:
         inside = set(group)
         nodes: list[Compute] = []
         for node in group:
-            if isinstance(node, Compute) and node.template.is_scatter:
+            last = node.template.parts[-1] if isinstance(node, Compute) else None
+            if isinstance(last, Scatter):
                 raise RecurrenceError(
-                    f"{self._name(node, inside)} accumulates with +=, which a tensor that reads itself cannot do",
-                    "sum over the positions, as in y[i] = sum[t](where(ids[t] == i, x[t], 0))",
+                    f"{self._name(node, inside)} accumulates with {SCATTERED[last.combiner]}, which a tensor that "
+                    "reads itself cannot do",
+                    "reduce over the positions, as in y[i] = sum[t](where(ids[t] == i, x[t], 0))",
                 )
             if isinstance(node, Recurrence):
                 raise RecurrenceError("a recurrence reads tensors that depend on it")

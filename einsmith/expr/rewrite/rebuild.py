@@ -124,7 +124,7 @@ def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None)
     for part in t.parts:
         bodies = rule(part)
         if isinstance(part, Scatter):
-            parts.append(Scatter(part.extents, bodies[:-1], bodies[-1]))
+            parts.append(Scatter(part.combiner, part.extents, bodies[:-1], bodies[-1]))
         elif isinstance(part.body, Reduce):
             body = Reduce(part.body.combiner, part.body.extents, bodies)
             parts.append(Piece(part.offset, part.step, part.extents, body))

@@ -164,23 +164,22 @@ def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
             parts.append(part)
         elif isinstance(part, Scatter):
             index = tuple(run.simplify(i, facts) for i in part.index)
-            parts.append(Scatter(part.extents, index, run.simplify(part.body, facts)))
+            parts.append(Scatter(part.combiner, part.extents, index, run.simplify(part.body, facts)))
         elif isinstance(part.body, Reduce):
             r = part.body
             body = Reduce(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies))
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:
             parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
-    if isinstance(parts[-1], Scatter) and all(map(_is_zero, parts[:-1])):
-        parts = parts[-1:]  # it starts from zeros anyhow
+    if isinstance(parts[-1], Scatter) and all(_is(part, parts[-1].neutral) for part in parts[:-1]):
+        parts = parts[-1:]  # it starts from that anyhow
     full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
     return widened(Template(t.shape, t.params, tuple(full or parts[:1])))
 
 
-def _is_zero(part: Piece | Scatter) -> bool:
-    """Whether a piece is zeros; -0.0 is not 0.0."""
-    value = part.body.value if isinstance(part.body, Const) else 1
-    return value == 0 and str(value)[0] != "-"
+def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
+    """Whether a piece is this number everywhere; -0.0 is not 0.0."""
+    return isinstance(part.body, Const) and str(part.body.value) == str(number)
 
 
 def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:

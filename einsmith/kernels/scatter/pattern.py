@@ -27,7 +27,6 @@ POINTWISE = Pointwise()
 POINT = 3
 """Instructions of a point beside its body and reads: a load, an addition and a store, with their waiting."""
 
-
 MASKED, BESIDE = 7, 30
 """The same of adding under a mask, and what each further term then waits for the elements beside its own."""
 
@@ -58,8 +57,9 @@ def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cos
     root, first = kernel.root, kernel.stages[0]
     if in_place(kernel) or not prod(root.shape):
         return None
-    zeros = Piece((0,) * root.rank, (1,) * root.rank, root.shape, Const(0, root.dtypes[0]))
-    alone = Template(root.shape, root.params, root.parts[:-1] or (zeros,))
+    neutral = Const(scatter_of(kernel).neutral, root.dtypes[0])
+    whole = Piece((0,) * root.rank, (1,) * root.rank, root.shape, neutral)
+    alone = Template(root.shape, root.params, root.parts[:-1] or (whole,))
     made = Kernel((Stage(alone, first.args, first.outputs),), kernel.buffers)
     costs = [(c, POINTWISE.cost(made, c, target)) for c in POINTWISE.configs(made, target)]
     return made, *min(costs, key=lambda x: x[1].seconds)

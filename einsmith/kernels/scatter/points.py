@@ -10,6 +10,7 @@ from itertools import product
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.functions import COMBINING
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes as bx
@@ -92,37 +93,38 @@ def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
     every = range(len(s.extents))
     for a in every:
         later = {b for b in every if b > a or b == along} if a != along else {a}
-        found = bounds_of(exprs[-1], 0, a, s.extents, [b.size for b in kernel.buffers]).without(later)
+        found = bounds_of(exprs[-1], s.neutral, a, s.extents, [b.size for b in kernel.buffers]).without(later)
         if any(map(has_read, (*found.low, *found.high))):
             out[a] = found
     return out
 
 
-def add_at(em: VectorEmitter, target: Memory, flat: Linear, value: Value) -> None:
-    """`target[flat] += value`, never moved nor shared: the same element may come again, though not in another lane.
-    Lanes stand side by side."""
+def combine_at(em: VectorEmitter, fn: str, target: Memory, flat: Linear, value: Value) -> None:
+    """`target[flat] = fn(target[flat], value)`, never moved nor shared: the same element may come again, though not in
+    another lane. Lanes stand side by side."""
     b, elem, mask = em.b, target.elem, em.lane_mask()
     part = em.split(flat)
     assert part is not None
     if part.pattern is None:
         at = em.total(part)
-        b.store(b.add(b.load(target.pointer, at, elem), value), target.pointer, at)
+        b.store(b.op(fn, b.load(target.pointer, at, elem), value), target.pointer, at)
     else:
         at = em.total(part, part.pattern[0])
-        b.store(b.add(b.load(target.pointer, at, elem, em.lanes, mask), em.splat(value)), target.pointer, at, mask)
+        held = b.load(target.pointer, at, elem, em.lanes, mask)
+        b.store(b.op(fn, held, em.splat(value)), target.pointer, at, mask)
 
 
 def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int | None, tasks: int) -> int:
     """Adds the terms of every point, axes in their order but for `along`, which has the lanes and comes last; each of
     about so many tasks has a part of `axis`. Returns how many tasks there are."""
     b, (loops, terms), within = em.b, terms_of(kernel), bounds(kernel, along)
-    target = em.memory(parts_of(kernel)[1])
+    target, fn = em.memory(parts_of(kernel)[1]), COMBINING[scatter_of(kernel).combiner]
     parts = 1 if axis is None else tile_count(em.extents[axis], tasks, em.lanes if axis == along else 1)
     part = b.task if parts > 1 else None
 
     def add() -> None:
         for flat, body in terms:
-            add_at(em, target, flat, em.emit(body))
+            combine_at(em, fn, target, flat, em.emit(body))
 
     with ExitStack() as stack:
         for a in range(loops):

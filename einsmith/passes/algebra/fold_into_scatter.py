@@ -58,6 +58,8 @@ def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     body, part = pointwise_body(node.template), scatter.template.parts[-1]
     if body is None or node.shape != scatter.shape or not node.dtype.is_float or not isinstance(part, Scatter):
         return None
+    if part.combiner != "sum":
+        return None
     found = [e for e in reads(body) if e.slot == slot]
     if len(found) != 1 or node.args.count(scatter) > 1 or not is_identity(found[0], node.shape):
         return None
@@ -85,7 +87,7 @@ def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     pieces = () if start is None else template(node.shape, (), start).parts
     args = (*node.args, *scatter.args)
     params = tuple((a.dtype, a.shape) for a in args)
-    made = prune_args(Template(node.shape, params, (*pieces, Scatter(part.extents, index, term))), args)
+    made = prune_args(Template(node.shape, params, (*pieces, Scatter(part.combiner, part.extents, index, term))), args)
     return prune_args(simplify_template(made.template), made.args)
 
 

@@ -77,6 +77,8 @@ def _joined(node: Compute, start: int) -> Compute | None:
     shift = {s: len(node.args) + s for s in range(len(source.args))}
     one, two = source.template.parts[-1], node.template.parts[-1]
     assert isinstance(one, Scatter) and isinstance(two, Scatter)
+    if one.combiner != two.combiner:
+        return None
     axis = len(two.extents)
     if one.extents == two.extents:
         count = 1
@@ -103,7 +105,7 @@ def _joined(node: Compute, start: int) -> Compute | None:
         return None
     args = (*node.args, *source.args)
     params = tuple((a.dtype, a.shape) for a in args)
-    both = Scatter((*two.extents, count + 1), index, either(one.body, two.body))
+    both = Scatter(two.combiner, (*two.extents, count + 1), index, either(one.body, two.body))
     return prune_args(Template(node.shape, params, (*pieces, both)), args)
 
 

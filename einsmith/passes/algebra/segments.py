@@ -90,7 +90,7 @@ def _found(t: Template) -> _Segments | None:
 def _otherwise(part: Piece | Scatter) -> float | int | bool | None:
     """What a term is that changes nothing; None of parts without terms."""
     if isinstance(part, Scatter):
-        return 0
+        return part.neutral
     r = part.body
     if not isinstance(r, Reduce) or len(r.bodies) != 1:
         return None
@@ -165,7 +165,7 @@ def _ends(s: _Segments, node: Compute) -> tuple[Compute, Compute]:
     body = guarded([substitute(c, to) for c in s.guards], number)
     extents = (*(domain[a] for a in (*s.others, s.segment)), 2, domain[s.place])
     index = (which, *map(Axis, range(count)), Axis(count + 2))
-    table = prune_args(Template((2, *shape), t.params, (Scatter(extents, index, body),)), node.args)
+    table = prune_args(Template((2, *shape), t.params, (Scatter("sum", extents, index, body),)), node.args)
 
     here = tuple(map(Axis, range(len(shape))))
     params = [(dt.i32, table.shape)]

@@ -180,7 +180,7 @@ def _part(
     bodies = [memo[e] for e in p.bodies]
     if isinstance(p, Scatter):
         index = tuple(bodies[:-1])
-        return Scatter(p.extents, index if out is None else _moved(index, out), bodies[-1])
+        return Scatter(p.combiner, p.extents, index if out is None else _moved(index, out), bodies[-1])
     body = Reduce(p.body.combiner, inner, tuple(bodies)) if isinstance(p.body, Reduce) else bodies[0]
     place = [p.offset, p.step, p.extents]
     return Piece(*(x if out is None else _moved(x, out) for x in place), body)
