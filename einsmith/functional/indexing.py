@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from einsmith import dtypes as dt
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, dimension, tensor
@@ -78,12 +79,13 @@ def index_select(input: Any, dim: int, index: Any) -> Value:
 
 
 @lru_cache(maxsize=64)
-def _adding(rank: int, d: int, one: bool) -> Operator:
-    """`x` with `s` added where the integers `k` say along dimension d; `one`: they are a vector."""
+def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
+    """`x` with `s` added (sign: +=), or the larger or smaller of both (max=, min=), where the integers `k` say along
+    dimension d; `one`: they are a vector."""
     j = [f"j{n}" for n in range(rank)]
     axes, source = ",".join(f"i{n}" for n in range(rank)), ",".join(j)
     target = ",".join(at(j, d, f"k[{j[d]}]" if one else f"k[{source}]"))
-    return op(f"z[{axes}] = x[{axes}]\nz[{target}] += s[{source}]\nreturn z")
+    return op(f"z[{axes}] = x[{axes}]\nz[{target}] {sign} s[{source}]\nreturn z")
 
 
 @traced
@@ -95,7 +97,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
         return scatter_add(x.reshape((1,)), 0, k.reshape((-1,)), s.reshape((-1,))).reshape(())
     d = dimension(dim, x.ndim, "scatter_add")
     s = _sources("scatter_add", x, k, s, d)
-    return _adding(x.ndim, d, False)(x=x, k=k, s=s).astype(x.dtype) if k.size else x
+    return scattering("+=", x.ndim, d)(x=x, k=k, s=s).astype(x.dtype) if k.size else x
 
 
 @traced
@@ -103,8 +105,8 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     """The input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
 
     Where places repeat, the last in order stays, and it alone has a gradient. src: a tensor, or one number for all.
-    reduce: "add" adds to what is there, "multiply" multiplies it, places that repeat all counting. Every place along
-    `dim` is compared with all of the index there: meant for rows of some thousands.
+    reduce: "add" adds to what is there, "multiply" multiplies it, places that repeat all counting: then every place
+    along `dim` is compared with all of the index there, which is meant for rows of some thousands.
     """
     name = "scatter"
     if reduce not in (None, "add", "multiply"):
@@ -120,25 +122,26 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     s = _sources(name, x, k, s, d)
     if not k.size:
         return x
-    # The additions look at every index, so that one out of range is an error.
-    written = _adding(x.ndim, d, False)(x=fb.full(x.shape, 0, k.dtype), k=k, s=fb.full(k.shape, 1, k.dtype))
-    (j,) = fb.axes(k.shape[d])
+    # This looks at every index, so that one out of range is an error.
+    own = fb.compute(k.shape, lambda *i: fb.cast(i[d], dt.i32))
+    last = scattering("max=", x.ndim, d)(x=fb.full(x.shape, -1, dt.i32), k=k, s=own)
 
     def chosen(i: Sequence[Any], value: Callable[[], Any], other: Any) -> Any:
         """`value()` where the index, which may be smaller than the input beside d, has the place i; else `other`."""
         inside = [i[n] < e for n, (e, whole) in enumerate(zip(k.shape, x.shape, strict=True)) if n != d and e < whole]
         return fb.where(all_of(inside), value(), other) if inside else value()
 
-    def hit(i: Sequence[Any], value: Any, other: Any) -> Any:
-        return chosen(i, lambda: fb.where(k[at(i, d, j)] == i[d], value, other), other)
-
     if reduce == "multiply":
-        factor = fb.compute(x.shape, lambda *i: fb.prod(hit(i, s[at(i, d, j)], 1), over=j))
-        return fb.where(written > 0, x * factor, x).astype(x.dtype)
-    last = fb.compute(x.shape, lambda *i: fb.max(hit(i, j, 0), over=j))
+        (j,) = fb.axes(k.shape[d])
+
+        def hit(i: Sequence[Any]) -> Any:
+            return chosen(i, lambda: fb.where(k[at(i, d, j)] == i[d], s[at(i, d, j)], 1), 1)
+
+        factor = fb.compute(x.shape, lambda *i: fb.prod(hit(i), over=j))
+        return fb.where(last >= 0, x * factor, x).astype(x.dtype)
     put = fb.compute(
         x.shape,
-        lambda *i: chosen(i, lambda: fb.where(written[i] > 0, s[at(i, d, last[i])], x[i]), x[i]),
+        lambda *i: chosen(i, lambda: fb.where(last[i] >= 0, s[at(i, d, last[i])], x[i]), x[i]),
     )
     return put.astype(x.dtype)
 
@@ -154,4 +157,4 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1
     if s.shape != at(x.shape, d, k.shape[0]):
         raise ShapeError(f"index_add: 'source' has shape {s.shape}, needs {at(x.shape, d, k.shape[0])}")
     s = s if alpha == 1 else s * alpha
-    return _adding(x.ndim, d, True)(x=x, k=k, s=s).astype(x.dtype) if s.size else x
+    return scattering("+=", x.ndim, d, True)(x=x, k=k, s=s).astype(x.dtype) if s.size else x

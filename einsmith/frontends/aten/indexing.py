@@ -15,7 +15,7 @@ from einsmith.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import dimension
-from einsmith.functional.indexing import at
+from einsmith.functional.indexing import at, scattering
 from einsmith.lang import builder as fb
 from einsmith.lang import views
 from einsmith.lang.builder import Value
@@ -108,21 +108,6 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
         return x
     d = dimension(dim, x.ndim, "dim")
     src = src[tuple(slice(0, n) for n in index.shape)]
-    (j,) = fb.axes(index.shape[d])
-    bounds = [n for n, (e, whole) in enumerate(zip(index.shape, x.shape, strict=True)) if n != d and e < whole]
-
-    def places(combine: Any, value: Any, other: Any) -> Value:
-        """`combine` of the values at the places of the index that lead here, others counting as `other`."""
-
-        def body(*i: Any) -> Any:
-            place = at(i, d, j)
-            found = fb.where(index[place] == i[d], value(place), other)
-            for n in bounds:
-                found = fb.where(i[n] < index.shape[n], found, other)
-            return combine(found, over=j)
-
-        return fb.compute(x.shape, body)
-
     count = F.scatter_add(fb.full(x.shape, 0, dt.i32), d, index, fb.full(index.shape, 1, dt.i32))
     own = include_self
     if reduce in ("sum", "mean"):
@@ -134,31 +119,23 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
         whole = many.astype(x.dtype)
         return (sums / whole if x.dtype.is_float else sums // whole).astype(x.dtype)
     if reduce == "prod":
-        found = places(fb.prod, lambda at: src[at], 1.0 if x.dtype.is_float else 1)
-        return fb.where(count > 0, x * found if own else found, x).astype(x.dtype)
+        (j,) = fb.axes(index.shape[d])
+        smaller = [n for n, (e, whole) in enumerate(zip(index.shape, x.shape, strict=True)) if n != d and e < whole]
+
+        def factors(*i: Any) -> Any:
+            """The product of what goes to a place, of which the index is compared with all places."""
+            found = fb.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
+            for n in smaller:
+                found = fb.where(i[n] < index.shape[n], found, 1.0 if x.dtype.is_float else 1)
+            return fb.prod(found, over=j)
+
+        whole = fb.compute(x.shape, factors)
+        return fb.where(count > 0, x * whole if own else whole, x).astype(x.dtype)
     if reduce not in ("amax", "amin"):
         raise ArgumentError(f"scatter_reduce: reduce={reduce!r} is none of sum, prod, mean, amax, amin")
     worst: Any = x.dtype.range[reduce == "amin"] if x.dtype.is_int else float("inf" if reduce == "amin" else "-inf")
-    best = fb.max if reduce == "amax" else fb.min
-    top = places(best, lambda at: fb.stop_gradient(src[at]), worst)
-    if own:
-        top = (fb.maximum if reduce == "amax" else fb.minimum)(top, fb.stop_gradient(x))
-    value = fb.where(count > 0, top, x).astype(x.dtype)
-    if not x.dtype.is_float:
-        return value
-    return _shared(x, src, index, d, value, count, own)
-
-
-def _shared(x: Value, src: Value, index: Value, d: int, value: Value, count: Value, own: bool) -> Value:
-    """`value` with the derivatives of the mean of what attains it."""
-    hit = src == F.gather(fb.stop_gradient(value), d, index)
-
-    def attaining(what: Any) -> Value:
-        return F.scatter_add(F.zeros_like(x), d, index, fb.where(hit, what, 0.0).astype(x.dtype))
-
-    mine = fb.where((count == 0) | ((x == value) if own else (count < 0)), 1.0, 0.0)
-    many, total = attaining(1.0) + mine, attaining(src) + x * mine
-    return fb.differentiate_as(value, (total / many).astype(value.dtype))
+    start = x if own else fb.where(count > 0, worst, x).astype(x.dtype)
+    return scattering("max=" if reduce == "amax" else "min=", x.ndim, d)(x=start, k=index, s=src).astype(x.dtype)
 
 
 @aten("index_add.default")
