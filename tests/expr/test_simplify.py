@@ -318,5 +318,9 @@ def test_scatters_from_zeros_have_no_pieces():
     for value, kept in ((0.0, 1), (-0.0, 2), (1.0, 2)):
         t = Template((3,), params, (Piece((0,), (1,), (3,), Const(value, dt.f32)), s))
         assert len(simplify_template(t).parts) == kept
+    most = Scatter("max", s.extents, s.index, s.body)
+    for value, kept in ((0.0, 2), (float("inf"), 2), (float("-inf"), 1)):
+        t = Template((3,), params, (Piece((0,), (1,), (3,), Const(value, dt.f32)), most))
+        assert len(simplify_template(t).parts) == kept
     empty = Template((3,), params, (Piece((0,), (1,), (3,), Const(1.0, dt.f32)), Scatter("sum", (0,), (U,), s.body)))
     assert not simplify_template(empty).is_scatter

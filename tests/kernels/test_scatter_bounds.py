@@ -21,14 +21,17 @@ def row(r, n):
     return both(le(word(0, r), n), lt(n, word(0, add(r, 1))))
 
 
-def gradient(rows, n, width, m):
-    """Of x[col[n], d] in the product of a sparse matrix: dx[col[n], d] += v[n]*g[r, d] of what row r stores."""
+def gradient(rows, n, width, m, combiner="sum", other=0.0):
+    """Of x[col[n], d] in the product of a sparse matrix: dx[col[n], d] += v[n]*g[r, d] of what row r stores; or with
+    another combiner and what all that it does not store counts as."""
     r, d, k = axes(3)
     here = row(r, k)
     at = apply("where", here, word(1, k), num(0, dt.i32))
-    body = zero_unless(le(word(0, r), k), zero_unless(lt(k, word(0, add(r, 1))), mul(read(2, k), read(3, r, d))))
+    body = mul(read(2, k), read(3, r, d))
+    for c in (lt(k, word(0, add(r, 1))), le(word(0, r), k)):
+        body = apply("where", c, body, num(other))
     params = ((dt.i32, (rows + 1,)), (dt.i32, (n,)), (dt.f32, (n,)), (dt.f32, (rows, width)))
-    return kernel_of(Template((m, width), params, (Scatter("sum", (rows, width, n), (at, d), body),)))
+    return kernel_of(Template((m, width), params, (Scatter(combiner, (rows, width, n), (at, d), body),)))
 
 
 def counts(rows, n):
@@ -46,6 +49,15 @@ def test_gradient_of_a_gathered_operand(rows, n, width, m, how, rng):
     inputs = [ends(rng, rows, n, how), rng.integers(0, m, n).astype(np.int32)]
     check(PATTERN, kernel, rng, inputs=inputs)
     check(PATTERN, kernel, rng, inputs=inputs, native=True)
+
+
+@pytest.mark.parametrize("combiner", ["max", "min"])
+def test_only_what_is_neutral_is_left_out(combiner, rng):
+    """A zero is as large as others: places between the ends alone are walked where the rest counts as an infinity."""
+    for other in (0.0, float("-inf" if combiner == "max" else "inf")):
+        kernel = gradient(5, 71, 17, 4, combiner, other)
+        assert set(bounds(kernel, 1)) == ({2} if other else set())
+        check(PATTERN, kernel, rng, inputs=[ends(rng, 5, 71, "sorted"), rng.integers(0, 4, 71).astype(np.int32)])
 
 
 @pytest.mark.parametrize("how", ["sorted", "anywhere"])

@@ -38,9 +38,9 @@ S, X, V = (Read(s, (N, K), F) for s in range(3))
 SCALE, ROW = Read(3, (), F), Read(4, (N, Const(0, dt.i32)), F)
 
 
-def scatter(start=None):
-    """`S[n, k] = start, S[ids[t], k] += g[t, k]`."""
-    part = Scatter("sum", (4, 3), (Read(0, (N,), dt.i64), K), Read(1, (N, K), F))
+def scatter(start=None, combiner="sum"):
+    """`S[n, k] = start, S[ids[t], k] += g[t, k]`, or with another combiner."""
+    part = Scatter(combiner, (4, 3), (Read(0, (N,), dt.i64), K), Read(1, (N, K), F))
     params = ((dt.i64, (4,)), (F, (4, 3)))
     if start is None:
         return Compute(Template(SHAPE, params, (part,)), (IDS, G))
@@ -73,6 +73,14 @@ LINEAR = {
     "nested": fn("div", fn("sub", X, fn("sub", V, fn("neg", fn("mul", Const(2.0, F), S)))), ROW),
     "position": fn("mul", S, Apply("cast", (fn("add", N, K),), F)),
 }
+
+
+@pytest.mark.parametrize("combiner", ["max", "min"])
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_is_no_sum_stays(name, combiner):
+    """The largest of negated terms is not their negated largest."""
+    before = graph(LINEAR[name], scatter(combiner=combiner))
+    assert accumulate(before).roots == before.roots
 
 
 @pytest.mark.parametrize("start", [None, Const(0.5, F), fn("exp", Read(2, (N, K), F))])

@@ -40,11 +40,12 @@ def joined(graph: Graph, values: list[np.ndarray]) -> Graph:
     return new
 
 
+@pytest.mark.parametrize("sign", ["+=", "max=", "min="])
 @pytest.mark.parametrize("k, n", [(1, 1), (3, 7)])
 @pytest.mark.parametrize("terms", [1, 2, 5])
-def test_terms_of_a_point_are_one_scatter(terms, k, n, rng):
+def test_terms_of_a_point_are_one_scatter(terms, k, n, sign, rng):
     places = ["i[n]", "j[n]", "4-i[n]", "(i[n]+j[n])//2", "max(i[n],j[n])"][:terms]
-    added = "".join(f"\ny[{at},k] += f[n]*g[n,k]*{m + 1}" for m, at in enumerate(places))
+    added = "".join(f"\ny[{at},k] {sign} f[n]*g[n,k]*{m + 1}" for m, at in enumerate(places))
     graph, values = graph_of(
         f"y[r,k] = 2*x[r,k]{added}", rng,
         x=(5, k), i=n, f=n, g=(n, k), **({"j": n} if terms > 1 else {}),
@@ -55,9 +56,11 @@ def test_terms_of_a_point_are_one_scatter(terms, k, n, rng):
     assert scatters(joined_scatters(graph, NEVER)) == scatters(graph)
 
 
-def test_what_is_read_between_or_has_other_points_stays(rng):
+def test_what_is_read_between_or_has_other_points_or_another_combiner_stays(rng):
     for text, sizes in [
         ("y[r] = x[r]\ny[i[n]] += f[n]\nz[r] = y[r]\nz[j[n]] += f[n]\nreturn y, z", {"x": 5, "i": 4, "f": 4, "j": 4}),
+        ("y[r] = x[r]\ny[i[n]] += f[n]\ny[j[n]] max= f[n]", {"x": 5, "i": 4, "f": 4, "j": 4}),
+        ("y[r] = x[r]\ny[i[n]] max= f[n]\ny[j[n]] min= f[n]", {"x": 5, "i": 4, "f": 4, "j": 4}),
         ("y[r] = x[r]\ny[i[n]] += f[n]\ny[j[m]] += g[m]", {"x": 5, "i": 4, "f": 4, "j": 3, "g": 3}),
         ("z[r] = x[r]\nz[i[n]] += f[n]\ny[r] = z[4-r]\ny[j[n]] += f[n]\nreturn y", {"x": 5, "i": 4, "f": 4, "j": 4}),
     ]:

@@ -37,6 +37,7 @@ FORMULAS = {
     "in all": ("y[] = sum[n,c,k](x[n,c,i[n,k],j[n,k]]*g[n,c,k])", {"x": "nc44", "g": "nck"}),
     "position": ("y[n] = argmax[c,k](x[n,c,i[n,k],j[n,k]]*g[n,c,k])", {"x": "nc44", "g": "nck"}),
     "largest": ("y[n,k] = max[c](x[n,c,i[n,k],j[n,k]]*g[n,c,k])", {"x": "nc44", "g": "nck"}),
+    "largest there": ("y[n,c,k] = 2*g[n,c,k]\ny[n,c,i[n,k]] max= g[n,c,k]*f[n,k]", {"g": "nck", "f": "nk"}),
     "added to": ("y[n,c,k] = 2*g[n,c,k]\ny[n,c,i[n,k]] += g[n,c,k]*f[n,k]", {"g": "nck", "f": "nk"}),
     "in turn": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\ny[n,c,k] = u[n,c,j[n,k]]*f[n,k]\nreturn y", {"x": "nc44", "f": "nk"}),
     "others read": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\nv[n,k] = sum[c](u[n,c,i[n,k]]*g[n,c,k])\nreturn u, v",
