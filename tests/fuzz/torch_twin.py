@@ -7,6 +7,7 @@ Nothing of Einsmith takes part: neither parser, nor inference of extents, nor gr
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,12 +76,19 @@ _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 _CASTS = ("f16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool")
 
 
+_EXTREMES = {"max": ("|=", ast.BitOr, -math.inf), "min": ("&=", ast.BitAnd, math.inf)}
+"""Statements that keep the largest or smallest: as what Python's parser knows, and what they start from."""
+
+
 class _Formula:
     def __init__(self, case: Case, tensors: dict[str, Any]):
         self.case, self.known = case, tensors
         self.axes = case.axes
         self.scope: dict[str, int] = {}  # axis -> place in the broadcast shape
-        self.tree = ast.parse(case.text.replace("[]", "[()]").replace("return ", "__out = "))
+        text = case.text.replace("[]", "[()]").replace("return ", "__out = ")
+        for combiner, (sign, _, _) in _EXTREMES.items():
+            text = text.replace(f"] {combiner}= ", f"] {sign} ")
+        self.tree = ast.parse(text)
 
     def results(self) -> tuple:
         import torch
@@ -125,7 +133,7 @@ class _Formula:
             self.scope = {a: k for k, a in enumerate(axes)}
             value = self.full(self.value(s.value), axes)
             at = [self.full(self.value(i), axes) for i in index]
-            made.append((at, value, isinstance(s, ast.AugAssign)))
+            made.append((at, value, type(s.op) if isinstance(s, ast.AugAssign) else None))
             if not added and len(parts) == 1 and all(isinstance(i, ast.Name) for i in index):
                 return value
         dtype = torch.float64 if any(v.dtype == torch.float64 for _, v, _ in made) else made[0][1].dtype
@@ -133,9 +141,16 @@ class _Formula:
         shape = [max(int(at[d].max()) + 1 for at, _, _ in made) for d in range(rank)]
         for d in range(rank):
             shape[d] = self.case.extents.get(f"{name}.shape[{d}]", shape[d])
-        whole = torch.zeros(shape, dtype=dtype)
-        for at, value, adds in made:
-            whole = whole.index_put(tuple(i.reshape(-1) for i in at), value.to(dtype).reshape(-1), accumulate=adds)
+        extremes = {op: (f"a{name}", start) for name, (_, op, start) in _EXTREMES.items()}
+        start = extremes[made[0][2]][1] if made[0][2] in extremes else 0
+        whole = torch.full(shape, start, dtype=dtype)
+        for at, value, how in made:
+            places, put = tuple(i.reshape(-1) for i in at), value.to(dtype).reshape(-1)
+            if how in extremes:
+                flat = torch.arange(whole.numel()).reshape(whole.shape)[places]
+                whole = whole.reshape(-1).scatter_reduce(0, flat, put, extremes[how][0]).reshape(whole.shape)
+            else:
+                whole = whole.index_put(places, put, accumulate=how is not None)
         return whole
 
     def full(self, x: Any, axes: Sequence[str]) -> Any:
