@@ -331,7 +331,7 @@ def scatter(w: Writer) -> None:
     if w.chance(2):
         start = [axis, *width]
         w.lines.append(f"{name}[{', '.join(start)}] = {w.chain(w.read(start), start, 1)}")
-    elif w.integer:  # the least integer is what nothing else can be made of
+    else:  # where nothing falls there are infinities, and what others make of these PyTorch does not say
         signs = signs[:1]
     w.lines.append(f"{name}[{', '.join([left, *width])}] {w.pick(signs)} {e}")
     w.extents[f"{name}.shape[0]"] = n

@@ -143,12 +143,16 @@ class _Formula:
             shape[d] = self.case.extents.get(f"{name}.shape[{d}]", shape[d])
         extremes = {op: (f"a{name}", start) for name, (_, op, start) in _EXTREMES.items()}
         start = extremes[made[0][2]][1] if made[0][2] in extremes else 0
+        if start and not dtype.is_floating_point:
+            start = torch.iinfo(dtype).min if start < 0 else torch.iinfo(dtype).max
         whole = torch.full(shape, start, dtype=dtype)
         for at, value, how in made:
             places, put = tuple(i.reshape(-1) for i in at), value.to(dtype).reshape(-1)
             if how in extremes:
                 flat = torch.arange(whole.numel()).reshape(whole.shape)[places]
                 whole = whole.reshape(-1).scatter_reduce(0, flat, put, extremes[how][0]).reshape(whole.shape)
+                if whole.isnan().any():
+                    raise NoTwin("PyTorch divides the derivative by how many elements equal NaN, which are none")
             else:
                 whole = whole.index_put(places, put, accumulate=how is not None)
         return whole
