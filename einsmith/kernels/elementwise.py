@@ -13,7 +13,7 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, launched
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Kernel
@@ -27,9 +27,9 @@ TASK_SECONDS = 1e-7
 """What one more task costs."""
 
 
-def launched(tasks: int, target: Target) -> float:
-    """Seconds that so many tasks take beside their work."""
-    return TASK_SECONDS * tasks + (target.launch_seconds + SMALL_SECONDS if tasks > 1 else 0.0)
+def shared_out(tasks: int, target: Target) -> float:
+    """Seconds that a launch of so many short tasks takes beside their work."""
+    return launched(tasks, target) + TASK_SECONDS * (tasks - 1) + SMALL_SECONDS * (tasks > 1)
 
 
 def dealt_out(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:
@@ -37,7 +37,7 @@ def dealt_out(arithmetic: float, memory: float, special: float, tasks: int, targ
     fewer tasks a core has, the longer some cores wait for the last one."""
     cores = min(target.cores, tasks)
     uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, launched(tasks, target))
+    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, shared_out(tasks, target))
 
 
 class PointwiseConfig(NamedTuple):

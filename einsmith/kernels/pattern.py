@@ -14,7 +14,12 @@ from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 
 __all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe",
-           "in_turn"]  # fmt: skip
+           "in_turn", "launched", "may_be_one_task"]  # fmt: skip
+
+HIDDEN = 0.05
+"""How much of what hides behind the term that binds counts in a rank: that is above the seconds by no larger a part."""
+CALL_SECONDS = 1e-7
+"""What the code of a launch takes to begin."""
 
 
 class Cost(NamedTuple):
@@ -34,7 +39,19 @@ class Cost(NamedTuple):
         """What candidates for the same work are ordered by: `seconds`, and a little of what hides behind the term that
         binds, which tells apart those that memory makes equal."""
         arithmetic, memory, special, launch = self
-        return max(arithmetic, memory) + special + launch + 0.05 * min(arithmetic, memory)
+        return max(arithmetic, memory) + special + launch + HIDDEN * min(arithmetic, memory)
+
+
+def launched(tasks: Any, target: Target) -> Any:
+    """Seconds that a launch takes beside its work, of so many tasks (a number, or an array of them): a single one is
+    done by the thread that comes to it; more are shared with other threads, which have to hear of it."""
+    return CALL_SECONDS + (tasks > 1) * (target.cores > 1) * target.launch_seconds
+
+
+def may_be_one_task(multiplies: Any, target: Target) -> Any:
+    """Whether so many multiply-adds (a number, or an array of them) are so short a work that what other cores spare of
+    it, at the peak, may be less than it takes to let them know."""
+    return target.cores > 1 and multiplies / target.fma_per_second * (1 - 1 / target.cores) < target.launch_seconds
 
 
 @dataclass

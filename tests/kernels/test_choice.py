@@ -15,7 +15,7 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features as contraction_settings
 from einsmith.kernels.contraction.pattern import PATTERN
-from einsmith.kernels.pattern import Pattern
+from einsmith.kernels.pattern import Pattern, launched
 from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
@@ -32,6 +32,7 @@ from tests.kernels.samples import (
     depthwise_dx,
     product,
     statistics,
+    strided_conv_dx,
     transpose,
 )
 
@@ -43,6 +44,24 @@ KERNELS = {
     "backward": conv_dx(2, 8, 14, 14, 16, 3, 3, 1), "weights": conv_dw(2, 8, 15, 15, 16, 3, 3, 1),
     "borders": conv(2, 256, 3, 3, 256, 3, 3, 1),
 }  # fmt: skip
+
+
+SHORT = {
+    "few": product(3, 5, 7), "rows": product(24, 16, 20), "row": product(1, 40, 9),
+    "window": conv(1, 2, 9, 9, 3, 3, 3, 1), "pieces": strided_conv_dx(1, 2, 3, 4, 2),
+    "stencil": depthwise(1, 2, 9, 9, 3, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_short_work_wakes_no_other_thread(name: str, cores: int) -> None:
+    """Its launches, which are priced by their tasks, have one each."""
+    kernel, target = SHORT[name], replace(SERVER, cores=cores)
+    chosen = autoconfig.choose(kernel, target)
+    tasks = [x.tasks for x in chosen.pattern.lower(kernel, chosen.config, target).launches]
+    assert max(tasks) == 1 or cores == 1
+    assert chosen.cost.launch == pytest.approx(sum(launched(1, target) for _ in tasks), rel=0.2)
 
 
 @pytest.mark.parametrize("name", KERNELS)

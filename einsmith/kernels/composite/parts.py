@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from einsmith.kernels.genes import Space, genes
-from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern, in_turn
+from einsmith.kernels.pattern import HIDDEN, Chooser, Cost, Launch, Lowered, Pattern, in_turn
 from einsmith.loops.splice import moved
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
@@ -58,14 +58,16 @@ class Composite(Pattern):
         for way, kernels in enumerate(self.ways(kernel, target)):
             left, found = limit, list[Any]()
             for part in reversed(kernels):
-                x = self.chooser.choose_below(part, target, left)
+                x = self.chooser.choose_below(part, target, (1 + HIDDEN) * left)
                 if x is None:
                     break
                 found.insert(0, x)
                 left -= x.cost.seconds
             else:
+                if (rank := _together([x.cost for x in found]).rank) >= limit:
+                    continue
                 best = CompositeConfig(way, tuple(PartConfig(x.pattern.name, x.config) for x in found))
-                limit = _together([x.cost for x in found]).rank
+                limit = rank
                 if self.settled(kernel, best):
                     break
         return best

@@ -26,7 +26,7 @@ from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.kernels.pattern import Cost, Launch, Lowered, launched
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage, row_major
@@ -169,7 +169,7 @@ def _transforms(p: _Parts, target: Target) -> float:
         moved = one.nbytes + times * other.nbytes
         arithmetic = vectors * (6 * vector + target.load_seconds + target.store_seconds) / target.cores
         bytes_seconds = target.seconds_for_bytes(moved, moved // times, target.cores)
-        seconds += max(arithmetic, bytes_seconds) + times * target.launch_seconds
+        seconds += max(arithmetic, bytes_seconds) + times * launched(target.cores, target)
     return seconds
 
 

@@ -14,6 +14,7 @@ from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
+from einsmith.kernels.pattern import HIDDEN, launched
 from einsmith.plan.footprint import touched
 from einsmith.target import facts
 
@@ -47,16 +48,17 @@ class Table:
 
 
 class Predicted(NamedTuple):
-    """Seconds on all cores of a target, and launches."""
+    """Seconds on all cores of a target, launches, and the tasks of that which multiplies."""
 
     arithmetic: Array
     memory: Array
     launches: Array
+    tasks: Array
 
     def rank(self, target: Any) -> Array:
         """As `Cost.rank`."""
         least, most = np.minimum(self.arithmetic, self.memory), np.maximum(self.arithmetic, self.memory)
-        return most + 0.05 * least + self.launches * target.launch_seconds
+        return most + HIDDEN * least + self.launches * launched(self.tasks, target)
 
 
 _Bytes = tuple[Array, Array, bool]
@@ -78,7 +80,8 @@ class _Shared:
         # Vectors of N, and of a row of results.
         self.nvs, self.rows = np.ceil(x.n * t.depth / t.lanes), np.ceil(x.n / t.lanes)
         self.multiplied = x.k / t.depth  # steps of K
-        self.tasks = np.minimum(target.cores, x.batch * t.split * t.tm * t.tn)
+        self.dealt = x.batch * t.split * t.tm * t.tn
+        self.tasks = np.minimum(target.cores, self.dealt)
         self.part = np.ceil(x.k / t.split)
         kc = np.minimum(np.where(t.kc > 0, t.kc, self.part), self.part)
         self.kc = np.where(self.heads, x.k // np.maximum(x.heads, 1), kc)
@@ -125,7 +128,7 @@ def predict(t: Table, target: Any) -> Predicted:
             arithmetic += moved / rate
         else:
             memory += moved / rate
-    return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_each | s.b_each))
+    return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_each | s.b_each), s.dealt)
 
 
 def _steps(s: _Shared) -> Array:

@@ -16,6 +16,7 @@ from einsmith.kernels.contraction.problem import Problem, affine
 from einsmith.kernels.contraction.traffic import PAGE
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.boxes import outer_reads
+from einsmith.kernels.pattern import may_be_one_task
 from einsmith.loops.address import Memory, fused
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
@@ -180,6 +181,8 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: 
                 continue
             split = _parts_of_k(p, d, points, target.cores) if head and of_k else 1
             out.append(replace(d, split=split))
+            if may_be_one_task(prod(p.extents), target):
+                out.append(replace(d, tasks=1))
             most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
             if points < 4 * target.cores > 4 and most > 1 and split == 1:  # some of the cores would wait
                 out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.genes import Space
-from einsmith.kernels.pattern import Cost, Lowered, Pattern
+from einsmith.kernels.pattern import Cost, Lowered, Pattern, launched
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel
 
@@ -98,9 +98,9 @@ class Contraction(Pattern):
         memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
         each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
         if sum(each) <= memory:
-            return memory + target.launch_seconds
+            return memory + launched(1, target)
         arithmetic = sum(x * trim.least(p) for x, p in zip(each, found, strict=True))
-        return Cost(arithmetic, memory, 0.0, target.launch_seconds).rank
+        return Cost(arithmetic, memory, 0.0, launched(1, target)).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
         """Configurations worth a measurement, the cheapest by prediction first."""
@@ -147,10 +147,11 @@ class Contraction(Pattern):
             both = pairs.costs(kernel, two, target)
             every += [_predicted(both, n) for n in range(2 * len(two))]
         parted = sum(pairs.apart(kernel, found[j], target) for i, j in pairs.pairs(found) if j not in joint)
-        costs, launches = [c for c, _ in every], max(n for _, n in every)
+        costs, launches = [p.cost for p in every], max(p.launches for p in every)
+        tasks = launch.dealt([p.tasks for p in every], found, target)
         return Cost(
             parted + sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
-            launches * target.launch_seconds,
+            launches * launched(tasks, target),
         )
 
     def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
@@ -161,6 +162,14 @@ class Contraction(Pattern):
 
 PATTERN = Contraction()
 _Best = tuple[float, Config]
+
+
+class _Price(NamedTuple):
+    """What a piece costs besides its launches, how many these are, and the tasks of the one that multiplies."""
+
+    cost: Cost
+    launches: int
+    tasks: int
 
 
 def _pieces(kernel: Kernel) -> tuple[Problem, ...]:
@@ -194,29 +203,29 @@ def _ranked(
                 best.setdefault(config, float(ranks[i]))
                 _priced(kernel, p, target).setdefault(config, _predicted(every, int(i)))
         for c in others:
-            seconds, launches = _cost(kernel, p, c, target)
-            best.setdefault(c, seconds.rank + launches * target.launch_seconds)
+            priced = _cost(kernel, p, c, target)
+            best.setdefault(c, priced.cost.rank + priced.launches * launched(priced.tasks, target))
         out.append(sorted(((rank, c) for c, rank in best.items()), key=lambda x: x[0])[:most])
     return out
 
 
 @lru_cache(maxsize=1024)
-def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, tuple[Cost, int]]:
+def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
     """What `_cost` says of configurations of the tiled form that have been predicted."""
     return {}
 
 
 @lru_cache(maxsize=4096)
-def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> tuple[Cost, int]:
-    """What a piece costs besides its launches, and those."""
+def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
+    """What a piece costs."""
     if isinstance(c, plan.Direct):
-        return _direct_cost(kernel, p, c, target), 1 + (c.split > 1)
+        return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
     known = _priced(kernel, p, target).get(c)
     return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
 
 
-def _predicted(found: cost.Predicted, i: int) -> tuple[Cost, int]:
-    return Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i])
+def _predicted(found: cost.Predicted, i: int) -> _Price:
+    return _Price(Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i]), int(found.tasks[i]))
 
 
 def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cost:

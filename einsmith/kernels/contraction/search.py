@@ -22,6 +22,7 @@ from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, op
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
+from einsmith.kernels.pattern import may_be_one_task
 from einsmith.plan.kernel import Kernel
 
 MAX_K_PANEL = 1 << 19
@@ -334,9 +335,11 @@ def _with_other_shares(t: Table, target: Any) -> Array:
     """The table's rows with more columns: after a configuration the same with other tasks, where they may be better."""
     inner = np.where(t.major, t.b, t.a)
     again = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.windows == 0)
+    short = (t.tm * t.tn > 1) & (t.numbers.batch * t.split == 1)
+    short &= may_be_one_task(t.numbers.m * t.numbers.n * t.numbers.k, target)
     found, places = [t.rows], [np.arange(len(t.mr))]
-    for which, shares in ((np.nonzero(again)[0], in_cache), (np.nonzero(t.order == BY_K)[0], by_core)):
-        if len(which):
+    for which, shares in ((again, in_cache), (t.order == BY_K, by_core), (short, by_none)):
+        if len(which := np.nonzero(which)[0]):
             columns = t.rows[:, which]
             columns[8:10] = shares(t, which, target)
             found.append(columns)
@@ -429,6 +432,11 @@ def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
     tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
     tm, tn = _waiting_parts(t, tn, target)
     return np.maximum(1, tm)[which], tn[which]
+
+
+def by_none(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
+    """One task for configurations `which` that no other core need hear of."""
+    return np.ones(len(which)), np.ones(len(which))
 
 
 def in_cache(t: Table, which: Array, target: Any) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
-from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, launched
+from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, shared_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, in_turn
@@ -123,7 +123,7 @@ class ScatterAdd(Pattern):
         )
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
-        total = Cost(work / rate / cores, memory, met * seconds / cores, launched(tasks, target))
+        total = Cost(work / rate / cores, memory, met * seconds / cores, shared_out(tasks, target))
         start = _start(kernel, target)
         return total if start is None else in_turn([total, start[2]])
 

@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, launched, may_be_one_task
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil.loads import Tiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
@@ -73,8 +73,10 @@ class StencilPattern(Pattern):
             lanes = target.lanes(s.dtype.itemsize)
             passes = _passes(s, _registers(target))
             for pairs in (False, True) if pair_axis(s, lanes) is not None else (False,):
-                tasks = 1 if target.cores == 1 else min(_points(s, pairs), TASKS * target.cores)
-                out += [StencilConfig(s.along_k, tile, passes, pairs, tasks) for tile in _tiles(s, passes, far, target)]
+                most = 1 if target.cores == 1 else min(_points(s, pairs), TASKS * target.cores)
+                shares = sorted({1, most}) if may_be_one_task(_multiplies(s), target) else [most]
+                tiles = _tiles(s, passes, far, target)
+                out += [StencilConfig(s.along_k, x, passes, pairs, n) for n in shares for x in tiles]
         return sorted(out, key=lambda c: self.cost(kernel, c, target).rank)
 
     def cost(self, kernel: Kernel, config: StencilConfig, target: Target) -> Cost:
@@ -87,7 +89,7 @@ class StencilPattern(Pattern):
         arithmetic = points * _cycles(s, config, lanes, _registers(target), target)
         memory = target.seconds_for_bytes(size, size, tasks)
         waited = memory * _crowded(kernel, s, config, lanes, target) if size > target.l2 * tasks else 0.0
-        return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, target.launch_seconds)
+        return Cost(arithmetic * target.cycle_seconds / tasks * uneven, memory, waited, launched(config.tasks, target))
 
     def lower(self, kernel: Kernel, config: StencilConfig, target: Target) -> Lowered:
         s = _which(kernel, config)
@@ -121,6 +123,12 @@ def _reads(kernel: Kernel, s: Stencil) -> float:
 def _registers(target: Target) -> int:
     """Registers for sums, numbers and rows."""
     return target.vector_registers - (12 if target.loads_operands else 0)
+
+
+def _multiplies(s: Stencil) -> int:
+    """Multiply-adds of all points."""
+    points = prod(s.extents[a] for a in (*s.outer, *s.loops))
+    return points * sum(p.rows * p.lanes * len(p.terms) for p in s.phases)
 
 
 def _points(s: Stencil, pairs: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.kernels.pattern import Launch, Lowered, may_be_one_task
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import digits, part_range, strips, task_range
@@ -71,8 +71,14 @@ def lower(
         del pieces[i]["multiply"]
     for label in STEPS:
         if part := [works[label] for works in pieces if label in works]:
-            out.launches.append(_launch(kernel, label, part))
+            out.launches.append(_launch(kernel, label, part, dealt([x.tasks for x in part], found, target)))
     return out
+
+
+def dealt(tasks: Sequence[int], found: Sequence[Problem], target: Any) -> int:
+    """Tasks of a launch whose pieces have so many: a single one does all that have one each and are short together."""
+    short = all(n == 1 for n in tasks) and may_be_one_task(sum(prod(p.extents) for p in found), target)
+    return 1 if short else sum(tasks)
 
 
 def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
@@ -103,12 +109,12 @@ def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder,
     Blocked(b, g, base, Blocked(b, companion, before)).run(task)
 
 
-def _launch(kernel: Kernel, label: str, part: Sequence[_Work]) -> Launch:
-    """One launch for the work of all pieces."""
+def _launch(kernel: Kernel, label: str, part: Sequence[_Work], count: int) -> Launch:
+    """One launch of so many tasks for the work of all pieces."""
     b = Builder(f"contraction_{label}_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
-    count = sum(x.tasks for x in part)
-    if len(part) == 1:
-        part[0].run(b, count, b.task)
+    if count == 1 or len(part) == 1:
+        for x in part:
+            x.run(b, x.tasks, b.task)
     else:
         _round_robin(b, part, count)
     return Launch(b.finish(), count, label == "pack_once")
