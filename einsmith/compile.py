@@ -107,7 +107,7 @@ class Executable:
 
             graph = run_passes(graph, PassContext(self.target, predicted, observe))
             finite = graph.outputs[index] if finite is not None else None
-            self.plan: Plan = fuse(graph, finite, self.target)
+            self.plan: Plan = fuse(graph, finite, self.target, cost=predicted)
             self.graph = self.plan.graph
             middle = time.perf_counter()
             self.bound = dict(bind)

@@ -35,12 +35,10 @@ from einsmith.passes.algebra.stored_products import stored_products
 from einsmith.passes.algebra.turned_gathers import turned_gathers
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import chunks
-from einsmith.passes.schedule.plan import kernel_call
+from einsmith.passes.schedule.plan import Cost, kernel_call
 from einsmith.passes.schedule.schedule import Copy
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
-
-Cost = Callable[[Kernel | Rows, Target], float]
 
 
 def no_cost(kernel: Kernel | Rows, target: Target) -> float:

@@ -183,6 +183,14 @@ class Rows(Node):
     local: tuple[Buffer, ...]
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of everything that has rows."""
+        found: dict[int, Buffer] = {}
+        for m in self.members:
+            found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
+        return max(1, sum(b.nbytes // self.rows for b in found.values()))
+
+    @property
     def root(self) -> Template:
         return self.members[0].kernel.root
 

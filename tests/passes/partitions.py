@@ -41,7 +41,7 @@ Price = Callable[[Kernel | Rows], float]
 
 def chosen(graph: Graph, target: Target) -> Plan:
     """The plan that the passes choose."""
-    return fuse(run_passes(graph, PassContext(target, predicted)), None, target)
+    return fuse(run_passes(graph, PassContext(target, predicted)), None, target, cost=predicted)
 
 
 def seconds_of(plan: Plan, price: Price) -> float:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith import functional as F
+from einsmith.compile import predicted
 from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
 from einsmith.modes import trace_shapes
+from einsmith.passes.pipeline import PassContext, run_passes
+from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.views import storage
+from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from tests.passes.drawn_graphs import drawn
 from tests.passes.partitions import Best, chosen, seconds_of, unfused
+from tests.passes.test_passes import run_plan
 
 TARGET = Target(cpu="x86-64-v3", features="", triple="x86_64-unknown-linux-gnu", cores=2)
 MEDIAN, MOST = 1.05, 1.45
@@ -78,3 +85,40 @@ def test_products_stay_apart():
     element."""
     graph = step(lambda a, b, c: (a @ b) @ c, (64, 48), (48, 32), (32, 40))
     assert len(chosen(graph, TARGET).calls) >= 5
+
+
+SOFTMAX = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k] - m[i]))\ny[i,k] = exp(x[i,k] - m[i])/s[i]\nreturn y"
+
+
+@pytest.mark.parametrize("l1, dear, members", [(1 << 15, 1, [3]), (64, 4, [3]), (64, 3, [2, 1]), (64, 2, [1, 1, 1])])
+def test_kernels_with_long_rows_are_joined_where_that_takes_less_time(l1, dear, members):
+    """By prices alone, where those of `dear` members and more take as long as four kernels: two of three are joined
+    where all would take too long; short rows are not asked about."""
+    graph = run_passes(trace_shapes(es.op(SOFTMAX), [((40, 50), dt.f32)]).graph)
+
+    def cost(kernel: Kernel | Rows, target: Target) -> float:
+        return 4.0 if isinstance(kernel, Rows) and len(kernel.members) >= dear else 1.0
+
+    plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost)
+    assert [len(c.parts) or 1 for c in plan.calls] == members
+    x = np.random.default_rng(0).standard_normal((40, 50))
+    got = run_plan(plan, {graph.inputs[0]: x})[plan.graph.outputs[0]]
+    e = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-10)
+
+
+@pytest.mark.parametrize("image, less", [((28, 28), 1.0), ((112, 112), 0.99)])
+def test_norms_and_pooling_take_no_longer_than_apart(image, less):
+    """Of one image between two products: the planes of a large one are in no first level of cache."""
+    target = replace(TARGET, vector_bytes=64, vector_registers=32)
+
+    def f(x, w, scale, v):
+        x = F.conv2d(x, w)
+        mean = F.mean(x, (0, 2, 3), keepdim=True)
+        y = F.relu((x - mean) * F.rsqrt(F.mean((x - mean) ** 2, (0, 2, 3), keepdim=True) + 1e-5) * scale[:, None, None])
+        return F.conv2d(F.max_pool2d(y, 3, 2, 1), v)
+
+    graph = run_passes(step(f, (1, 64, *image), (64, 64, 1, 1), (64,), (64, 64, 1, 1)), PassContext(target, predicted))
+    plans = fuse(graph, None, target), fuse(graph, None, target, cost=predicted)
+    joined, priced = (sum(predicted(c.kernel, target) for c in p.calls) for p in plans)
+    assert priced <= less * joined

@@ -10,7 +10,7 @@ from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.pattern import Chooser, Cost
 from einsmith.loops.walk import divisors
 from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Buffer, Member, Rows
+from einsmith.plan.kernel import Member, Rows
 from einsmith.plan.row_blocks import block_kernel, inputs
 from einsmith.plan.shared_rows import shared
 from einsmith.target.facts import Target
@@ -28,14 +28,6 @@ class RowsConfig(NamedTuple):
     share: bool = False
 
 
-def row_bytes(rows: Rows) -> int:
-    """Bytes of one row of everything that has rows."""
-    found: dict[int, Buffer] = {}
-    for m in rows.members:
-        found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
-    return max(1, sum(b.nbytes // rows.rows for b in found.values()))
-
-
 def _divisor(n: int, most: int) -> int:
     """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
     return next((d for d in reversed(divisors(n)) if most // 2 < d <= most), most)
@@ -43,7 +35,7 @@ def _divisor(n: int, most: int) -> int:
 
 def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     """The configurations that may pay."""
-    each = row_bytes(rows)
+    each = rows.row_bytes
     out = []
     for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
         for room in (target.l1 // 4, target.l1 * 3 // 4, target.l2 // 4):

@@ -12,8 +12,9 @@ computed aside and copied.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 
 from einsmith.errors import VerifyError
@@ -46,6 +47,8 @@ from einsmith.passes.schedule.views import is_view, producer, storage
 from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
 from einsmith.target.facts import Target
 
+Cost = Callable[[Kernel | Rows, Target], float]
+"""Predicted seconds of a kernel."""
 REPAID = 4
 """Steps of a loop from which on something is worth making once before it."""
 
@@ -166,15 +169,16 @@ def copy_of(t: Tensor) -> Compute:
 
 def fuse(
     graph: Graph, finite: Tensor | None = None, target: Target | None = None, on_lines: bool = True,
-    refine: Refine = unchanged,
+    refine: Refine = unchanged, cost: Cost | None = None,
 ) -> Plan:
     """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
-    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`; results begin
-    on a cache line, if `on_lines`. `refine` may change the schedule, which has each node once, before it is ordered."""
+    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`, and long rows
+    where that takes less time by `cost`; results begin on a cache line, if `on_lines`. `refine` may change the
+    schedule, which has each node once, before it is ordered."""
     target = target or Target()
     apart: set[Leaf] = set()
     while True:
-        plan, stuck = _plan(graph, apart, finite, target, on_lines, refine)
+        plan, stuck = _plan(graph, apart, finite, target, on_lines, refine, cost)
         if plan is not None:
             return plan
         if not stuck - apart:
@@ -183,7 +187,8 @@ def fuse(
 
 
 def _plan(
-    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool, refine: Refine
+    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool, refine: Refine,
+    cost: Cost | None,
 ) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
     given = set(graph.outputs)
@@ -260,14 +265,13 @@ def _plan(
             moved[of[_made(t)]] += nbytes(t)
         left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
         far = {t for t in results - set(home) if _is_far(t, t in left, target)}
-    singles = [_call_of(schedule.groups[g], needed, home, far, target) for g in order]
+    singles = [_call_of(schedule.groups[g], needed, home, far, target, cost) for g in order]
     place = {g: i for i, g in enumerate(order)}
     # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
     fixed = {place[g] for g in (*checking, *writers)}
     fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    calls, rank = _by_rows(singles, needs, fixed, kept, target)
-    calls = [_sliced(c) if isinstance(c, Call) else c for c in calls]
+    calls, rank = _by_rows(singles, needs, fixed, kept, target, cost)
     checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g in writers), default=len(calls))
     return Plan(graph, calls, home, checks, first), set()
@@ -283,24 +287,43 @@ def _is_work(n: Node) -> bool:
 
 
 def _by_rows(
-    singles: list[Call | LoopCall], needs: dict[int, set[int]], apart: set[int], kept: set[Tensor], target: Target
+    singles: list[Call | LoopCall], needs: dict[int, set[int]], apart: set[int], kept: set[Tensor], target: Target,
+    cost: Cost | None,
 ) -> tuple[list[Call | LoopCall], dict[int, int]]:
     """The calls with those that share their rows joined, and which call each of `singles` has become."""
     parts = [Part(c.kernel if isinstance(c, Call) else None, c.tensors, c.written) for c in singles]
     readers = Counter(s for p in parts for s in set(p.read))
+    stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
+
+    @cache
+    def joined(*members: int) -> Call:
+        found = [c for c in (singles[i] for i in members) if isinstance(c, Call)]
+        if len(found) == 1:
+            return _sliced(found[0])
+        own = Counter(s for i in members for s in set(parts[i].read))
+        results = {t for i in members for t in parts[i].made}
+        outside = {t for t in results if t in kept or readers[t] > own[t]}
+        whole = join([parts[i] for i in members], outside, target)
+        return _sliced(Call(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
+
+    def pays(members: Sequence[int]) -> bool:
+        """Whether kernels take less time as one. They do where the first level of cache holds a row; what is computed
+        on a longer one waits for it, while a kernel that goes through all of it element by element need not. Rows of
+        what a loop steps through are as long as it is, which decides nothing."""
+        whole = joined(*members)
+        kernel = whole.kernel
+        if cost is None or not isinstance(kernel, Rows) or kernel.row_bytes <= target.l1:
+            return True
+        if stepped.intersection(map(storage, whole.tensors)):
+            return True
+        return cost(kernel, target) < sum([cost(joined(n).kernel, target) for n in members])
+
     calls: list[Call | LoopCall] = []
     rank: dict[int, int] = {}
-    for members in clusters(parts, needs, apart, target):
+    for members in clusters(parts, needs, apart, target, pays):
         rank |= dict.fromkeys(members, len(calls))
-        call = singles[members[0]]
-        if len(members) > 1:
-            own = Counter(s for i in members for s in set(parts[i].read))
-            made = {t for i in members for t in parts[i].made}
-            outside = {t for t in made if t in kept or readers[t] > own[t]}
-            joined = join([parts[i] for i in members], outside, target)
-            found = tuple(c for c in (singles[i] for i in members) if isinstance(c, Call))
-            call = Call(*joined, tuple(c for x in found for c in x.copies), parts=found)
-        calls.append(call)
+        first = singles[members[0]]
+        calls.append(first if isinstance(first, LoopCall) else joined(*members))
     return calls, rank
 
 
@@ -316,15 +339,16 @@ def _is_far(t: Tensor, left: bool, target: Target) -> bool:
 
 
 def _call_of(
-    copies: list[Copy], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target
+    copies: list[Copy], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target,
+    cost: Cost | None,
 ) -> Call | LoopCall:
     first = copies[0].node
     if isinstance(first, Loop):
-        return _loop_call(first, target)
+        return _loop_call(first, target, cost)
     return kernel_call(copies, needed, home, far)
 
 
-def _loop_call(loop: Loop, target: Target) -> LoopCall:
+def _loop_call(loop: Loop, target: Target, cost: Cost | None) -> LoopCall:
     """The loop with the plans of its steps, and the calls of its initial pieces."""
     before = []
     members = {j for s in loop.segments for j, _ in s.targets}
@@ -338,7 +362,7 @@ def _loop_call(loop: Loop, target: Target) -> LoopCall:
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
-    plans = [_step_plan(s, target) for s in loop.segments]
+    plans = [_step_plan(s, target, cost) for s in loop.segments]
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
@@ -348,9 +372,9 @@ def _sliced(call: Call) -> Call:
     return replace(call, kernel=kernel, offsets=offsets)
 
 
-def _step_plan(segment: Segment, target: Target) -> Plan:
+def _step_plan(segment: Segment, target: Target, cost: Cost | None) -> Plan:
     """The plan of a segment's step; its kernels know which of their buffers stay the same."""
-    plan = fuse(segment.body, None, target, on_lines=False)
+    plan = fuse(segment.body, None, target, on_lines=False, cost=cost)
     if segment.idle:
         plan = replace(plan, calls=_without_idle(plan, segment.idle))
     same = {

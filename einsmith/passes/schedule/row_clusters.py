@@ -1,13 +1,13 @@
 """Which kernels become one by their rows (`row_fusion`): kernels that share a tensor, one after the other.
 
 A cluster takes in the latest other one that it may be joined with, as long as there is one, if nothing that must run
-between them is outside.
+between them is outside. One that does not pay is taken apart again, the last union first.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from einsmith.expr.nodes import Tensor
 from einsmith.passes.schedule.row_fusion import MEMBERS, Part, common_rows, rows_of, streams
@@ -19,10 +19,10 @@ _NEAR = 32
 when the last of them runs."""
 
 
-def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int],
-             target: Target) -> list[list[int]]:
+def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int], target: Target,
+             pays: Callable[[Sequence[int]], bool]) -> list[list[int]]:
     """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
-    needs those in `after[g]`; those in `apart` are left alone."""
+    needs those in `after[g]`; those in `apart` are left alone; `pays` tells whether some should be one."""
     made = _Clusters(parts, after)
     holders: dict[Tensor, list[int]] = {}  # the kernels so far that a tensor's memory is a buffer of, the last ones
     for g, part in enumerate(parts):
@@ -38,7 +38,7 @@ def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart:
                     c = min(other, last)
                     made.unite(c, max(other, last))
                     break
-    return made.order()
+    return [found for c in made.order() for found in made.paying(c, pays)]
 
 
 class _Clusters:
@@ -51,6 +51,7 @@ class _Clusters:
         self.needs: dict[int, set[int]] = {}  # the kernels of others that it needs directly
         self.users: dict[int, set[int]] = {}  # the kernels that need it directly
         self.of: dict[int, int] = {}
+        self.halves: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # what a cluster was united of
         self.after = after
 
     def add(self, g: int) -> None:
@@ -76,7 +77,9 @@ class _Clusters:
 
     def unite(self, a: int, b: int) -> None:
         """Makes cluster b a part of cluster a."""
-        self.found[a] = sorted(self.found[a] + self.found.pop(b))
+        halves = self.found[a], self.found.pop(b)
+        self.found[a] = sorted(halves[0] + halves[1])
+        self.halves[tuple(self.found[a])] = halves
         for n in self.found[a]:
             self.of[n] = a
         self.before[a] |= self.before.pop(b)
@@ -91,6 +94,18 @@ class _Clusters:
                 if before != self.before[c]:
                     self.before[c] = before
                     todo.append(c)
+
+    def paying(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
+        """A cluster, or where it does not pay those that it was united of, in an order that may run: when they were
+        united, one of them at most needed the other."""
+        if len(members) == 1 or pays(members):
+            yield members
+            return
+        first, second = self.halves[tuple(members)]
+        if any(h in second for n in first for h in self.after.get(n, ())):
+            first, second = second, first
+        yield from self.paying(first, pays)
+        yield from self.paying(second, pays)
 
     def order(self) -> list[list[int]]:
         """The clusters in an order that may run, each as early as its first kernel would be."""

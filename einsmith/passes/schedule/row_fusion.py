@@ -8,8 +8,8 @@ reads of another lies in its own row; a row's number may be used as a value (a c
 A member may also sum over the rows (a batch's loss, the gradient of a norm's weight): its result is there after all
 blocks, for other kernels.
 Joining saves launches and the bytes that are read again, and costs nothing while the rows that all cores are at fit a
-cache and there are rows for every core; products whose operands are read many times over stay apart, because they tile
-better alone.
+cache and there are rows for every core; of rows that the first level does not hold, the prices say whether it pays
+(`plan`). Products whose operands are read many times over stay apart, because they tile better alone.
 """
 
 from __future__ import annotations
