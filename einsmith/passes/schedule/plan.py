@@ -308,13 +308,14 @@ def _by_rows(
 
     def pays(members: Sequence[int]) -> bool:
         """Whether kernels take less time as one. They do where the first level of cache holds a row; what is computed
-        on a longer one waits for it, while a kernel that goes through all of it element by element need not. Rows of
-        what a loop steps through are as long as it is, which decides nothing."""
+        on a longer one waits for it, while a kernel that goes through all of it element by element need not: unless
+        that comes from beyond the last level, once for each kernel. Rows of what a loop steps through are as long as it
+        is, which decides nothing."""
         whole = joined(*members)
         kernel = whole.kernel
         if cost is None or not isinstance(kernel, Rows) or kernel.row_bytes <= target.l1:
             return True
-        if stepped.intersection(map(storage, whole.tensors)):
+        if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
             return True
         return cost(kernel, target) < sum([cost(joined(n).kernel, target) for n in members])
 
