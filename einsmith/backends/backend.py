@@ -121,9 +121,12 @@ class Workshop(Protocol):
         """Seconds below which no configuration of a kernel is predicted to be."""
         ...
 
-    def keep(self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float) -> None:
-        """Records a configuration that is faster inside a program, for those that are compiled from now on. spread: the
-        part of the seconds by which runs differ; prior: seconds of the model's choice."""
+    def keep(
+        self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
+    ) -> None:
+        """Records a configuration that is faster inside a program. spread: the part of the seconds by which runs
+        differ; prior: seconds of the model's choice; confirmed: whether programs that are compiled from now on have it;
+        else it is a first guess, where nothing that they have is known."""
         ...
 
     def close(self) -> None:

@@ -230,8 +230,11 @@ class Workshop:
     def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
         self._tried.setdefault(kernel, []).append((text, seconds))
 
-    def keep(self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float) -> None:
-        records.put(kernel, self.target, records.new(kernel, text, seconds, spread, prior, confirmed=1))
+    def keep(
+        self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
+    ) -> None:
+        if confirmed or not records.text_of(kernel, self.target):
+            records.put(kernel, self.target, records.new(kernel, text, seconds, spread, prior, int(confirmed)))
 
     def least(self, kernel: Kernel | Rows) -> float:
         bounds = [p.bound(kernel, self.target) for p in autoconfig.asked(kernel, self.target) if p.match(kernel)]

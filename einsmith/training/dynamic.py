@@ -65,7 +65,7 @@ LEFT_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""
 
 T = TypeVar("T")
-Kept = tuple[Kernel | Rows, str, float, float, float]
+Kept = tuple[Kernel | Rows, str, float, float, float, bool]
 """What a workshop is told of a configuration that stays (`Workshop.keep`)."""
 Step = tuple[int, list[np.ndarray]]
 
@@ -116,8 +116,8 @@ class Exploration:
     def step(self, arrays: Sequence[np.ndarray]) -> Step:
         """A run of the program, as it is or with what is tried. Returns and raises what that does."""
         if self.over or os.getpid() != self._pid:
-            if not self._found.empty() and os.getpid() == self._pid:
-                self._record()
+            if os.getpid() == self._pid:
+                self._finish()
             return self.run(arrays)
         shop = self._workshop
         start, quiet, begun = time.perf_counter(), not shop.busy, shop.begun
@@ -160,6 +160,14 @@ class Exploration:
         trial.first = {}
         return False, (status, outputs)
 
+    def _finish(self) -> None:
+        """After the end: what won and was not yet installed is now."""
+        trial, self._trial = self._trial, None
+        if trial is not None and trial.won:
+            self._aside(self._install, trial)
+        if not self._found.empty():
+            self._record()
+
     def _profile(self, arrays: Sequence[np.ndarray]) -> Step:
         status, outputs, seconds = self.run.timed(arrays)
         if status != FINITE:
@@ -190,39 +198,71 @@ class Exploration:
         for k in lost:
             self._tell(k, trial.texts[k], self.kernels[k].seconds * median(trial.ratios[k]))
             self.kernels[k].barren += not unsteady
-        won = {k: trial.texts[k] for k, x in told.items() if x}
-        self._keep(trial, won)
-        self._drop(trial, lost)
-        if self._unsteady >= BUSY:
-            self.end("the machine is too busy")
-
-    def _keep(self, trial: Trial, won: Mapping[Kernel | Rows, str]) -> None:
-        """The program is soon made of these configurations."""
-        for k, text in won.items():
-            known, ratio = self.kernels[k], median(trial.ratios[k])
-            known.part *= ratio
-            known.seconds *= ratio
-            known.barren = 0
-            trial.won[k] = self.kept[k] = trial.texts.pop(k)
-            self._tell(k, text, known.seconds)
-            self._found.put((k, text, known.seconds, spread(trial.ratios[k]), known.seconds / known.part))
-            self._say(f"{name_of(k)[:8]}: {ratio:.3f} of the time with {text}")
-
-    def _drop(self, trial: Trial, lost: Sequence[Kernel | Rows]) -> None:
+        for k in [k for k, x in told.items() if x]:
+            trial.won[k] = trial.texts.pop(k)
+            self._say(f"{name_of(k)[:8]}: {median(trial.ratios[k]):.3f} of the time with {trial.won[k]}")
+            self._keep(trial, k, confirmed=False)
         for k in lost:
             del trial.texts[k]
         trial.lost += lost
+        if self._unsteady >= BUSY:
+            self.end("the machine is too busy")
+
+    def _keep(self, trial: Trial, kernel: Kernel | Rows, confirmed: bool) -> None:
+        """Has recorded what won; confirmed: the program is made of it."""
+        known, ratios = self.kernels[kernel], trial.ratios[kernel]
+        seconds, prior = known.seconds * median(ratios), known.seconds / known.part
+        self._found.put((kernel, trial.won[kernel], seconds, spread(ratios), prior, confirmed))
+
+    def _install(self, trial: Trial) -> None:
+        """The program is from now on made of what won."""
+        while trial.won:
+            texts, made = self._fitting(trial.won)
+            if made is not None:
+                self.run.become(made)
+            for k, text in texts.items():
+                if made is not None:
+                    self._keep(trial, k, confirmed=True)
+                    self.kernels[k].becomes(median(trial.ratios[k]))
+                    self.kept[k] = text
+                    self._tell(k, text, self.kernels[k].seconds)
+                    self._say(f"{name_of(k)[:8]}: the program has {text}")
+                del trial.won[k]
 
     def _without_decided(self, trial: Trial) -> None:
-        """Goes on without the kernels that are decided about: what won, the program is from now on made of."""
-        if trial.won:
-            self.run.become(self._program(trial.won))
-        self._flying.difference_update((*trial.won, *trial.lost))
-        trial.won, trial.lost, trial.other = {}, [], None
-        if trial.texts:
-            trial.other = self._program(trial.texts)
-        else:
+        """Goes on without the kernels that are decided about."""
+        decided = [*trial.won, *trial.lost]
+        self._install(trial)
+        self._flying.difference_update(decided)
+        trial.lost = []
+        self._go_on(trial)
+
+    def _go_on(self, trial: Trial) -> None:
+        """Tries what is undecided, as much of it as there is memory for; the rest later, in another trial."""
+        undecided, trial.other = trial.texts, None
+        if undecided:
+            trial.texts, trial.other = self._fitting(undecided)
+            self._ready.update((k, text) for k, text in undecided.items() if k not in trial.texts)
+        if trial.other is None:
             self._close(trial)
+
+    def _fitting(
+        self, texts: Mapping[Kernel | Rows, str], beside: bool = False
+    ) -> tuple[dict[Kernel | Rows, str], Executable | None]:
+        """As many of these configurations as there is memory for at once, and the program with them: None where there
+        cannot be one, then they are never used."""
+        texts = dict(texts)
+        while True:
+            try:
+                return texts, self._program(texts, beside)
+            except EinsmithError as e:
+                if len(texts) > 1 and isinstance(e, ArgumentError):  # more memory than may be
+                    texts = dict([*texts.items()][: len(texts) // 2])
+                    continue
+                for k, text in texts.items():
+                    self._fault(k, text, str(e))
+                    self._flying.discard(k)
+                return texts, None
 
     def _program(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
         """The program with other configurations."""
@@ -338,7 +378,7 @@ class Exploration:
 
     def _full(self) -> bool:
         """Whether no more is tried at once."""
-        size = 2 * sum(b.nbytes for k in self._ready for b in k.buffers)
+        size = 2 * sum(b.nbytes for k in [*self._ready] for b in k.buffers)
         return len(self._ready) >= TOGETHER or size >= BESIDE_BYTES
 
     def _vet(self, kernel: Kernel | Rows, text: str) -> float:
@@ -356,19 +396,7 @@ class Exploration:
 
     def _hand_over(self) -> None:
         """Makes a trial of what is ready, or of as much of it as there is memory for."""
-        texts = dict(self._ready)
-        made = None
-        while texts and made is None:
-            try:
-                made = self._program(texts, beside=True)
-            except EinsmithError as e:
-                if len(texts) > 1 and isinstance(e, ArgumentError):  # more memory than may be
-                    texts = dict([*texts.items()][: len(texts) // 2])
-                    continue
-                for k, text in texts.items():
-                    self._fault(k, text, str(e))
-                    self._flying.discard(k)
-                break
+        texts, made = self._fitting(self._ready, beside=True)
         self._ready = {k: text for k, text in self._ready.items() if k not in texts}
         if made is not None and not self._stop.up:
             self._trial = Trial(texts, made)
@@ -381,11 +409,8 @@ class Exploration:
                 self._fault(kernel, trial.texts.pop(kernel), f"in a step, {fault}")
                 self._flying.discard(kernel)
         trial.beside = None
-        if trial.texts:
-            trial.other = self._program(trial.texts)
-            trial.ran = False
-        else:
-            self._close(trial)
+        self._go_on(trial)
+        trial.ran = False
 
     def _record(self) -> None:
         """Records what was found: the training thread does not wait for the disk."""
@@ -411,11 +436,13 @@ class Exploration:
             print(f"einsmith: {what}", file=sys.stderr)
 
     def end(self, why: str) -> None:
-        """Explores no further; the program stays as it is now."""
+        """Explores no further. What won and was not yet installed is with the next step, if there is one."""
         if not self.over:
-            self.over = why
-            self._trial = None
-            self._say(f"exploring ends: {why}; {self.tried} configurations tried, {len(self.kept)} kernels are faster")
+            self.over, trial = why, self._trial
+            won = [name_of(k)[:8] for k in [*trial.won]] if trial is not None else []
+            more = f", and {', '.join(won)}, which are not confirmed" if won else ""
+            told = f"{self.tried} configurations tried, {len(self.kept)} kernels are faster{more}"
+            self._say(f"exploring ends: {why}; {told}")
         self.close()
 
     def close(self) -> None:
@@ -462,23 +489,3 @@ def _record(workshop: Workshop, found: queue.SimpleQueue[Kept], recording: Any) 
     with recording:
         while not found.empty():
             workshop.keep(*found.get())
-
-
-class Explorer:
-    """Explores the programs of a training step, one at a time: two would take each other's processors."""
-
-    def __init__(self) -> None:
-        self._now: weakref.ref[Exploration] | None = None
-
-    def begin(
-        self, run: Executable, threads: int, seconds: float, programs: Sequence[Executable]
-    ) -> Exploration | None:
-        """Explores a program, unless another one of `programs`, which are all that there are, is explored still."""
-        now = None if self._now is None else self._now()
-        if now is not None and not now.over:
-            if any(other is now.run for other in programs):
-                return None
-            now.end("its program is used no more")
-        found = Exploration(run, run.backend.workshop(run.target, threads), seconds)
-        self._now = weakref.ref(found)
-        return found

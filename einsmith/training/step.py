@@ -27,8 +27,9 @@ from einsmith.runtime.threads import get_threads
 from einsmith.sizes import size_of
 from einsmith.training import graph
 from einsmith.training.counts import Counts
-from einsmith.training.dynamic import Exploration, Explorer
+from einsmith.training.dynamic import Exploration
 from einsmith.training.evaluate import evaluate
+from einsmith.training.explorer import Explorer
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile, measured
 from einsmith.training.progress import SearchProgress
@@ -41,8 +42,7 @@ _NUMBERS = count()
 
 
 class Note(NamedTuple):
-    """What a step knows of one of its programs: the groups of rules that it updates by, and how it is tuned meanwhile.
-    """
+    """What a step knows of one of its programs: the groups of rules that it updates by, and how it is tuned."""
 
     groups: Sequence[Any]
     exploration: Exploration | None

@@ -39,12 +39,18 @@ class Known:
         """Seconds of a step that other configurations may bring, the less the more of them brought nothing."""
         return max(0.0, self.seconds - self.least) * self.runs * 0.8**self.barren
 
+    def becomes(self, ratio: float) -> None:
+        """It takes so much of its time from now on."""
+        self.part *= ratio
+        self.seconds *= ratio
+        self.barren = 0
+
 
 @dataclass
 class Trial:
     """Configurations of some kernels that are tried together, first in `beside`, the program that runs them beside its
     own kernels, then in `other`, the program with them. ran: `beside` has, and its results wait to be compared; won,
-    lost: what is decided, and still part of `other`."""
+    lost: what is decided, and still part of `other`; what won is not yet part of the program."""
 
     texts: dict[Kernel | Rows, str]
     beside: Executable | None = None

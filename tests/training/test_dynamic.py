@@ -25,6 +25,7 @@ from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import Beside
 from einsmith.training import dynamic
+from einsmith.training.budget import Budget
 from einsmith.training.dynamic import Exploration
 from einsmith.training.trial import told_apart
 from einsmith.tune import database, records
@@ -152,10 +153,10 @@ def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monke
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
-    assert x.kept and {k: text for k, text, *_ in simulated.kept} == x.kept
+    assert x.kept and {k: text for k, text, *_, confirmed in simulated.kept if confirmed} == x.kept
     now = dict(zip((c.kernel for c in run.calls), (k.decision for k in run.kernels), strict=True))
     assert all(now[k] == text for k, text in x.kept.items())
-    assert all(seconds > 0 and prior > 0 for _, _, seconds, _, prior in simulated.kept)
+    assert all(seconds > 0 and prior > 0 for _, _, seconds, _, prior, _ in simulated.kept)
     assert "of the time with" in made.explored and "exploring ends" in made.explored
     assert next(iter(x.kept.values())).split()[0] in made.plan
 
@@ -334,6 +335,86 @@ def test_what_is_tried_counts_as_memory(simulated, monkeypatch) -> None:
         assert ("are more than memory_limit" in made.explored) is (not more) and bool(x.kept) is bool(more)
         most = max((n for n, _ in tried), default=0)
         assert 0 < most < dynamic.TOGETHER if 0 < more < 1e6 else most == dynamic.TOGETHER * bool(more)
+
+
+def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]:
+    """There is no memory for programs, other than those beside, of which this is true of the configurations; those of
+    the programs that were refused."""
+    refused: list[dict[Any, str]] = []
+    with_decisions = Executable.with_decisions
+
+    def limited(self: Executable, texts: Any, beside: bool = False) -> Executable:
+        if not beside and texts_of(texts):
+            refused.append(dict(texts))
+            raise ArgumentError("9.0 MB are more than memory_limit=8.0 MB")
+        return with_decisions(self, texts, beside)
+
+    monkeypatch.setattr(Executable, "with_decisions", limited)
+    return refused
+
+
+def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) -> None:
+    """It has run beside the program, which takes less."""
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    large: list[tuple[Kernel | Rows, str]] = []
+
+    def vetted(kernel: Kernel | Rows, text: str) -> str:
+        large[:] = large or [(kernel, text)]
+        return ""
+
+    simulated.vetted = vetted
+    refused = refuse(monkeypatch, lambda texts: any(texts.get(k) == text for k, text in large))
+    made = step("dynamic")
+    losses = explored(made, simulated)
+    x, ((kernel, text),) = exploration(made), large
+    assert x.over == "nothing is left to gain" and refused[-1] == {kernel: text}
+    told = [line for line in x.log if "never used" in line]
+    assert len(told) == 1 and f"{text}: 9.0 MB are more" in told[0] and told[0].startswith(kernel.digest.hex()[:8])
+    assert x.kept.get(kernel) != text
+    assert x.kept.keys() | {kernel} == {k for k, other, _ in simulated.told if other}, "others stay"
+    assert len(losses) == made.steps
+
+
+def test_what_there_is_memory_for_apart_is_tried_apart(simulated, monkeypatch) -> None:
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    refused = refuse(monkeypatch, lambda texts: len(texts) > 1)
+    made = step("dynamic")
+    explored(made, simulated)
+    x = exploration(made)
+    assert x.over == "nothing is left to gain" and refused and not [line for line in x.log if "never used" in line]
+    assert x.kept.keys() == {k for k, text, _ in simulated.told if text}
+
+
+@pytest.mark.parametrize("stepping", [True, False], ids=["another step", "no step more"])
+def test_what_wins_as_exploring_ends_is_installed_or_not_confirmed(simulated, monkeypatch, stepping: bool) -> None:
+    """The budget is used up by the pairs of steps that decide, and then there is no time left."""
+    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    may, won = Budget.may, []
+    monkeypatch.setattr(Budget, "may", lambda own, seconds=0.0: not won and may(own, seconds))
+    pair = Exploration._pair
+
+    def decides(own: Exploration, *arguments: Any) -> None:
+        pair(own, *arguments)
+        won.extend(own._trial.won if own._trial else ())
+
+    monkeypatch.setattr(Exploration, "_pair", decides)
+    made = step("dynamic")
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    x, end = exploration(made), time.monotonic() + 60
+    while not won and time.monotonic() < end:
+        made(*BATCH)
+        time.sleep(0.003)
+    made(*BATCH)
+    x.end("the time for it is over")
+    assert won and not x.kept and {k for k, *_ in simulated.kept} == {*won}
+    assert not any(confirmed for *_, confirmed in simulated.kept) and "not confirmed" in made.explored.splitlines()[-1]
+    if stepping:
+        made(*BATCH)
+        assert {k for k, *_, confirmed in simulated.kept if confirmed} == x.kept.keys() == {*won}
+        now = {c.kernel: k.decision for c, k in zip(x.run.calls, x.run.kernels, strict=True)}
+        assert all(now[k] == text for k, text in x.kept.items())
+        assert all(f"{k.digest.hex()[:8]}: the program has" in made.explored for k in won)
 
 
 def test_told_apart() -> None:

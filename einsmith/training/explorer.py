@@ -1,0 +1,29 @@
+"""Which program of a training step is explored."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+from einsmith.compile import Executable
+from einsmith.training.dynamic import Exploration
+
+
+class Explorer:
+    """Explores the programs of a training step, one at a time: two would take each other's processors."""
+
+    def __init__(self) -> None:
+        self._now: weakref.ref[Exploration] | None = None
+
+    def begin(
+        self, run: Executable, threads: int, seconds: float, programs: Sequence[Executable]
+    ) -> Exploration | None:
+        """Explores a program, unless another one of `programs`, which are all that there are, is explored still."""
+        now = None if self._now is None else self._now()
+        if now is not None and not now.over:
+            if any(other is now.run for other in programs):
+                return None
+            now.end("its program is used no more")
+        found = Exploration(run, run.backend.workshop(run.target, threads), seconds)
+        self._now = weakref.ref(found)
+        return found
