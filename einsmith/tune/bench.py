@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from einsmith import processes
 from einsmith.decisions import source
 from einsmith.errors import EinsmithError
 from einsmith.kernels import choose as autoconfig
@@ -164,10 +165,10 @@ class Bench:
         return time.monotonic()
 
     def _start(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self.module, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env=environment, bufsize=0,
+            processes.command(self.module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=environment, bufsize=0,
         )  # fmt: skip
         self.starts += 1
 

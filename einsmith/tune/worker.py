@@ -6,7 +6,6 @@ method of `Bench` and its arguments, an answer is True and what it returned, or 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
@@ -34,8 +33,6 @@ from einsmith.tune.bench import CHOICE
 from einsmith.tune.genetic import Candidate
 from einsmith.tune.race import LEAST, MOST, WHOLE, told_apart
 
-PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
 COPIES = 64
 """Of the data of a kernel, at most: of the smallest ones some lie in a cache all the same."""
 WARM = 2e-3
@@ -189,20 +186,8 @@ def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def _end_with_parent() -> None:
-    """Lets the system end this process, whatever it is doing, when the one that started it (by the number that this one
-    was given) is killed."""
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):  # a system without
-        return
-    if os.getppid() != int(sys.argv[1]):  # it was killed before
-        sys.exit(1)
-
-
 def main(bench: object) -> None:
     """Serves this process's own input and output."""
-    _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this is asked to stop too, and closes the input
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a candidate or a pattern prints is no answer

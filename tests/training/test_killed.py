@@ -18,7 +18,9 @@ from einsmith import files
 from einsmith.tune import database, records
 
 STARTED = 3.0
-"""Seconds after which a process has begun its work at the latest, on a machine that is not busy."""
+"""Seconds after which a process has begun its work, about: what has to have happened is waited for."""
+HANGS = 900
+"""Seconds that no process takes, on whatever machine."""
 
 NETWORK = """
 import numpy as np
@@ -35,7 +37,6 @@ def batch(n):
 
 TRAIN = NETWORK + """
 import sys
-import time
 from math import inf
 from pathlib import Path
 from einsmith.backends import workshop
@@ -53,13 +54,18 @@ except es.SaveError:
     step = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=1e-3), mode="dynamic", threads=1)
 assert step.mode == "dynamic"
 print("begins", step.steps, flush=True)
-end, latest = step.steps + steps, time.monotonic() + 90
+end = step.steps + steps
 class Enough(es.callbacks.Callback):
     def on_epoch(self, step, row):
-        found = "of the time with" in step.explored
-        return step.steps >= end and (found or time.monotonic() > latest)
+        return step.steps >= end and "the program has" in step.explored
+class Said(es.callbacks.Callback):
+    saved = 0
+    def on_step(self, step, loss):
+        if save._saved != self.saved:
+            self.saved = save._saved
+            print("saved", self.saved, flush=True)
 save = es.callbacks.Save(folder, every_steps=5)
-step.fit([batch(size)] * 40, epochs=10**9, progress=False, callbacks=[save, Enough()])
+step.fit([batch(size)] * 40, epochs=10**9, progress=False, callbacks=[save, Said(), Enough()])
 print("ends", step.steps, flush=True)
 """
 
@@ -99,12 +105,20 @@ def session(number: int) -> list[int]:
     return found
 
 
-def kill(process: subprocess.Popen[str], seconds: float, sign: str = "") -> None:
-    """Kills a process so many seconds from now, or after it has printed a sign; what it had started ends too."""
+def printed(process: subprocess.Popen[str], sign: str) -> None:
+    """Waits until a process has printed a line that begins so."""
     assert process.stdout is not None
-    if sign:
-        line = process.stdout.readline()
-        assert line.startswith(sign), line + process.stdout.read()
+    before = []
+    for line in process.stdout:
+        if line.startswith(sign):
+            return
+        before.append(line)
+    raise AssertionError(f"no {sign!r} in {''.join(before)}")
+
+
+def kill(process: subprocess.Popen[str], seconds: float) -> None:
+    """Kills a process so many seconds from now; what it had started ends too."""
+    assert process.stdout is not None
     time.sleep(seconds)
     assert process.poll() is None, process.stdout.read()
     process.send_signal(signal.SIGKILL)
@@ -129,6 +143,15 @@ def nothing_left(folder: Path) -> None:
     assert not left and not list((folder / "temporary").iterdir())
 
 
+def saved_steps(run: Path) -> int:
+    """Those of the last save; 0 where there is none."""
+    try:
+        return es.load(run / "last", model=model()).steps
+    except es.SaveError as e:
+        assert "is not a folder" in str(e), e
+        return 0
+
+
 def killed_while_training(folder: Path, times: int) -> None:
     draw, run, script = random.Random(5), folder / "run", folder / "train.py"
     script.write_text(TRAIN)
@@ -138,17 +161,18 @@ def killed_while_training(folder: Path, times: int) -> None:
         if n % 4 == 0:  # maybe while it starts
             kill(process, STARTED * draw.random())
         else:
-            kill(process, 1.5 * draw.random(), "begins")
+            printed(process, "begins")
+            if n % 4 == 1:
+                printed(process, "saved")
+            kill(process, 1.5 * draw.random())
         whole_store()
-        if run.exists() and any(run.glob("*last*")):
-            saved = es.load(run / "last", model=model()).steps
-            assert saved >= steps, "what was saved is lost"
-            steps = saved
-    assert steps
+        now = saved_steps(run)
+        assert now >= steps + (n % 4 == 1), "what was saved is lost"
+        steps = now
     process = begun([script, run, 17, 60])
-    out, _ = process.communicate(timeout=200)
+    out, _ = process.communicate(timeout=HANGS)
     assert process.returncode == 0, out
-    assert f"begins {steps}\n" in out and f"ends {es.load(run / 'last', model=model()).steps}\n" in out
+    assert f"begins {steps}\n" in out and f"ends {saved_steps(run)}\n" in out
     assert whole_store(), "it explores, and keeps what it finds"
     nothing_left(folder)
 
@@ -160,12 +184,15 @@ def model() -> es.nn.Module:
 def killed_while_tuning(folder: Path, times: int) -> None:
     draw, file = random.Random(6), folder / "step.py"
     file.write_text(TUNE)
-    arguments = ["-m", "einsmith.cli.main", "tune", file, "--seconds", 60, "--json"]
+    arguments = ["-m", "einsmith.cli.main", "tune", file, "--json", "--seconds"]
     for n in range(times):
-        kill(begun(arguments), STARTED * draw.random() if n % 4 == 0 else STARTED * (0.5 + draw.random()))
+        process = begun([*arguments, 10**5])
+        while n % 4 == 1 and len(session(process.pid)) < 2 and process.poll() is None:  # until it measures something
+            time.sleep(0.05)
+        kill(process, STARTED * draw.random() if n % 4 <= 1 else STARTED * (0.5 + draw.random()))
         whole_store()
-    process = begun([*arguments[:-2], 3, "--json"])
-    out, _ = process.communicate(timeout=120)
+    process = begun([*arguments, 3])
+    out, _ = process.communicate(timeout=HANGS)
     assert process.returncode == 0 and '"tried"' in out, out
     whole_store()
     nothing_left(folder)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith import knobs, locks
+from einsmith import knobs, locks, processes
 from einsmith.codegen.cache.objects import Entry
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
@@ -92,7 +92,7 @@ class _Crew:
         for _ in range(count):
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    processes.command(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL, env=environment,
                 )  # fmt: skip
             except OSError:  # no more processes: the others, or this process alone, do the work

@@ -1,0 +1,40 @@
+"""Processes that end with the one that has started them, however that ends: killed, while they are stopped, hang, or
+have not yet begun.
+
+This file is run by its path: what a process is for may take a second to import, and whoever started it may be killed
+meanwhile. What is run reads its input until that ends, too, as not every system tells a process of the other's death.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2). The signal comes when the thread ends that has started the process."""
+
+
+def command(what: str) -> list[str]:
+    """What runs a module, or a file by its path, as a process that ends with this one."""
+    return [sys.executable, "-P", __file__, str(os.getpid()), what]
+
+
+def end_with(parent: int) -> None:
+    """Has this process killed, whatever it is doing, when its parent has ended."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):  # a system without
+        return
+    if os.getppid() != parent:  # it had ended before this process asked
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    if sys.argv[2].endswith(".py"):
+        runpy.run_path(sys.argv[2], run_name="__main__")
+    else:
+        runpy.run_module(sys.argv[2], run_name="__main__", alter_sys=True)
