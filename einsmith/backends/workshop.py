@@ -121,11 +121,11 @@ class _Aside(Bench):
         with self._pausing:
             process, now = self._process, time.monotonic()
             paused = self._awaited and now < self._until
-            if process is None or paused == self.paused:
+            if process is None or not (paused or self.paused):
                 return
-            process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+            process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)  # again: a shell may let it go on
             if paused:
-                self._paused_at = now
+                self._paused_at = self._paused_at or now
             else:
                 self._rested, self._paused_at = self._rested + now - self._paused_at, 0.0
                 self.resumed += 1

@@ -2,7 +2,8 @@
 
 Three things take time from the steps: what is tried in them, what threads of this process do (they keep the interpreter
 from the thread that trains), and what another process does, which shares processors and caches. Steps in which nothing
-of it goes on tell how long a step takes; what others take beyond that is lost, and so is what the threads work.
+of it goes on, nor has in the step before (it leaves cold caches), tell how long a step takes; what others take beyond
+that is lost. So is what the threads work, where the steps do not show it: there is time between them, too.
 Whoever is about to do something asks first whether there is time left for it, and what can be stopped is, as long as
 there is none. So the time that is lost is a part of the whole, or of one unit of work more, however short a step is.
 """
@@ -34,15 +35,18 @@ class Budget:
     def __init__(self, share: float):
         self.share = share
         self.total = 0.0
-        self._in_steps = self._in_threads = 0.0
+        self._in_steps = self._beside_threads = self._in_threads = 0.0
+        """Lost in steps while no thread works, and while one does, and what the threads have worked."""
         self._usual = self._steps = 0.0
+        self._settled = True
+        """Whether nothing else went on in the step before."""
         self._lock = locks.lock()
         self.stopped = False
         """Whether work that can be stopped is to rest."""
 
     @property
     def lost(self) -> float:
-        return max(0.0, self._in_steps) + self._in_threads
+        return max(0.0, self._in_steps) + max(self._beside_threads, self._in_threads)
 
     @property
     def usual(self) -> float:
@@ -53,18 +57,24 @@ class Budget:
         """Whether so much more may be lost."""
         return self.lost + seconds <= self.share * self.total
 
-    def step(self, seconds: float, quiet: bool) -> None:
-        """A step is done, in which nothing (quiet) or something else was going on."""
+    def step(self, seconds: float, quiet: bool, threads: bool = False) -> None:
+        """A step is done, in which nothing (quiet) or something else was going on; threads: work of threads."""
         self.total += seconds
-        if quiet:
+        settled, self._settled = self._settled, quiet
+        if quiet and (settled or self._steps < COLD):
             self._steps = min(self._steps + 1, MEMORY)
             if self._steps <= COLD:
                 self._usual = min(self._usual or seconds, seconds)
             else:
                 self._usual += (min(seconds, QUIET * self._usual) - self._usual) / self._steps
         elif self._usual:
-            self._in_steps += min(seconds, SUSPENDED * self._usual) - self._usual
-        self._in_steps = max(self._in_steps, -CREDIT * self._usual)
+            lost = min(seconds, SUSPENDED * self._usual) - self._usual
+            if threads:
+                self._beside_threads = max(0.0, self._beside_threads + lost)
+            else:
+                self._in_steps += lost
+        if self._in_steps < 0:
+            self._in_steps = max(self._in_steps, -CREDIT * self._usual)
         allowed = self.share * self.total
         self.stopped = self.lost > (RESUMED * allowed if self.stopped else allowed)
 

@@ -30,6 +30,7 @@ from einsmith.decisions import name_of
 from einsmith.errors import ArgumentError, EinsmithError
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.training.budget import Budget
+from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
 from einsmith.training.trial import FEWEST, Known, Seconds, Trial, of_kernels, spread, told_apart
 
 LOST = 0.02
@@ -59,21 +60,9 @@ BESIDE_BYTES = 256 << 20
 PAUSE = 1.0
 """Seconds that the other process rests at the least unless another step says so; PAUSED_STEPS, the same in steps."""
 PAUSED_STEPS = 4
-LOOK = 0.05
-"""Seconds between two looks of a thread that waits."""
-LEFT_SECONDS = 0.2
-"""Seconds that a closing program waits for its threads."""
 
 T = TypeVar("T")
-Kept = tuple[Kernel | Rows, str, float, float, float, bool]
-"""What a workshop is told of a configuration that stays (`Workshop.keep`)."""
 Step = tuple[int, list[np.ndarray]]
-
-
-class Flag:
-    """What threads look at now and then: waiting for it needs no lock, which a fork could leave held."""
-
-    up = False
 
 
 class Exploration:
@@ -92,6 +81,11 @@ class Exploration:
         self._profiled: list[Seconds] = []
         self._unbounded: list[Kernel | Rows] = []
         """Kernels of which it is not known what they take at the least."""
+        self._rests = 0.0
+        """Until when the other process rests in any case (0: it works)."""
+        self._works = 0
+        self._working: set[str] = set()
+        """How many units of work threads have begun, and the kinds of those that go on."""
         self._took: dict[str, float] = {}
         """Seconds of the last unit of each kind of work."""
         self._trial: Trial | None = None
@@ -106,10 +100,10 @@ class Exploration:
         self._stop = Flag()
         self._pid = os.getpid()
         self._threads = [
-            threading.Thread(target=_loop, args=(weakref.ref(self), name), name=f"einsmith{name}", daemon=True)
+            threading.Thread(target=loop, args=(weakref.ref(self), name), name=f"einsmith{name}", daemon=True)
             for name in ("_propose", "_generate")
         ]
-        weakref.finalize(self, _close, self._pid, self._stop, workshop, self._threads, self._found, self._recording)
+        weakref.finalize(self, close, self._pid, self._stop, workshop, self._threads, self._found, self._recording)
 
     # -- the training thread
 
@@ -119,15 +113,29 @@ class Exploration:
             if os.getpid() == self._pid:
                 self._finish()
             return self.run(arrays)
-        shop = self._workshop
+        shop, works = self._workshop, self._works
+        threads = bool(self._working)
         start, quiet, begun = time.perf_counter(), not shop.busy, shop.begun
         plain, out = self._step(arrays)
         end = time.perf_counter()
-        self.budget.step(end - start, plain and quiet and not shop.busy and shop.begun == begun)
-        shop.pause(max(PAUSE, PAUSED_STEPS * self.budget.usual) if self.budget.stopped else 0.0)
+        threads = threads or self._works != works
+        quiet = plain and quiet and not threads and shop.begun == begun
+        self.budget.step(end - start, quiet, threads)
+        if self.budget.stopped or self._rests:
+            self._pause(end)
         if end > self._end:
             self.end("the time for it is over")
         return out
+
+    def _pause(self, now: float) -> None:
+        """Lets the other process rest as long as it is to: that is said again before the pause is over."""
+        if not self.budget.stopped:
+            self._workshop.pause(0.0)
+            self._rests = 0.0
+        elif now > self._rests:
+            rest = max(PAUSE, PAUSED_STEPS * self.budget.usual)
+            self._workshop.pause(rest)
+            self._rests = now + rest / PAUSED_STEPS
 
     def _step(self, arrays: Sequence[np.ndarray]) -> tuple[bool, Step]:
         """Whether the step was a plain one, and what came of it."""
@@ -282,12 +290,16 @@ class Exploration:
         """Does a unit of work, or none (None) where the budget does not allow it yet."""
         if not self.budget.may(self._expected(work.__name__)):
             return None
-        begun = time.thread_time()
+        begun, name = time.thread_time(), work.__name__
+        if name.startswith("_"):  # nobody else is asked, who tells that he is busy
+            self._working.add(name)
+            self._works += 1
         try:
             return work(*arguments)
         finally:
-            self._took[work.__name__] = seconds = time.thread_time() - begun
+            self._took[name] = seconds = time.thread_time() - begun
             self.budget.work(seconds)
+            self._working.discard(name)
 
     def _expected(self, work: str) -> float:
         """Seconds that a unit of work is held to take."""
@@ -414,7 +426,7 @@ class Exploration:
 
     def _record(self) -> None:
         """Records what was found: the training thread does not wait for the disk."""
-        _record(self._workshop, self._found, self._recording)
+        record(self._workshop, self._found, self._recording)
 
     def _rest(self, seconds: float) -> float:
         """For how long to wait so that work of so many seconds was DUTY of the time."""
@@ -447,45 +459,4 @@ class Exploration:
 
     def close(self) -> None:
         """Ends the threads and the other process."""
-        _close(self._pid, self._stop, self._workshop, self._threads, self._found, self._recording)
-
-
-def _loop(ref: weakref.ref[Exploration], name: str) -> None:
-    """What a thread does until its exploration ends, or nobody has it any more."""
-    while (own := ref()) is not None and not own._stop.up:
-        stop, seconds = own._stop, 0.0
-        try:
-            own._record()
-            if time.monotonic() > own._end:
-                own.end("the time for it is over")
-            else:
-                seconds = getattr(own, name)()
-        except Exception as e:  # the training goes on
-            if not own._stop.up:
-                own.end(f"{type(e).__name__}: {e}")
-        del own
-        end = time.monotonic() + seconds
-        while not stop.up and ref() is not None and (left := end - time.monotonic()) > 0:
-            time.sleep(min(LOOK, left))
-
-
-def _close(
-    pid: int, stop: Flag, workshop: Workshop, threads: Sequence[threading.Thread], found: queue.SimpleQueue[Kept],
-    recording: Any,
-) -> None:  # fmt: skip
-    if os.getpid() != pid:  # a forked child has neither threads nor the process
-        workshop.leave()
-        return
-    stop.up = True
-    workshop.close()
-    for thread in threads:
-        if thread.is_alive() and thread is not threading.current_thread():
-            thread.join(LEFT_SECONDS)
-    _record(workshop, found, recording)
-
-
-def _record(workshop: Workshop, found: queue.SimpleQueue[Kept], recording: Any) -> None:
-    """Records what was found, in the order in which it was."""
-    with recording:
-        while not found.empty():
-            workshop.keep(*found.get())
+        close(self._pid, self._stop, self._workshop, self._threads, self._found, self._recording)

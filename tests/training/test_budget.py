@@ -22,6 +22,27 @@ def test_what_is_lost_is_what_steps_take_beyond_the_usual() -> None:
     assert budget.may(0.5e-3) and not budget.may(0.6e-3)
 
 
+def test_what_work_leaves_behind_is_lost_too() -> None:
+    """The first step after it meets cold caches, and says nothing about the usual ones."""
+    budget = Budget(0.02)
+    for n in range(1000):
+        budget.step((1.2, 1.1, 1.0, 1.0)[n % 4], quiet=n % 4 > 0)
+    assert budget.usual == pytest.approx(1.0) and budget.lost == pytest.approx(250 * 0.3, rel=0.05)
+
+
+def test_work_of_threads_counts_once() -> None:
+    """As what it takes, or as what steps take longer, whichever is more."""
+    budget = Budget(0.02)
+    for _ in range(1000):
+        budget.step(1e-3, quiet=True)
+    budget.step(6e-3, quiet=False, threads=True)
+    assert budget.lost == pytest.approx(5e-3)
+    budget.work(4e-3)
+    assert budget.lost == pytest.approx(5e-3)
+    budget.work(2e-3)
+    assert budget.lost == pytest.approx(6e-3)
+
+
 def test_work_rests_until_there_is_time_again() -> None:
     budget = Budget(0.02)
     for _ in range(10):
@@ -40,7 +61,7 @@ def test_steps_that_take_more_and_less_lose_nothing(seed: int = 0) -> None:
     """Noise is the same in all steps: what counts is their mean."""
     draw, budget = random.Random(seed), Budget(0.02)
     for n in range(20_000):
-        budget.step(1e-3 * draw.uniform(0.8, 1.2), quiet=n % 2 == 0)
+        budget.step(1e-3 * draw.uniform(0.8, 1.2), quiet=n % 4 > 1)
     assert budget.lost < 0.002 * budget.total
 
 

@@ -24,7 +24,7 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import Beside
-from einsmith.training import dynamic
+from einsmith.training import dynamic, exploring
 from einsmith.training.budget import Budget
 from einsmith.training.dynamic import Exploration
 from einsmith.training.trial import told_apart
@@ -273,7 +273,8 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     """However short a step is: steps in which something is tried take twice as long, and others a third longer while
     the other process works."""
     clock = Clock()
-    monkeypatch.setattr(dynamic, "time", clock)
+    for module in (dynamic, exploring):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(dynamic, "LOST", 0.02)
     monkeypatch.setattr(dynamic, "told_apart", lambda ratios: None if len(ratios) < 5 else True)
     tried, paused, lost, total = [], [], 0.0, 0.0
