@@ -1,9 +1,10 @@
 """What exploring may cost: a part of the time that a program trains.
 
-Three things take time from the steps: what is tried in them, what threads of this process do (they keep the interpreter
-from the thread that trains), and what another process does, which shares processors and caches. Steps in which nothing
-of it goes on, nor has in the step before (it leaves cold caches), tell how long a step takes; what others take beyond
-that is lost. So is what the threads work, where the steps do not show it: there is time between them, too.
+Four things take time from the steps: that somebody looks whether to explore, what is tried in them, what threads of
+this process do (they keep the interpreter from the thread that trains), and what another process does, which shares
+processors and caches. Steps in which nothing of it goes on, nor has in the step before (it leaves cold caches), tell
+how long a step takes; what others take beyond that is lost. So is what the threads work, where the steps do not show
+it: there is time between them, too.
 Whoever is about to do something asks first whether there is time left for it, and what can be stopped is, as long as
 there is none. So the time that is lost is a part of the whole, or of one unit of work more, however short a step is.
 """
@@ -37,6 +38,7 @@ class Budget:
         self.total = 0.0
         self._in_steps = self._beside_threads = self._in_threads = 0.0
         """Lost in steps while no thread works, and while one does, and what the threads have worked."""
+        self._beside_steps = 0.0
         self._usual = self._steps = 0.0
         self._settled = True
         """Whether nothing else went on in the step before."""
@@ -46,7 +48,7 @@ class Budget:
 
     @property
     def lost(self) -> float:
-        return max(0.0, self._in_steps) + max(self._beside_threads, self._in_threads)
+        return self._beside_steps + max(0.0, self._in_steps) + max(self._beside_threads, self._in_threads)
 
     @property
     def usual(self) -> float:
@@ -57,9 +59,11 @@ class Budget:
         """Whether so much more may be lost."""
         return self.lost + seconds <= self.share * self.total
 
-    def step(self, seconds: float, quiet: bool, threads: bool = False) -> None:
-        """A step is done, in which nothing (quiet) or something else was going on; threads: work of threads."""
-        self.total += seconds
+    def step(self, seconds: float, quiet: bool, threads: bool = False, more: float = 0.0) -> None:
+        """A step is done, in which nothing (quiet) or something else was going on; threads: work of threads; more:
+        seconds that exploring has taken beside the step."""
+        self.total += seconds + more
+        self._beside_steps += more
         settled, self._settled = self._settled, quiet
         if quiet and (settled or self._steps < COLD):
             self._steps = min(self._steps + 1, MEMORY)

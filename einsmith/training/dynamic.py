@@ -83,6 +83,8 @@ class Exploration:
         """Kernels of which it is not known what they take at the least."""
         self._rests = 0.0
         """Until when the other process rests in any case (0: it works)."""
+        self._beside_steps = 0.0
+        """Seconds that `step` has taken beside the last step itself."""
         self._works = 0
         self._working: set[str] = set()
         """How many units of work threads have begun, and the kinds of those that go on."""
@@ -113,18 +115,21 @@ class Exploration:
             if os.getpid() == self._pid:
                 self._finish()
             return self.run(arrays)
+        entered = time.perf_counter()
         shop, works = self._workshop, self._works
         threads = bool(self._working)
-        start, quiet, begun = time.perf_counter(), not shop.busy, shop.begun
+        quiet, begun = not shop.busy, shop.begun
+        start = time.perf_counter()
         plain, out = self._step(arrays)
         end = time.perf_counter()
         threads = threads or self._works != works
         quiet = plain and quiet and not threads and shop.begun == begun
-        self.budget.step(end - start, quiet, threads)
+        self.budget.step(end - start, quiet, threads, self._beside_steps)
         if self.budget.stopped or self._rests:
             self._pause(end)
         if end > self._end:
             self.end("the time for it is over")
+        self._beside_steps = start - entered + time.perf_counter() - end
         return out
 
     def _pause(self, now: float) -> None:

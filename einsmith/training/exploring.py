@@ -16,7 +16,7 @@ from einsmith.plan.kernel import Kernel, Rows
 if TYPE_CHECKING:
     from einsmith.training.dynamic import Exploration
 
-LOOK = 0.05
+LOOK = 0.1
 """Seconds between two looks of a thread that waits."""
 LEFT_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""

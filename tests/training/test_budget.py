@@ -43,6 +43,13 @@ def test_work_of_threads_counts_once() -> None:
     assert budget.lost == pytest.approx(6e-3)
 
 
+def test_what_is_taken_beside_the_steps_is_lost() -> None:
+    budget = Budget(0.02)
+    for _ in range(1000):
+        budget.step(1e-3, quiet=True, more=1e-5)
+    assert budget.lost == pytest.approx(1e-2) and budget.total == pytest.approx(1.01)
+
+
 def test_work_rests_until_there_is_time_again() -> None:
     budget = Budget(0.02)
     for _ in range(10):

@@ -81,7 +81,7 @@ def test_what_begins_and_ends_within_a_step_is_seen(simulated: Simulated, monkey
     (simulated.run,) = made._programs.values()
     called, quiet = Executable.__call__, []
     budget = exploration(made).budget
-    monkeypatch.setattr(budget, "step", lambda seconds, q, threads: quiet.append(q))
+    monkeypatch.setattr(budget, "step", lambda seconds, q, *_: quiet.append(q))
 
     def answers(run: Executable, arrays: Any) -> Any:
         simulated.begun += len(quiet) % 2
