@@ -57,6 +57,8 @@ DUTY = 0.5
 """The part of the time in which the other process works at the most: steps while it rests tell what it costs."""
 BESIDE_BYTES = 256 << 20
 """Memory of results that are compared."""
+UNSEEN = 16
+"""Short steps in a row that nobody looks at, at the most, while nothing goes on: that takes time, too."""
 PAUSE = 1.0
 """Seconds that the other process rests at the least unless another step says so; PAUSED_STEPS, the same in steps."""
 PAUSED_STEPS = 4
@@ -83,6 +85,8 @@ class Exploration:
         """Kernels of which it is not known what they take at the least."""
         self._rests = 0.0
         """Until when the other process rests in any case (0: it works)."""
+        self._unseen = 0
+        """Steps to come that nobody looks at."""
         self._beside_steps = 0.0
         """Seconds that `step` has taken beside the last step itself."""
         self._works = 0
@@ -115,6 +119,10 @@ class Exploration:
             if os.getpid() == self._pid:
                 self._finish()
             return self.run(arrays)
+        if self._unseen:
+            self._unseen -= 1
+            self.budget.total += self.budget.usual
+            return self.run(arrays)
         entered = time.perf_counter()
         shop, works = self._workshop, self._works
         threads = bool(self._working)
@@ -127,6 +135,8 @@ class Exploration:
         self.budget.step(end - start, quiet, threads, self._beside_steps)
         if self.budget.stopped or self._rests:
             self._pause(end)
+            if quiet and self.budget.stopped:
+                self._unseen = min(UNSEEN, int(LOOK / self.budget.usual))
         if end > self._end:
             self.end("the time for it is over")
         self._beside_steps = start - entered + time.perf_counter() - end
