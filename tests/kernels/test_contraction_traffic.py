@@ -21,7 +21,7 @@ from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
-from tests.kernels.samples import conv, conv_dw, pointwise_dx, product
+from tests.kernels.samples import conv, conv_dw, load, pointwise_dx, product, sum_of, times
 
 SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
                 fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
@@ -181,6 +181,17 @@ def test_boxes_wait_for_strips_of_far_rows():
     for kernel, waits in ((far, True), (near, False)):
         one, other = (PATTERN.cost(kernel, Configs((c,)), SERVER).special for c in (strip, row))
         assert (one > other) is waits
+
+
+def test_boxes_of_many_rows_from_memory_wait():
+    """All of K of eight images and of one: a vector each of 96 rows, and of twelve, more than hardware follows."""
+    body = times(load(0, 0, 1, 4, 2, 3), load(1, 1, 4))
+    for size, waits in ((126, True), (8, False)):
+        kernel = sum_of((24, 15, size, size), ((dt.f32, (24, 15, 4, size, size)), (dt.f32, (15, 4))), (4,), body)
+        boxes = ((0, 8), (2, 3)), ((1, 3),), ()
+        costs = [PATTERN.cost(kernel, Configs((Direct(3, 1, box, ((4, 4),), ()),)), SERVER) for box in boxes]
+        many, some, few = (c.special / c.memory for c in costs)
+        assert (many > 1.5 and many > some > few == 0) if waits else many == some == few == 0
 
 
 def test_many_masks_do_not_stay_in_registers():

@@ -290,14 +290,14 @@ def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[Halo
 
 
 def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
-    """Rows of memory, a line apart or more, of which a box with lanes along K reads a few vectors each."""
+    """Rows of memory, a line apart or more, of which a box reads a few vectors each: with lanes along K, or along
+    results where it has all of K."""
     shape, scalar = _shaped_accesses(kernel, original, d)
-    p = shape.problem
-    if d.vector < len(p.piece.extents):
+    p, box = shape.problem, [*d.tile, *d.unroll]
+    if d.vector < len(p.piece.extents) and any(dict(box).get(a, 1) < p.extents[a] for a in p.k):
         return 0
     near = LINE // p.dtype.itemsize
     apart = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
-    box = [*d.tile, *d.unroll]
     return sum(
         _Loads(s, d.vector, LINE).count([(a, n) for a, n in box if any(abs(c.get(a, 0)) >= near for c in forms)])
         for s, forms in zip(scalar, apart, strict=True)
