@@ -139,8 +139,8 @@ def test_tensors_in_one_place_of_the_arena_are_noticed(checked, rng, monkeypatch
 def test_kernels_in_a_wrong_order_are_noticed(checked, rng, monkeypatch):
     fuse = driver.fuse
 
-    def turned(*args):
-        plan = fuse(*args)
+    def turned(*args, **options):
+        plan = fuse(*args, **options)
         return replace(plan, calls=plan.calls[::-1])
 
     monkeypatch.setattr(driver, "fuse", turned)
@@ -150,8 +150,8 @@ def test_kernels_in_a_wrong_order_are_noticed(checked, rng, monkeypatch):
 def test_an_update_before_the_last_read_is_noticed(checked, rng, monkeypatch):
     fuse = driver.fuse
 
-    def early(*args):
-        plan = fuse(*args)
+    def early(*args, **options):
+        plan = fuse(*args, **options)
 
         def key(call) -> bool:  # those that write into parameters come first
             return not any(storage(t) in plan.home for t, w in zip(call.tensors, call.written, strict=True) if w)
