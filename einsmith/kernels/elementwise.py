@@ -13,31 +13,15 @@ from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, launched
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
 from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import dealt_out
 from einsmith.target.facts import LINE, Target
 
-SMALL_SECONDS = 4e-7
-"""Work below this is not worth another thread, which is awake within a program."""
 MAX_TURNED = 20
 """Instructions of a body that may be repeated for every row of a tile."""
-TASK_SECONDS = 1e-7
-"""What one more task costs."""
-
-
-def shared_out(tasks: int, target: Target) -> float:
-    """Seconds that a launch of so many short tasks takes beside their work."""
-    return launched(tasks, target) + TASK_SECONDS * (tasks - 1) + SMALL_SECONDS * (tasks > 1)
-
-
-def dealt_out(arithmetic: float, memory: float, special: float, tasks: int, target: Target) -> Cost:
-    """The cost of so many tasks, of which one core would have these seconds of arithmetic and special functions: the
-    fewer tasks a core has, the longer some cores wait for the last one."""
-    cores = min(target.cores, tasks)
-    uneven = 1.0 if tasks == 1 else 1 + 0.15 * cores / tasks
-    return Cost(arithmetic * uneven / cores, memory, special * uneven / cores, shared_out(tasks, target))
 
 
 class PointwiseConfig(NamedTuple):

@@ -6,52 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from einsmith.errors import CompileError
 from einsmith.kernels.genes import Space, space_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.target.cost import Cost
 from einsmith.target.facts import Target
 
-__all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe",
-           "in_turn", "launched", "may_be_one_task"]  # fmt: skip
-
-HIDDEN = 0.05
-"""How much of what hides behind the term that binds counts in a rank: that is above the seconds by no larger a part."""
-CALL_SECONDS = 1e-7
-"""What the code of a launch takes to begin."""
-
-
-class Cost(NamedTuple):
-    """Predicted seconds, by what binds: the kernel takes max(arithmetic, memory) + special + launch."""
-
-    arithmetic: float
-    memory: float
-    special: float = 0.0
-    launch: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return max(self.arithmetic, self.memory) + self.special + self.launch
-
-    @property
-    def rank(self) -> float:
-        """What candidates for the same work are ordered by: `seconds`, and a little of what hides behind the term that
-        binds, which tells apart those that memory makes equal."""
-        arithmetic, memory, special, launch = self
-        return max(arithmetic, memory) + special + launch + HIDDEN * min(arithmetic, memory)
-
-
-def launched(tasks: Any, target: Target) -> Any:
-    """Seconds that a launch takes beside its work, of so many tasks (a number, or an array of them): a single one is
-    done by the thread that comes to it; more are shared with other threads, which have to hear of it."""
-    return CALL_SECONDS + (tasks > 1) * (target.cores > 1) * target.launch_seconds
-
-
-def may_be_one_task(multiplies: Any, target: Target) -> Any:
-    """Whether so many multiply-adds (a number, or an array of them) are so short a work that what other cores spare of
-    it, at the peak, may be less than it takes to let them know."""
-    return target.cores > 1 and multiplies / target.fma_per_second * (1 - 1 / target.cores) < target.launch_seconds
+__all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe"]
 
 
 @dataclass
@@ -150,12 +113,6 @@ def cost_of(pattern: Pattern, kernel: Any, config: Any, target: Target) -> Cost:
             " Cost of finite seconds, none below 0, is needed"
         )
     return cost
-
-
-def in_turn(costs: Sequence[Cost]) -> Cost:
-    """Of parts that run one after the other: each takes the longer of its own arithmetic and memory."""
-    arithmetic = sum(max(c.arithmetic, c.memory) for c in costs)
-    return Cost(arithmetic, 0.0, sum(c.special for c in costs), sum(c.launch for c in costs))
 
 
 def describe(kernel: Any) -> str:

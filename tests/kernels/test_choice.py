@@ -15,13 +15,14 @@ from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features as contraction_settings
 from einsmith.kernels.contraction.pattern import PATTERN
-from einsmith.kernels.pattern import Pattern, launched
+from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import launched
 from einsmith.target.facts import Target
 from tests.kernels.samples import (
     conv,

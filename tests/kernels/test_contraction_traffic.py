@@ -19,6 +19,7 @@ from einsmith.kernels.contraction.search import candidates, in_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
+from einsmith.target.memory import held
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import conv, conv_dw, load, pointwise_dx, product, sum_of, times
@@ -43,7 +44,7 @@ def test_blocks_of_k_with_every_way_to_reach_operands():
 
 
 def test_lines_at_powers_of_two_share_cache_sets():
-    assert [traffic.held(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
+    assert [held(48 << 10, s) for s in (64, 192, 2048, 4096, 1 << 20, 4096 + 64)] == [768, 768, 24, 12, 12, 768]
     fits = [traffic.rows_that_fit(Steps(side, 4), 48 << 10) for side in (4096, 4096 + 64)]
     slow = traffic.row_conflicts(np.array([28.0, 8.0, 28.0, 28.0]), np.array([fits[0], fits[0], fits[1], 0.0]))
     assert slow[0] == 1.0 and not slow[1:].any()

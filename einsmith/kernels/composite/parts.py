@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from einsmith.kernels.genes import Space, genes
-from einsmith.kernels.pattern import HIDDEN, Chooser, Cost, Launch, Lowered, Pattern, in_turn
+from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.loops.splice import moved
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import HIDDEN, in_turn
 from einsmith.target.facts import Target
 
 TRIED = 4
@@ -64,7 +65,7 @@ class Composite(Pattern):
                 found.insert(0, x)
                 left -= x.cost.seconds
             else:
-                if (rank := _together([x.cost for x in found]).rank) >= limit:
+                if (rank := in_turn([x.cost for x in found]).rank) >= limit:
                     continue
                 best = CompositeConfig(way, tuple(PartConfig(x.pattern.name, x.config) for x in found))
                 limit = rank
@@ -110,7 +111,7 @@ class Composite(Pattern):
 
     def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         parts = self.parts(kernel, config, target)
-        return _together([self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts])
+        return in_turn([self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts])
 
     def lowered(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[Lowered]:
         """Each of the parts by itself."""
@@ -125,10 +126,6 @@ class Composite(Pattern):
             places += [out.room(b.nbytes) for b in part.buffers[len(places) :]]
             out.add(lowered, places)
         return out.lowered
-
-
-def _together(costs: Sequence[Cost]) -> Cost:
-    return costs[0] if len(costs) == 1 else in_turn(costs)
 
 
 class Place(NamedTuple):

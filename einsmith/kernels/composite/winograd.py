@@ -26,10 +26,11 @@ from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.kernels.pattern import Cost, Launch, Lowered, launched
+from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage, row_major
+from einsmith.target.cost import launched
 from einsmith.target.facts import Target
 
 M = 4

@@ -14,9 +14,10 @@ from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.kernels.pattern import HIDDEN, launched
 from einsmith.plan.footprint import touched
 from einsmith.target import facts
+from einsmith.target.cost import HIDDEN, launched
+from einsmith.target.memory import PAGE, waited_part
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)
@@ -142,7 +143,7 @@ def _steps(s: _Shared) -> Array:
     # New pages that a point of K begins, of M and of N, where there are so many that all tables lose them. Where M
     # comes from beyond the second level, or N is another at every point of the batch, those of the nearest one count.
     apart = np.array((x.a_step * (s.a_inline & (x.a_step >= facts.LINE)), x.b_step * s.b_inline))
-    begins = np.minimum(1.0, apart / traffic.PAGE)
+    begins = np.minimum(1.0, apart / PAGE)
     kept = np.where(np.array((s.a_own > s.target.l2, x.b_batch > 1)), w.near_pages, w.most_pages)
     pages = begins * (kc * begins > kept)
     run = np.where(s.a_inline, np.where(s.b_inline, x.run, x.a_run), np.where(s.b_inline, x.b_run, x.k))
@@ -213,7 +214,7 @@ def _tiles(s: _Shared) -> Array:
         of_n = np.where(s.minor & (s.nt > 1), x.m, t.mr)
         rows = np.where(x.results > 0, of_n, np.where(t.major & (s.mt > 1), x.n, s.nr))
         lines = np.abs(x.results) / facts.LINE * (np.abs(x.results) > s.level)
-        out += w.strips * lines * traffic.in_turn(rows, w.streams)
+        out += w.strips * lines * waited_part(rows, w.streams)
     return out + x.batch * x.m * s.rows * t.finish
 
 
@@ -260,7 +261,7 @@ def _walked_again(s: _Shared) -> Iterator[_Bytes]:
     streamed = inner * (np.where(s.minor, s.nt, s.mt) - 1) * leaves
     # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
     # tiles of M are asked for.
-    short = (how != INLINE) | (np.where(s.minor, x.a_step, x.b_step) >= traffic.PAGE)
+    short = (how != INLINE) | (np.where(s.minor, x.a_step, x.b_step) >= PAGE)
     hidden = np.where(s.minor & s.a_buffer, w.streamed, 1.0) * short
     ranges = 2 * np.maximum(np.minimum(inner, span * s.tasks), s.level)
     yield streamed * hidden, ranges, True
@@ -285,9 +286,9 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
     sooner where none of the tables of addresses has their pages."""
     t, x, w = s.t, s.x, s.w
     walk = np.where(s.by_k, s.kc, s.part)
-    lost = walk * np.minimum(1.0, x.b_step / traffic.PAGE) > w.most_pages
-    lost_m = walk * np.minimum(1.0, x.a_step / traffic.PAGE) > w.most_pages
-    along = (x.a_side == t.item) & (x.a_step >= traffic.PAGE) & (s.a_own > s.target.l2) & (~s.a_buffer | s.a_each)
+    lost = walk * np.minimum(1.0, x.b_step / PAGE) > w.most_pages
+    lost_m = walk * np.minimum(1.0, x.a_step / PAGE) > w.most_pages
+    along = (x.a_side == t.item) & (x.a_step >= PAGE) & (s.a_own > s.target.l2) & (~s.a_buffer | s.a_each)
     of_m = along & (lost_m | (t.a == PANEL))
     if of_m.any():
         waits = np.where(t.a == PANEL, np.where(lost_m, w.walks, w.waited), 1.0)

@@ -13,13 +13,13 @@ from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Problem, affine
-from einsmith.kernels.contraction.traffic import PAGE
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.boxes import outer_reads
-from einsmith.kernels.pattern import may_be_one_task
 from einsmith.loops.address import Memory, fused
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import may_be_one_task
 from einsmith.target.facts import LINE
+from einsmith.target.memory import PAGE
 
 MAX_AXES = 5
 """Axes that a box may extend along, the innermost."""

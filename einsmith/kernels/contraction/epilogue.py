@@ -13,7 +13,6 @@ from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Finish, Problem, finished
-from einsmith.kernels.contraction.traffic import PAGE, scattered
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import placed
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -21,6 +20,7 @@ from einsmith.loops.address import COMPARISONS, memories_of, stored
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
+from einsmith.target.memory import PAGE, scattered
 
 CROWDED = 60.0
 """Cycles of a store of part of a line into a row that lies whole pages from the one before, beyond the second level:

@@ -24,6 +24,7 @@ from einsmith.kernels.emit.access import PAIR_CYCLES
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
+from einsmith.target.memory import PAGE, held
 
 
 class Features(SimpleNamespace):
@@ -87,7 +88,7 @@ class OperandPlan(Setting):
         if not self.heads:
             window = sum(w.buffer.size * self.item for i, w in self.halos if i == which)
         of_side = dict(
-            **same, side=steps.side, step=steps.k, held=traffic.held(self.target.l2, steps.k),
+            **same, side=steps.side, step=steps.k, held=held(self.target.l2, steps.k),
             made=0.0 if cut is not None else self._made(which),
             spread=1.0 if window else spread, copied=cut is not None, window=window,
             once=name in launch.fixed_sides(self.kernel, self.original, self.swap),
@@ -147,7 +148,7 @@ class OperandPlan(Setting):
             a_meets=self._meets(m_side), b_pieces=pieces, b_masks=masks, b_pairs=pairs,
             b_strips=traffic.in_strips(b_steps, self.N * k, item, target.l2),
             b_far=0 if self.rows else traffic.far_rows(b_steps, self, n_side, self.N),
-            b_low=min(traffic.PAGE, b_steps.k & -b_steps.k),
+            b_low=min(PAGE, b_steps.k & -b_steps.k),
             b_share=self._share(n_side) if any(i != int(self.swap) for i, _ in self.halos) else 0,
             run=min(a_side["a_run"], b_side["b_run"]), b_streams=b_steps.streams,
             even=a_steps.even and b_steps.even and m_side.operand.plain and n_side.operand.plain,

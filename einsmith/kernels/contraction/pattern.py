@@ -27,9 +27,10 @@ from einsmith.kernels.contraction.emission import launches as launch
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.genes import Space
-from einsmith.kernels.pattern import Cost, Lowered, Pattern, launched
+from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import launched
 
 WIDE = 32
 """Points of K and of one side from which on, with more than one point of the other side, a reduction, which reads

@@ -22,8 +22,9 @@ from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, op
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.kernels.pattern import may_be_one_task
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import may_be_one_task
+from einsmith.target.memory import PAGE
 
 MAX_K_PANEL = 1 << 19
 """Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
@@ -207,7 +208,7 @@ def _sweeps(s: OperandPlan) -> list[Tiled]:
     sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
     later."""
     x, target, row = s.numbers, s.target, s.N * s.item
-    plain = s.n_side.operand.plain and not s.rows and x.b_side == s.item and x.b_step >= traffic.PAGE
+    plain = s.n_side.operand.plain and not s.rows and x.b_side == s.item and x.b_step >= PAGE
     if not plain or row * s.K <= target.l2 or s.K < 8 * target.cores:
         return []
     out = []
@@ -216,7 +217,7 @@ def _sweeps(s: OperandPlan) -> list[Tiled]:
         if s.M <= 4:
             split = 1 if target.cores == 1 else max(1, ceil(4 * target.cores / s.B))
             out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, split))
-        parts = max(1, min(target.cores, row // traffic.PAGE))
+        parts = max(1, min(target.cores, row // PAGE))
         if s.M * row <= parts * target.l2 * target.overheads.held:
             out.append(Tiled(s.swap, mr, nv, "inline", "inline", "k", traffic.SWEEP, 1, 1, parts))
     return list(dict.fromkeys(out))
@@ -420,7 +421,7 @@ def _waiting_parts(t: Table, tn: Array, target: Any) -> tuple[Array, Array]:
     blocks of K: parts of N, as long as rows of it are no shorter than half a page, as each part of M packs N anew."""
     x, cores = t.numbers, target.cores
     parts = np.ceil(x.m * x.columns * t.item / (target.l2 * target.overheads.held))
-    most = np.maximum(tn, x.columns * t.item * 2 // traffic.PAGE)
+    most = np.maximum(tn, x.columns * t.item * 2 // PAGE)
     most = np.minimum(most, np.ceil(x.n / (t.nv * t.lanes)))
     along = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), most)
     return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / along)), along

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from einsmith.kernels.contraction.config import Setting, Side, depends_on_batch
 from einsmith.target.facts import LINE
+from einsmith.target.memory import PAGE, fetched, held
 
-PAGE = 4096
-"""Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
 BLOCK = 256
 """Points of K in a block: a column of so many pages stays in a usual second-level cache."""
 FAR_ROWS = 1024
@@ -45,11 +44,6 @@ class Steps(NamedTuple):
     def spread(self, item: int) -> float:
         """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
         return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
-
-
-def held(level: int, stride: int) -> int:
-    """Lines of a column at `stride` bytes that a cache of `level` bytes keeps: those at powers of two share sets."""
-    return level // max(LINE, min(PAGE, stride & -stride))
 
 
 def address_steps(g: Setting, side: Side) -> Steps:
@@ -115,16 +109,6 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
-def in_turn(rows: Array | float, streams: int) -> Any:
-    """The part of lines of so many rows of results that is waited for (`Overheads.strips`); none of a few."""
-    return np.clip((rows - streams) / (1.5 * streams), 0.0, 1.0)
-
-
-def fetched(row: int) -> bool:
-    """Whether rows of so many bytes, a page or more, begin within lines: none is written past the caches then."""
-    return row >= PAGE and row % LINE != 0
-
-
 def far_results(g: Setting) -> int:
     """Bytes of results that are `fetched`; below 0 where it is M whose axes lie along their rows, not N."""
     kernel, shape = g.kernel, g.kernel.root.shape
@@ -135,14 +119,6 @@ def far_results(g: Setting) -> int:
     stored = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
     count = sum(x.shape == shape and x.row_major for x in stored)
     return g.B * g.M * g.N * g.item * count * fetched(row * g.item) * (1 if side is g.n_side else -1)
-
-
-def scattered(stride: int, size: int, l2: int) -> float:
-    """Cycles of the store of one lane of a vector whose lanes lie `stride` bytes apart, into `size` bytes: lines at
-    powers of two push each other out before their neighbours are stored, and lines beyond the second level are waited
-    for one after the other."""
-    far = 12.0 if size > l2 else 0.0
-    return 1.5 + (far if held(l2, stride) > l2 // 1024 else max(far, min(30.0, 60.0 * size / l2)))
 
 
 def blocks_of_k(k: int, unit: int = 1) -> int:

@@ -9,11 +9,8 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Apply, Axis, below
-from einsmith.kernels.contraction.traffic import PAGE, fetched, in_turn
-from einsmith.kernels.elementwise import dealt_out
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.pattern import Cost
 from einsmith.kernels.reduction.axes import (
     MAX_UNROLLED,
     ReductionConfig,
@@ -28,7 +25,9 @@ from einsmith.kernels.reduction.axes import (
 )
 from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import Cost, dealt_out
 from einsmith.target.facts import LINE, Target
+from einsmith.target.memory import PAGE, fetched, waited_part
 
 SPLITTABLE = ("sum", "prod", "max", "min")
 _STEP = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
@@ -266,11 +265,11 @@ def _again(s: Schedule, target: Target) -> float:
 
 
 def _in_strips(s: Schedule, target: Target) -> float:
-    """Bytes of results that are waited for (`in_turn`): rows of a tile change within its vectors."""
+    """Bytes of results that are waited for (`waited_part`): rows of a tile change within its vectors."""
     box, (tile, axis) = s.box, (s.tile, s.axis)
     if tile is None or axis is None or axis != box.rank - 1 or s.along_row or not fetched(4 * box.extents[axis]):
         return 0.0
-    return 4 * box.points * float(in_turn(box.extents[tile], target.overheads.streams))
+    return 4 * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:

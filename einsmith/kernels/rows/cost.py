@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from einsmith.kernels.elementwise import dealt_out
-from einsmith.kernels.pattern import Chooser, Cost
+from einsmith.kernels.pattern import Chooser
 from einsmith.loops.walk import divisors
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Member, Rows
 from einsmith.plan.row_blocks import block_kernel, inputs
 from einsmith.plan.shared_rows import shared
+from einsmith.target.cost import Cost, dealt_out
 from einsmith.target.facts import Target
 
 BLOCK_SECONDS = 1e-8

@@ -13,14 +13,15 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
-from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, shared_out
+from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, in_turn
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Kernel, Stage
+from einsmith.target.cost import in_turn, shared_out
 from einsmith.target.facts import Target
 
 POINTWISE = Pointwise()

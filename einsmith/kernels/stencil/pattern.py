@@ -13,13 +13,14 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern, launched, may_be_one_task
+from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil.loads import Tiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import launched, may_be_one_task
 from einsmith.target.facts import Target
 
 MAX_PRODUCTS, MAX_LOADED = 400, 110

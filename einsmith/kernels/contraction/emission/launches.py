@@ -17,11 +17,12 @@ from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.pattern import Launch, Lowered, may_be_one_task
+from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, Value, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import digits, part_range, strips, task_range
 from einsmith.plan.kernel import Kernel
+from einsmith.target.cost import may_be_one_task
 
 
 def without_empty_parts(p: Problem, c: Config) -> Config:

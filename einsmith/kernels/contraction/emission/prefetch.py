@@ -10,12 +10,13 @@ import numpy as np
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.traffic import APART, PAGE, address_steps, far_rows, lines_ahead
+from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.address import Memory
 from einsmith.loops.nest import Value
 from einsmith.loops.walk import ceil_div
 from einsmith.target.facts import LINE
+from einsmith.target.memory import PAGE
 
 TILE_LINES = 2
 """Lines of the next tile up to which a point of K asks for them."""
