@@ -97,7 +97,8 @@ class Stage(Node):
     """One template of a kernel.
 
     `args[slot]` is ("buffer", n) for the kernel's buffer n, or ("stage", i, member) for a result of an earlier stage,
-    which is read at the identity index only. `outputs[member]` is the buffer that the result is stored to, or None.
+    which is read at the identity index only; the root, before which there is none, has buffers alone.
+    `outputs[member]` is the buffer that the result is stored to, or None.
     """
 
     __slots__ = ("template", "args", "outputs")

@@ -179,9 +179,6 @@ def _transforms(p: _Parts, target: Target) -> float:
 
 @lru_cache(maxsize=1024)
 def _conv(kernel: Kernel) -> _Conv | None:
-    root = kernel.stages[0]
-    if any(ref[0] != "buffer" for ref in root.args):
-        return None
     found = problems(kernel.root)
     if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].beside:
         return None

@@ -59,8 +59,7 @@ class Contraction(Pattern):
 
     def match(self, kernel: Kernel) -> bool:
         """Every piece of the root is a sum of products of two groups of factors."""
-        root = kernel.stages[0]
-        return all(ref[0] == "buffer" for ref in root.args) and problems(kernel.root) is not None
+        return problems(kernel.root) is not None
 
     def best(self, kernel: Kernel, target: Any, limit: float = float("inf")) -> Configs | None:
         """The first of `configs`, found without the cost of those that cannot be it; None where the rank of its largest

@@ -9,7 +9,6 @@ from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import Value, elem_of
-from einsmith.loops.shuffle import tree
 
 Accumulators = list[Value]
 """The accumulators of one reduction: one a body, or (value, i32 index) for argmax and argmin."""
@@ -81,10 +80,6 @@ class Combine:
         if mask is None:
             return new
         return [self.em.op("where", mask, n, o) for n, o in zip(new, old, strict=True)]
-
-    def tree(self, states: Sequence[Accumulators]) -> Accumulators:
-        """All states merged, neighbours first."""
-        return tree(states, self.merge)
 
     def across(self, state: Accumulators) -> Accumulators:
         """The lanes of a state merged in a fixed tree: halves, then quarters, down to scalars."""

@@ -15,6 +15,7 @@ from einsmith.kernels.emit.vector import Lanes, VectorEmitter
 from einsmith.kernels.reduction.axes import Schedule, innermost, reduced_axes
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import Value
+from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import carried, in_groups, part_bounds
 from einsmith.plan.kernel import row_major
 
@@ -154,7 +155,7 @@ class Sweep:
 
         states = self.nest(start, inner)
         em.mask = None
-        self.finish(self.combine.across(self.combine.tree(states)))
+        self.finish(self.combine.across(tree(states, self.combine.merge)))
 
     def finish(self, state: Accumulators) -> None:
         """The epilogue of an output (or of a vector of them)."""

@@ -320,8 +320,6 @@ def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
     root = kernel.root
     if root.is_scatter or len(root.dtypes) != 1 or not root.dtypes[0].is_float or not root.shape:
         return ()
-    if any(ref[0] != "buffer" for ref in kernel.stages[0].args):
-        return ()
     pieces = [p for p in root.parts if isinstance(p, Piece)]
     if not any(isinstance(p.body, Reduce) for p in pieces):
         return ()
