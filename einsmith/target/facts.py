@@ -48,8 +48,9 @@ class Target:
     Coefficients: `fma_per_second` f32 multiply-adds per core; `multiplies`: vectors of them in a clock cycle, a power
     of two; `bytes_per_second` read and written per core from (L1, L2, L3), and of all cores from a level that they
     share: `l3_bandwidth`, `memory_bandwidth`, of which one core can use `core_bandwidth`; `load_seconds`,
-    `store_seconds`, `broadcast_seconds` per vector in L1; `gather_seconds` per element; `special_seconds` per f32
-    element and core of a function that is not one instruction; `launch_seconds` to start one parallel sweep.
+    `unaligned_seconds` (of vectors that begin anywhere), `store_seconds`, `broadcast_seconds` per vector in L1;
+    `gather_seconds` per element; `special_seconds` per f32 element and core of a function that is not one instruction;
+    `launch_seconds` to start one parallel sweep.
 
     `measured`: what registered patterns have measured for themselves, asked for by `coefficient`.
 
@@ -79,6 +80,7 @@ class Target:
     memory_bandwidth: float = 4e10
     core_bandwidth: float = 2.8e10
     load_seconds: float = 1.25e-10
+    unaligned_seconds: float = 1.9e-10
     store_seconds: float = 2.5e-10
     broadcast_seconds: float = 1.25e-10
     gather_seconds: float = 2.5e-10
@@ -246,6 +248,7 @@ def with_core(target: Target, c: Core) -> Target:
         memory_bandwidth=max(target.memory_bandwidth, 1.5 * c.memory),
         core_bandwidth=c.memory,
         load_seconds=load,
+        unaligned_seconds=load * (2.0 if vector >= LINE else 1.5),  # each crosses a line, or each other one
         store_seconds=vector / c.stored * cycle,
         broadcast_seconds=load,
         gather_seconds=c.gathered * cycle,

@@ -227,7 +227,7 @@ def measure(static: Target, budget: float) -> Figures:
 def defaults(static: Target) -> dict[str, float]:
     """What the static facts say that probes find, in seconds per unit of work."""
     out = {fn: seconds for fn, seconds in static.special_seconds}
-    out |= {n: getattr(static, f"{n}_seconds") for n in ("load", "store", "broadcast", "gather")}
+    out |= {n: getattr(static, f"{n}_seconds") for n in ("load", "unaligned", "store", "broadcast", "gather")}
     out |= {n: 1 / rate for n, rate in zip(_LEVELS, static.bytes_per_second, strict=False)}
     out |= {"fma": 1 / static.fma_per_second, "memory": 1 / static.core_bandwidth}
     out["chain"] = static.overheads.latency * static.cycle_seconds
@@ -296,6 +296,7 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
         memory_bandwidth=memory,
         core_bandwidth=levels[3],
         load_seconds=seconds("load", static.load_seconds),
+        unaligned_seconds=seconds("unaligned", static.unaligned_seconds),
         store_seconds=seconds("store", static.store_seconds),
         broadcast_seconds=seconds("broadcast", static.broadcast_seconds),
         gather_seconds=seconds("gather", static.gather_seconds),

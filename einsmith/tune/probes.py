@@ -80,7 +80,9 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
         if nbytes:
             yield from _bandwidth(target, level, nbytes)
     yield from _launches(target)
-    for name, make in (("load", _load), ("store", _store), ("broadcast", _broadcast), ("gather", _gather)):
+    yield _load(target, "load", 0)
+    yield _load(target, "unaligned", 1)
+    for name, make in (("store", _store), ("broadcast", _broadcast), ("gather", _gather)):
         yield make(target, name)
     for fn in (PLAIN, *(name for name, _ in target.special_seconds)):
         yield special_function(target, fn, lanes)
@@ -230,14 +232,16 @@ def _small(target: Target, name: str, f: Function, arrays: list[np.ndarray], ele
     return probe(name, f, target, [*arrays, _control(elements, repeats)], float(units * repeats))
 
 
-def _load(target: Target, name: str) -> Probe:
+def _load(target: Target, name: str, first: int) -> Probe:
+    """Vectors that follow each other, from element `first` of an aligned buffer on."""
     lanes, count = target.lanes(), 8
 
     def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
-        return [b.add(v, b.load(b.buffers[1], b.add(at, b.const(u * lanes)), "f32", lanes)) for u, v in enumerate(sums)]
+        places = [b.add(at, b.const(first + u * lanes)) for u in range(count)]
+        return [b.add(v, b.load(b.buffers[1], p, "f32", lanes)) for v, p in zip(sums, places, strict=True)]
 
     f = _sweep(f"probe_{name}", 2, count * lanes, body, [(0.0, lanes)] * count)
-    return _small(target, name, f, [_random(count * lanes), _random(SMALL)], SMALL, SMALL // lanes)
+    return _small(target, name, f, [_random(count * lanes), _random(SMALL + lanes)], SMALL, SMALL // lanes)
 
 
 def _broadcast(target: Target, name: str) -> Probe:

@@ -18,11 +18,12 @@ from typing import Any
 from einsmith import files, knobs
 from einsmith.target.facts import Target
 
-FORMAT = 2
+FORMAT = 3
 """Grows with every change of the record: older ones are measured anew."""
 COEFFICIENTS = (
     "fma_per_second", "multiplies", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth",
-    "load_seconds", "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds", "launch_seconds",
+    "load_seconds", "unaligned_seconds", "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds",
+    "launch_seconds",
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def static(tmp_path, monkeypatch) -> Target:
 def found_as(static: Target, factor: float = 1.0) -> dict[str, float]:
     """Probes' findings that say `factor` times the static figures."""
     out = {fn: s * factor + 1e-11 for fn, s in static.special_seconds} | {"copy": 1e-11}
-    out |= {n: factor * getattr(static, f"{n}_seconds") for n in ("load", "store", "broadcast", "gather")}
+    out |= {n: factor * getattr(static, f"{n}_seconds") for n in ("load", "unaligned", "store", "broadcast", "gather")}
     out |= {n: factor / r for n, r in zip(("l1", "l2", "l3"), static.bytes_per_second, strict=True)}
     out |= {"memory": factor / static.core_bandwidth, "fma": factor / static.fma_per_second}
     out |= {"memory all": out["memory"] / 1.5, "l3 all": out["l3"] / 2}
@@ -232,8 +232,8 @@ def test_every_probe_runs_and_scales(monkeypatch):
     monkeypatch.setattr(probes, "RUN_SECONDS", 1e-6)
     machine = native.host_target()
     made = {p.name: p for p in probes.probes(machine, 1 << 20)}
-    wanted = {"fma", "chain", "l1", "l2", "l3", "memory", "task", "launch", "load", "store", "broadcast", "gather"}
-    wanted |= {"copy"}
+    wanted = {"fma", "chain", "l1", "l2", "l3", "memory", "task", "launch", "load", "unaligned", "store", "broadcast"}
+    wanted |= {"gather", "copy"}
     assert wanted | {fn for fn, _ in machine.special_seconds} <= set(made)
     for p in made.values():
         p.run()
