@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -12,7 +12,7 @@ from typing import Any
 from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
-from einsmith.kernels.contraction.problem import Problem, affine
+from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.kernels.emit.boxes import outer_reads
 from einsmith.loops.address import Memory, fused
@@ -64,16 +64,32 @@ def _in_pairs(p: Problem) -> set[int]:
     return out
 
 
-class _Loads:
-    """Numbers of distinct loads of an operand in a box of points; weight: cycles of one with lanes along axis v, in
-    vectors of `width` bytes; moves: whether another vector is another load."""
+def _elements(p: Problem, o: Operand, axes: Container[int]) -> int:
+    """Elements that an operand reads while `axes` move: of the windows of a convolution each once."""
+    most = 1
+    for e in outer_reads((o.expr,)):
+        forms = affine(e)
+        if forms is None:
+            return prod(p.extents[a] for a in o.axes if a in axes)
+        most = max(most, prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in terms.items() if a in axes)
+                              for _, terms in forms))  # fmt: skip
+    return most
 
-    def __init__(self, s: OperandAccess, v: int, width: int):
-        step = max((s.forms[i].coef.get(v, 0) for i in s.reads.values()), default=0)
-        self.moves = any(s.forms[i].coef.get(v, 0) for i in s.reads.values())
-        self.weight = (1.0 if width >= 64 else 0.6) * (PAIR_COST if step == 2 else 1.0) if step else 0.5
-        forms = [s.forms[i].coef for i in (*s.reads.values(), *(c for c, _, _ in s.conds))]
-        forms += [{a: 1} for a in sorted(s.opaque)]
+
+class _Loads:
+    """Numbers of distinct loads of an operand in a box of points, and of distinct masks of its conditions; weight:
+    cycles of a load with lanes along axis v; moves: whether another vector is another load."""
+
+    def __init__(self, s: OperandAccess, v: int, lanes: int, target: Any):
+        read = [s.forms[i] for i in s.reads.values()]
+        step = max((x.coef.get(v, 0) for x in read), default=0)
+        self.moves = any(x.coef.get(v, 0) for x in read)
+        aligned = all(x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read)
+        each = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
+        self.vectors = step  # that a load touches
+        self.weight = each * step + PAIR_COST - 2 if step > 1 else each if step else 0.5
+        self.conds = [s.forms[c].coef for c, _, _ in s.conds]
+        forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
         # What a step along an axis adds to every form, as the digits of one number.
         self.coefs: dict[int, int] = {}
         for i, form in enumerate(forms):
@@ -84,12 +100,27 @@ class _Loads:
     def count(self, counts: Sequence[tuple[int, int]]) -> int:
         key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
         if key not in self.memo:
-            seen = {0}
-            for a, n in key:
-                steps = [self.coefs[a] * i for i in range(n)]
-                seen = {x + y for x in seen for y in steps}
-            self.memo[key] = len(seen)
+            self.memo[key] = _distinct(self.coefs, key)
         return self.memo[key]
+
+    def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
+        """Of conditions that depend on an axis in `moving`; loads for which all are the same share them."""
+        live = [c for c in self.conds if any(a in moving for a in c)]
+        joined: dict[int, int] = {}
+        for i, c in enumerate(live):
+            for a, n in c.items():
+                joined[a] = joined.get(a, 0) + (n << (48 * i))
+        return len(live) * _distinct(joined, counts) * (vectors if v in joined else 1)
+
+
+def _distinct(coefs: Mapping[int, int], counts: Iterable[tuple[int, int]]) -> int:
+    """Values that a linear form takes in a box of points."""
+    seen = {0}
+    for a, n in counts:
+        if a in coefs:
+            steps = [coefs[a] * i for i in range(n)]
+            seen = {x + y for x in seen for y in steps}
+    return len(seen)
 
 
 def _options(extent: int) -> list[int]:
@@ -220,7 +251,7 @@ def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, t
     extend along, of which that then needs a halo copy of more; whole: of all their points."""
     rank = len(p.piece.extents)
     pairs = _in_pairs(p)
-    loads = [_Loads(s, v, lanes * p.dtype.itemsize) for s in samplers]
+    loads = [_Loads(s, v, lanes, target) for s in samplers]
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     many = -(-p.extents[v] // lanes) if v < rank else 1
     best = None
@@ -289,7 +320,7 @@ def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[Halo
     return shape, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
 
 
-def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
+def rows(kernel: Kernel, original: Problem, d: Direct, target: Any) -> int:
     """Rows of memory, a line apart or more, of which a box reads a few vectors each: with lanes along K, or along
     results where it has all of K."""
     shape, scalar = _shaped_accesses(kernel, original, d)
@@ -299,7 +330,7 @@ def rows(kernel: Kernel, original: Problem, d: Direct) -> int:
     near = LINE // p.dtype.itemsize
     apart = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
     return sum(
-        _Loads(s, d.vector, LINE).count([(a, n) for a, n in box if any(abs(c.get(a, 0)) >= near for c in forms)])
+        _Loads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
         for s, forms in zip(scalar, apart, strict=True)
     )
 
@@ -341,20 +372,21 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     moving = {a for a, n in enumerate(p.extents) if (many > d.vectors if a == d.vector else dict(box).get(a, 1) < n)}
     # Bytes of either operand at a point of the outer axes: those of its halo copy, or what is read of it.
     fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
-    sizes = [prod(p.extents[a] for a in o.axes if a not in (*d.outer, *d.k_outer)) * p.dtype.itemsize
-             for o in p.operands]
+    inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
+    sizes = [_elements(p, o, inner) * p.dtype.itemsize for o in p.operands]
     copied = {i: x.buffer.size * p.dtype.itemsize for i, x in shape.windows}
     sizes = [copied.get(i, n) for i, n in enumerate(sizes)]
     for which, s in enumerate(scalar):
-        x = _Loads(s, d.vector, vector)
+        x = _Loads(s, d.vector, lanes, target)
         weight = x.weight
-        masks = w.mask * sum(any(a in moving for a in s.forms[c].coef) for c, _, _ in s.conds)
         if sizes[which] > l1 * 0.75:
-            weight *= 1.25 if which in copied else 2.0
+            near = target.seconds_for_bytes(vector * max(1, x.vectors), l1 * target.cores + 1, 1)
+            weight = max(weight, near / target.cycle_seconds)
         if d.vector >= rank and sizes[which] > target.l2 and x.moves:
             every = sum(sizes) * target.cores  # operands that cores go through side by side
             weight = max(weight, target.seconds_for_bytes(vector, every, 1) / target.cycle_seconds)
-        load += x.count(box) * (d.vectors if x.moves else 1) * (weight * max(1, len(s.reads)) + masks)
+        load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
+        load += w.mask * x.masks(box, d.vector, d.vectors, moving)
     body = max(sums * points / target.multiplies, load, w.latency * points) + 2
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)

@@ -239,6 +239,6 @@ def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cos
     size = sum(touched(kernel))
     arithmetic = box.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
     memory = target.seconds_for_bytes(size, size, tasks)
-    waited = memory * target.overheads.crowding(box.rows(kernel, p, c)) if size > target.l2 * tasks else 0.0
+    waited = memory * target.overheads.crowding(box.rows(kernel, p, c, target)) if size > target.l2 * tasks else 0.0
     waited += target.seconds_for_bytes(box.strips(kernel, p, c, target), size, tasks)
     return Cost(arithmetic, memory, waited)

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from einsmith import dtypes as dt
+from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.interned import Node
@@ -84,7 +85,11 @@ class Box:
         for e in below(self.exprs):
             if isinstance(e, Read) and e.index and e.slot < len(self.sizes):
                 flat = linear(e.index[0])
-                if leaves(flat, domain, self.sizes[e.slot]):
+                outside = leaves(flat, domain, self.sizes[e.slot])
+                if outside is None:
+                    low, high = Facts(domain).interval(flat)
+                    outside = low is None or high is None or low < 0 or high >= self.sizes[e.slot]
+                if outside:
                     out.add(flat.key)
         return frozenset(out)
 
@@ -300,15 +305,18 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
         stride = abs(f.terms.get(along, 0))
         inside = [a for a in f.terms if not isinstance(a, Axis) and axis in axes_of(a)]
         if inside:
-            simple = all(_in_runs(a, f.terms[a], lanes) for a in inside)
-            out += 2.5 if simple and stride <= 1 else GATHER * lanes
+            # What memory may not have cannot be loaded in whole vectors and shuffled.
+            apart = guarded and f.key in guarded
+            simple = stride <= 1 and not apart and all(_in_runs(a, f.terms[a], lanes) for a in inside)
+            same = stride == 0 and all(_repeats(a, lanes) for a in inside)
+            out += 0.6 if simple and same else 2.5 if simple else GATHER * lanes
         elif stride == 0:
             out += 0.3
         elif stride > 4:
             out += GATHER * lanes
         elif not guarded or f.key not in guarded:
             out += stride if stride == 1 else 1.5 * stride
-        else:  # what memory may not have cannot be loaded in whole vectors and shuffled
+        else:
             out += stride + GUARDED if stride == 1 else 2 * GATHER * lanes
     return out
 
@@ -318,6 +326,11 @@ def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return False
     return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * int(e.args[1].value) >= lanes)
+
+
+def _repeats(e: Expr, lanes: int) -> bool:
+    """Whether a remainder goes through the same values in every vector."""
+    return isinstance(e, Apply) and e.fn == "mod" and isinstance(e.args[1], Const) and lanes % int(e.args[1].value) == 0
 
 
 def mentioned(flat: Linear) -> frozenset[int]:

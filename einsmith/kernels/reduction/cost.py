@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import NamedTuple
 
+from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.nodes import Apply, Axis, below
 from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit.boxes import Box
@@ -250,17 +251,19 @@ def _again(s: Schedule, target: Target) -> float:
         return 0.0
     inner = [a for a in (s.tile, s.axis) if a is not None and a < box.rank]
     at_once = {s.tile: s.config.rows, s.axis: s.config.lanes * s.config.unroll}
-    out = 0.0
-    for inside in mentioned(box):
+    out, facts = 0.0, Facts((*box.extents, *box.reduce))
+    for flat, inside in zip(box.flats, mentioned(box), strict=True):
+        low, high = facts.interval(flat)
+        room = inf if low is None or high is None else item * (high - low + 1.0)  # windows and remainders share places
         reduced = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.reduce, box.rank) if a in inside]
-        whole = span = moved = item * prod(reduced)
+        span, times = min(room, item * prod(reduced)), 1.0
         for a in (*inner, *(a for a in reversed(range(box.rank)) if a not in inner)):
             n = box.extents[a]
             if a in inside:
-                span, moved, whole = span * n, moved * n, whole * n
+                span = min(room, span * n)
             elif span > target.l2:
-                moved *= -(-n // at_once.get(a, 1))
-        out += moved - whole
+                times *= -(-n // at_once.get(a, 1))
+        out += span * (times - 1)
     return out
 
 
@@ -270,6 +273,14 @@ def _in_strips(s: Schedule, target: Target) -> float:
     if tile is None or axis is None or axis != box.rank - 1 or s.along_row or not fetched(4 * box.extents[axis]):
         return 0.0
     return 4 * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
+
+
+def _fetched(kernel: Kernel, s: Schedule) -> int:
+    """Bytes of results past the caches whose vectors begin within lines: these are fetched before they are written."""
+    box, line = s.box, LINE // 4
+    stores = [offset for _, n, offset in box.stores if kernel.buffers[n].far]
+    steps = [abs(f.coefficient(Axis(a))) for f in stores for a, n in enumerate(box.extents) if n > 1 and a != s.axis]
+    return 4 * box.points * len(stores) * (s.along_row or any(x % line for x in steps))
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
@@ -285,7 +296,7 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         parts = schedule(found[0], config).parts
         tasks *= parts
         beside = 1e-6 + parts * found[0].points * 2e-10
-    memory = target.seconds_for_bytes(moved, footprint, tasks)
+    memory = target.seconds_for_bytes(moved + sum([_fetched(kernel, s) for s in schedules]), footprint, tasks)
     if footprint > target.l1 and found:
         far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)

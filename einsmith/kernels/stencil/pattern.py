@@ -213,7 +213,7 @@ def _tiles(s: Stencil, passes: int, far: bool, target: Target) -> list[int]:
 def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Target) -> float:
     """Cycles of one point of the outer axes on one core."""
     width = target.vector_bytes
-    crossing = 0.7 if width >= 64 else 0.5
+    crossing = target.unaligned_seconds / target.cycle_seconds
     fmas = float(c.tile * sum(len(p.terms) for p in s.phases))
     loads, shuffles = 0.0, 0.0
     made = {slot: BESIDE * bx.operations((m.body,), target)[0] for slot, m in s.made}
