@@ -9,10 +9,11 @@ As it is, everything is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,56 +55,70 @@ class Variable:
         return len(candidates(self.tensors[0].shape))
 
 
-Way = tuple[tuple[Tensor, int], ...]
-"""Of the tensors that a call touches, those that do not lie as they are, with the numbers of their candidates."""
+Way = tuple[int, ...]
+"""How a call sees what it touches: of each of its `Seen` the number of a candidate."""
 
 
-@dataclass(eq=False)
+class Seen(NamedTuple):
+    """Tensors that a call sees in one order: as they are `stored`, or as the `copy` of a single one lies; each is a
+    variable, None where there is none."""
+
+    tensors: tuple[Tensor, ...]
+    stored: int | None
+    copy: int | None = None
+
+
 class Node:
-    """A call, or the converter of a copy, with the variables that its cost depends on. `now`: its seconds as everything
-    is; `bound`: at least, otherwise; `known`: by way, where the model was asked."""
+    """A call, or the converter of a copy, with the variables that its cost depends on, `over`. `now`: its seconds as
+    everything is; `bound`: at least, otherwise. `costs`: the seconds of each way, `bound` where that is not `known`.
+    Converters take none where there is no copy; what they see is a tensor and, last, its copy."""
 
-    call: Call
-    over: tuple[int, ...]
-    stored: dict[Tensor, int]
-    copies: dict[Tensor, int]
-    now: float
-    bound: float
-    known: dict[Way, float] = field(default_factory=dict)
+    def __init__(self, call: Call, seen: Sequence[Seen], now: float, bound: float, converts: bool = False):
+        self.call, self.seen, self.now, self.bound, self.converts = call, seen, now, bound, converts
+        self.over = tuple(dict.fromkeys(v for s in seen for v in (s.stored, s.copy) if v is not None))
+        self.costs = np.full([len(candidates(s.tensors[0].shape)) for s in seen], bound)
+        self.known = np.zeros(self.costs.shape, bool)
+        as_it_is = (..., 0) if converts else (0,) * len(seen)
+        self.costs[as_it_is], self.known[as_it_is] = now, True
 
-    def ways(self, values: Mapping[int, int]) -> Iterator[Way]:
-        """The orders in which a kernel may see its tensors: as they are stored, or as their copies lie."""
-        touched = list(dict.fromkeys([*self.stored, *self.copies]))
+    def cheapest(self, values: Sequence[int]) -> Way:
+        """Of the ways in which it may see its tensors, as they are stored or as their copies lie."""
         each = []
-        for t in touched:
-            own = values[self.stored[t]] if t in self.stored else 0
-            copy = values[self.copies[t]] if t in self.copies else 0
-            each.append(dict.fromkeys([own, copy] if copy else [own]))
-        for found in product(*each):
-            yield tuple((t, k) for t, k in zip(touched, found, strict=True) if k)
+        for s in self.seen:
+            stored, copy = (0 if v is None else values[v] for v in (s.stored, s.copy))
+            each.append((stored, copy) if copy else (stored,))
+        return min(product(*each), key=self.costs.__getitem__)
 
-    def cost(self, way: Way) -> float:
-        return self.known.get(way, self.bound) if way else self.now
+    def orders(self, way: Way) -> dict[Tensor, Order]:
+        return {t: candidates(t.shape)[k] for s, k in zip(self.seen, way, strict=True) if k for t in s.tensors}
 
-    def cheapest(self, values: Mapping[int, int]) -> Way:
-        return min(self.ways(values), key=self.cost)
+    def learn(self, way: Way, seconds: float) -> None:
+        self.costs[way], self.known[way] = seconds, True
 
-    def table(self, sizes: Sequence[int]) -> Factor:
-        costs = np.empty([sizes[v] for v in self.over])
-        for at in np.ndindex(*costs.shape):
-            values = dict(zip(self.over, at, strict=True))
-            costs[at] = self.cost(self.cheapest(values))
-        return Factor(self.over, costs)
+    def forgo(self) -> None:
+        """Takes what is not known not to be possible."""
+        self.bound = inf
+        self.costs[~self.known] = inf
 
-
-@dataclass(eq=False)
-class Converter(Node):
-    """Node of a copy: its call reads a tensor as it is stored, and stores the copy."""
-
-    def ways(self, values: Mapping[int, int]) -> Iterator[Way]:
-        (t, made), (copy,) = self.call.tensors, self.copies.values()
-        own = values[self.stored[t]] if t in self.stored else 0
-        yield tuple((x, k) for x, k in ((t, own), (made, values[copy])) if k and values[copy])
+    def table(self) -> Factor:
+        """What the call costs by the values of its variables; of none where they make no difference."""
+        costs, over = self.costs, list(self.over)
+        if costs.min() == costs.max():
+            return Factor((), costs.min())
+        axes = [len(over) + n for n in range(len(self.seen))]
+        for n, s in enumerate(self.seen):
+            at = axes.index(len(over) + n)
+            before = (slice(None),) * at
+            axes[at : at + 1] = [over.index(v) for v in (s.stored, s.copy) if v is not None]
+            if s.copy is not None and s.stored is not None:  # what costs less: as stored, or as the copy lies
+                both = np.minimum(costs[(*before, slice(None), None)], costs[(*before, None)])
+                both[(*before, slice(None), 0)] = costs
+                costs = both
+            elif s.copy is not None:
+                costs = np.minimum(costs, costs[(*before, slice(1))])
+            if len(set(axes)) < len(axes):  # several see the same variable
+                costs, axes = np.einsum(costs, axes, list(dict.fromkeys(axes))), list(dict.fromkeys(axes))
+        return Factor(self.over, costs.transpose([axes.index(n) for n in range(len(over))]))
 
 
 def layouts_of(seconds: Seconds, target: Target) -> Callable[[Plan], Decided]:
@@ -154,7 +169,7 @@ class _Problem:
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
         if entries > ENTRIES:
-            self.nodes += [Node(call, (v,), {t: v}, {}, 0.0, inf) for t, v in stored.items()]  # all stays as it is
+            self.nodes += [Node(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all stays as it is
             return
         copies: dict[Tensor, int] = {}
         largest = max(map(nbytes, touched), default=0)
@@ -163,31 +178,37 @@ class _Problem:
             if t not in apart and size > 1 and nbytes(t) * SMALL > largest and entries * size <= ENTRIES:
                 entries *= size
                 copies[t] = self._copy(t)
-        over = tuple(dict.fromkeys([*stored.values(), *copies.values()]))
-        self.nodes.append(Node(call, over, stored, copies, now, bound))
+        alike: dict[int, list[Tensor]] = {}
+        for t, v in stored.items():
+            alike.setdefault(-1 - copies[t] if t in copies else v, []).append(t)
+        seen = [Seen(tuple(x), self.of.get(x[0]), copies.get(x[0])) for x in alike.values()]
+        seen += [Seen((t,), None, v) for t, v in copies.items() if t not in stored]
+        self.nodes.append(Node(call, seen, now, bound))
 
     def _copy(self, t: Tensor) -> int:
         """The variable of a tensor's copy, which all that read the tensor may read."""
         if t not in self.copied:
             self.copied[t] = len(self.variables)
             self.variables.append(Variable([t], copied=True))
-            move, own = converter(t), {t: self.of[t]} if t in self.of else {}
-            over = (*own.values(), self.copied[t])
-            self.nodes.append(Converter(move, over, own, {t: self.copied[t]}, 0.0, self.prices.least(move)))
+            move = converter(t)
+            own = [Seen((t,), self.of[t])] if t in self.of else []
+            made = Seen((move.tensors[1],), self.copied[t])
+            self.nodes.append(Node(move, [*own, made], 0.0, self.prices.least(move), converts=True))
         return self.copied[t]
 
     def solved(self) -> tuple[int, ...]:
         """The cheapest assignment, once all that it rests on is known. Where too much would have to be asked for, what
         is not known by then is taken not to be possible."""
         sizes = [x.size for x in self.variables]
-        tables = [n.table(sizes) for n in self.nodes]
+        tables = [n.table() for n in self.nodes]
         first = self.prices.asked
         limits = [first + GAINS, first + GAINS + LOSSES]
         while True:
-            values = least(sizes, tables).values
+            values = least(sizes, [f for f in tables if f.over]).values
+            moved = {v for v, k in enumerate(values) if k}
             unknown = [
                 (n.bound - n.now, i, way) for i, n in enumerate(self.nodes)
-                if (way := n.cheapest(_of(values, n))) and way not in n.known
+                if not moved.isdisjoint(n.over) and not n.known[way := n.cheapest(values)]
             ]  # fmt: skip
             if not unknown:
                 return values
@@ -196,18 +217,18 @@ class _Problem:
             if self.prices.asked >= limits[0 if gains else 1]:
                 for i, n in enumerate(self.nodes):
                     if n.bound < n.now or not gains:
-                        n.bound = inf
-                        tables[i] = n.table(sizes)
+                        n.forgo()
+                        tables[i] = n.table()
                 continue
             for _, i, way in (gains or unknown)[:AT_ONCE]:
                 node = self.nodes[i]
-                node.known[way] = self.prices.ask(node.call, _orders(way))
-                tables[i] = node.table(sizes)
+                node.learn(way, self.prices.ask(node.call, node.orders(way)))
+                tables[i] = node.table()
 
     def decision(self, values: tuple[int, ...]) -> Decided:
         """What an assignment says, with what the next best value of each variable would cost more."""
         sizes = [x.size for x in self.variables]
-        tables = [n.table(sizes) for n in self.nodes]
+        tables = [n.table() for n in self.nodes]
         orders: dict[Tensor, Laid] = {}
         copies: list[Converted] = []
         for v, (variable, value) in enumerate(zip(self.variables, values, strict=True)):
@@ -228,17 +249,10 @@ class _Problem:
 
     def _converted(self, v: int, t: Tensor, value: int, laid: Laid, values: tuple[int, ...]) -> Converted:
         """A copy, with the calls that read it as the assignment is cheapest."""
-        met = [n for n in self.nodes if n.copies.get(t) == v]
-        (move,) = [n.call for n in met if isinstance(n, Converter)]
-        readers = [n for n in met if not isinstance(n, Converter)]
-        return Converted(
-            move, laid, tuple(n.call for n in readers if dict(n.cheapest(_of(values, n))).get(t) == value)
-        )
-
-
-def _of(values: Sequence[int], node: Node) -> dict[int, int]:
-    return {v: values[v] for v in node.over}
-
-
-def _orders(way: Way) -> dict[Tensor, Order]:
-    return {t: candidates(t.shape)[k] for t, k in way}
+        (move,) = [n.call for n in self.nodes if n.converts and n.seen[-1].stored == v]
+        readers = []
+        for n in self.nodes:
+            at = next((k for k, s in enumerate(n.seen) if s.copy == v), None)
+            if at is not None and n.cheapest(values)[at] == value:
+                readers.append(n.call)
+        return Converted(move, laid, tuple(readers))

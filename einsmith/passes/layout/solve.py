@@ -50,29 +50,56 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
     are taken where one variable decides it. No more than what all zeros cost. Raises ValueError where every assignment
     costs inf."""
     given = _merged(factors, sizes)
-    alive = [np.ones(n, bool) for n in sizes]
-    tables: list[list[Factor]] = [[] for _ in sizes]  # by variable; a factor of several stands with each
-    for f in _pruned(given, alive):
+    met_by = {v for f in given for v in f.over}
+    alive = [np.arange(n) < (n if v in met_by else 1) for v, n in enumerate(sizes)]
+    pruned = _pruned(given, alive)
+    kept = [x.nonzero()[0] for x in alive]
+    found, exact = _eliminated([len(k) for k in kept], _left(pruned, sizes, kept), table)
+    values = [int(kept[v][k]) for v, k in enumerate(found)]
+    if not exact:  # what was guessed may cost inf
+        values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, given))
+        _descend(values, given, sizes)
+    cost = cost_of(values, given)
+    if cost == inf:
+        raise ValueError("no assignment has a finite cost")
+    return Assignment(tuple(values), cost, exact)
+
+
+def _left(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.ndarray]) -> list[Factor]:
+    """The factors over the values that are kept, numbered anew; variables of one value are gone."""
+    out = []
+    for over, costs in factors:
+        for axis, v in enumerate(over):
+            if len(kept[v]) < sizes[v]:
+                costs = costs.take(kept[v], axis)
+        left = tuple(v for v in over if len(kept[v]) > 1)
+        if left:
+            out.append(Factor(left, costs.reshape([len(kept[v]) for v in left])))
+    return out
+
+
+def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> tuple[list[int], bool]:
+    """(the value of each variable, whether nothing costs less), one variable eliminated after the other."""
+    tables: dict[int, list[Factor]] = {}  # by variable; a factor of several stands with each
+    for f in factors:
         for v in f.over:
-            tables[v].append(f)
+            tables.setdefault(v, []).append(f)
     steps: list[_Step] = []
     exact = True
-    cuts = {v: _cut(v, tables[v]) for v in range(len(sizes))}
+    cuts = {v: _cut(v, tables[v]) for v in sorted(tables)}
     width = {v: prod(sizes[x] for x in cut) for v, cut in cuts.items()}
     while width:
-        v = min(width, key=lambda v: (width[v], v))
+        v = min(width, key=width.__getitem__)
         if width[v] <= table:
             met, others = tables[v], cuts[v]
             summed = _sum((v, *others), met, sizes)
-            summed = np.where(alive[v].reshape(-1, *[1] * len(others)), summed, inf)
             steps.append(_Step(v, others, summed.argmin(0)))
             new = [Factor(others, summed.min(0))] if others else []
         else:
             exact = False
-            v = max(width, key=lambda v: (width[v], -v))
+            v = max(width, key=width.__getitem__)
             met, others = tables[v], cuts[v]
-            alone = sum(_others_least(f, v) for f in met) + np.where(alive[v], 0.0, inf)
-            n = int(np.argmin(alone))
+            n = int(np.argmin(sum(_others_least(f, v) for f in met)))
             steps.append(_Step(v, (), np.array(n)))
             new = [_taken(f, v, n) for f in met]
         for x in others:
@@ -83,13 +110,7 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
     values = [0] * len(sizes)
     for step in reversed(steps):
         values[step.variable] = int(step.best[tuple(values[x] for x in step.others)])
-    if not exact:  # what was guessed may cost inf
-        values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, given))
-        _descend(values, given, sizes)
-    cost = cost_of(values, given)
-    if cost == inf:
-        raise ValueError("no assignment has a finite cost")
-    return Assignment(tuple(values), cost, exact)
+    return values, exact
 
 
 def cost_of(values: Sequence[int], factors: Iterable[Factor]) -> float:
@@ -144,30 +165,37 @@ def _taken(f: Factor, v: int, n: int) -> Factor:
 def _pruned(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
     """The factors, in which values that are dominated cost inf; `alive` tells the others."""
     tables = list(factors)
-    todo = set(range(len(alive)))
+    met: dict[int, list[int]] = {}  # the factors of a variable
+    for k, f in enumerate(tables):
+        for v in f.over:
+            met.setdefault(v, []).append(k)
+    todo = {v for v in met if len(alive[v]) > 1}
     while todo:
         v = min(todo)
         todo.remove(v)
-        met = [(k, np.moveaxis(f.costs, f.over.index(v), 0)) for k, f in enumerate(tables) if v in f.over]
+        with np.errstate(invalid="ignore"):  # what costs infinitely more by one factor, and less by another one
+            dominates = sum([_distances(tables[k], v) for k in met[v]], np.zeros([len(alive[v])] * 2)) <= 0
+        np.fill_diagonal(dominates, False)
         gone = False
-        for b in range(len(alive[v]) - 1, -1, -1):
-            others = [a for a in range(len(alive[v])) if a != b and alive[v][a]]
-            if alive[v][b] and any(sum(_distance(t[a], t[b]) for _, t in met) <= 0 for a in others):
+        for b in range(len(dominates) - 1, -1, -1) if dominates.any() else ():
+            if alive[v][b] and (dominates[:, b] & alive[v]).any():
                 alive[v][b], gone = False, True
-        if gone:
-            for k, _ in met:
-                f = tables[k]
-                dead = np.where(alive[v], 0.0, inf).reshape([-1 if x == v else 1 for x in f.over])
-                tables[k] = Factor(f.over, f.costs + dead)
-                todo |= set(f.over) - {v}
+        for k in met[v] if gone else ():
+            over, costs = tables[k]
+            costs = costs.copy()
+            costs.swapaxes(0, over.index(v))[~alive[v]] = inf
+            tables[k] = Factor(over, costs)
+            todo.update(x for x in over if x != v and len(alive[x]) > 1)
     return tables
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    """The most that one value costs more than another one, over what the others may be; what cannot be with the other
-    one does not count."""
-    possible = b < inf
-    return float(np.max(a[possible] - b[possible], initial=-inf)) if possible.any() else -inf
+def _distances(f: Factor, v: int) -> np.ndarray:
+    """The most that a value of a variable costs more than another one, by both, over what the other variables may be;
+    what cannot be with the latter does not count."""
+    costs = f.costs.swapaxes(0, f.over.index(v)).reshape(f.costs.shape[f.over.index(v)], -1)
+    possible = costs < inf
+    less = np.where(possible, costs, 0.0)
+    return np.where(possible, costs[:, None] - less, -inf).max(-1)
 
 
 def _descend(values: list[int], factors: Sequence[Factor], sizes: Sequence[int]) -> None:
