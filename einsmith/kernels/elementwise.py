@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from itertools import permutations
 from typing import NamedTuple
 
 from einsmith.expr.analysis.linear import linear
@@ -51,11 +50,8 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
     where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
     flats = box.every_flat
     best = None
-    for along, across in permutations(range(box.rank), 2):
-        if not bx.may_turn(flats, along, across):
-            continue
-        reads = bx.turned(box, box.exprs, along, across)
-        if not 1 <= len(reads) <= 3:
+    for (along, across), reads in bx.square_tiles(box, box.exprs).items():
+        if len(reads) > 3:
             continue
         of_reads = [linear(r.index[0]) for r in reads]
         rest = bx.access_cost(flats, along, lanes) - bx.access_cost(of_reads, along, lanes)
@@ -101,7 +97,7 @@ def _turned(em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, 
     """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
     n, ((lanes, active),) = em.lanes, ramps
     em.give({})
-    reads = bx.turned(box, box.exprs, along, across)
+    reads = bx.square_tiles(box, box.exprs)[along, across]
     columns = {read: bl.turned_tile(em, read, along, lanes, active, across, base, rows) for read in reads}
     em.mask = active
     for c in range(rows):
@@ -113,6 +109,33 @@ def _turned(em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, 
 
 def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
     return bl.values_of(em, box, [em.emit(e) for e in box.bodies])
+
+
+@lru_cache(maxsize=4096)
+def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
+    """Points, and on one core seconds of arithmetic and of special functions, whatever the tasks."""
+    arithmetic = special = 0.0
+    full = bx.lanes_of(kernel, target)
+    found = bx.boxes(kernel)
+    for box in found:
+        (axis, tile), flats, lanes = _axes(box, config), box.every_flat, config.lanes
+        count, seconds = bx.operations(box.exprs, target)
+        points = vectors = float(box.points)
+        if axis is None:
+            count += len(flats)
+        else:
+            extent = box.extents[axis]
+            vectors = box.points / extent * -(-extent // lanes)
+            points = vectors * lanes
+            if tile is not None:
+                count += tile[0] + 1.5
+            else:
+                groups = -(-extent // (lanes * config.unroll))
+                count += bx.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
+                count += 4.0 / -(-extent // lanes)
+        arithmetic += vectors * count / (target.fma_per_second / full)
+        special += points * seconds
+    return sum([x.points for x in found]), arithmetic, special
 
 
 class Pointwise(Pattern):
@@ -139,30 +162,9 @@ class Pointwise(Pattern):
 
     def cost(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Cost:
         """Instructions over the vector rate, bytes over the bandwidth of the level that holds them."""
-        arithmetic = special = 0.0
-        full = bx.lanes_of(kernel, target)
-        found = bx.boxes(kernel)
-        for box in found:
-            (axis, tile), flats, lanes = _axes(box, config), box.every_flat, config.lanes
-            count, seconds = bx.operations(box.exprs, target)
-            points = vectors = float(box.points)
-            if axis is None:
-                count += len(flats)
-            else:
-                extent = box.extents[axis]
-                vectors = box.points / extent * -(-extent // lanes)
-                points = vectors * lanes
-                if tile is not None:
-                    count += tile[0] + 1.5
-                else:
-                    groups = -(-extent // (lanes * config.unroll))
-                    count += bx.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
-                    count += 4.0 / -(-extent // lanes)
-            arithmetic += vectors * count / (target.fma_per_second / full)
-            special += points * seconds
-        moved, footprint = touched_bytes(kernel, LINE)
-        tasks = max(1, min(config.tasks, sum(x.points for x in found) // max(1, config.lanes)))
-        memory = target.seconds_for_bytes(moved, footprint, tasks)
+        points, arithmetic, special = _work(kernel, config if config.tasks == 1 else config._replace(tasks=1), target)
+        tasks = max(1, min(config.tasks, points // max(1, config.lanes)))
+        memory = target.seconds_for_bytes(*touched_bytes(kernel, LINE), tasks)
         return dealt_out(arithmetic, memory, special, tasks, target)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, cast
+from einsmith.locks import cached_property
 
 
 @dataclass(frozen=True, init=False)
@@ -48,6 +49,11 @@ class Linear:
     def key(self) -> tuple[int, frozenset[tuple[Expr, int]]]:
         """What equal sums have in common, to be hashed."""
         return self.const, frozenset(self.terms.items())
+
+    @cached_property
+    def atoms(self) -> tuple[Expr, ...]:
+        """The atoms that are no axes."""
+        return tuple([a for a in self.terms if not isinstance(a, Axis)])
 
     def coefficient(self, atom: Expr) -> int:
         """Of an atom, 0 where it does not occur."""

@@ -116,7 +116,7 @@ def uses(exprs: tuple[Expr, ...]) -> tuple[tuple[Linear, ...], frozenset[int]]:
         elif isinstance(e, Read):
             for i in e.index:
                 flats.append(linear(i))
-                todo += [a for a in flats[-1].terms if not isinstance(a, Axis)]
+                todo += flats[-1].atoms
         else:
             todo += e.args
     return tuple(flats), frozenset(others)
@@ -303,7 +303,7 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
     along = Axis(axis)
     for f in flats:
         stride = abs(f.terms.get(along, 0))
-        inside = [a for a in f.terms if not isinstance(a, Axis) and axis in axes_of(a)]
+        inside = [a for a in f.atoms if axis in axes_of(a)] if f.atoms else ()
         if inside:
             # What memory may not have cannot be loaded in whole vectors and shuffled.
             apart = guarded and f.key in guarded
@@ -338,29 +338,22 @@ def mentioned(flat: Linear) -> frozenset[int]:
     return axes_of(*flat.terms)
 
 
-def may_turn(flats: Sequence[Linear], along: int | None, across: int) -> bool:
-    """Whether one of these offsets may be that of a read that `turned` finds."""
-    if along is None:
-        return False
-    lanes, rows = Axis(along), Axis(across)
-    return any(f.coefficient(rows) == 1 and abs(f.coefficient(lanes)) >= 2 for f in flats)
-
-
 @lru_cache(maxsize=4096)
-def turned(box: Box, exprs: tuple[Expr, ...], along: int, across: int) -> Sequence[Read]:
-    """The reads in `exprs` that are contiguous along axis `across`, neither along `along` nor the same there, and in
-    bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
+def square_tiles(box: Box, exprs: tuple[Expr, ...]) -> Mapping[tuple[int, int], Sequence[Read]]:
+    """By (axis along, axis across): the reads in `exprs` that are contiguous across, neither so along nor the same
+    there, and in bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
     written = {buffer for _, buffer, _ in box.stores}
     extents = box.extents + box.reduce
-    out = []
+    out: dict[tuple[int, int], list[Read]] = {}
     for e in below(exprs):
         if not isinstance(e, Read) or not e.index or e.slot in written or e.dtype.is_bool:
             continue
         flat = linear(e.index[0])
-        if flat.coefficient(Axis(across)) != 1 or abs(flat.coefficient(Axis(along))) < 2:
-            continue
-        if leaves(flat, extents, box.sizes[e.slot]) is False:
-            out.append(e)
+        axes = [(a.position, c) for a, c in flat.terms.items() if isinstance(a, Axis)]
+        pairs = [(along, across) for along, c in axes if abs(c) >= 2 for across, d in axes if d == 1]
+        if pairs and leaves(flat, extents, box.sizes[e.slot]) is False:
+            for pair in pairs:
+                out.setdefault(pair, []).append(e)
     return out
 
 

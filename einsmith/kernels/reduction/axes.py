@@ -208,7 +208,7 @@ class Schedule:
         box = self.box
         if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
             return ()
-        found = bx.turned(box, box.bodies, self.column, self.last)
+        found = bx.square_tiles(box, box.bodies).get((self.column, self.last), ())
         alone = all(self.tile not in bx.mentioned(linear(r.index[0])) for r in found)
         return found if len(found) <= 2 and alone else ()
 

@@ -152,7 +152,7 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         made = [ReductionConfig("column", lanes, u, 1, 1) for u in wide]
         made += [ReductionConfig("column", lanes, u, 1, 1, r) for r, u in _tiles(found, lanes, target)]
         turning = [x for x, a in zip(found, columns, strict=True)
-                   if x.reduce and bx.may_turn(x.flats, a, x.rank + len(x.reduce) - 1)]  # fmt: skip
+                   if x.reduce and (a, x.rank + len(x.reduce) - 1) in bx.square_tiles(x, x.bodies)]  # fmt: skip
         turned = [ReductionConfig("column", lanes, 1, 1, 1, r, True) for r in _TURNED]
         made += [c for c in turned if any(_turns(x, c, target) for x in turning)]
         out += [c._replace(tasks=t) for c in made for t in tasks]
