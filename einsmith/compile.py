@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,8 @@ class Executable:
 
     def _lay_out(self) -> None:
         """Exchanges the plan for one whose tensors lie as costs least by the model."""
-        plan = laid_out(self.plan, layouts_of(self._predicted, self.target))
+        decide = layouts_of(self._predicted, partial(autoconfig.floor, target=self.target), self.target)
+        plan = laid_out(self.plan, decide)
         if plan is not self.plan:
             self.plan = plan
             self._compile()

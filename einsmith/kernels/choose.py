@@ -118,6 +118,11 @@ def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice 
     return found if found is not None and found.cost.rank < limit else None
 
 
+def floor(kernel: Kernel, target: Target) -> float:
+    """Seconds that no choice takes less than, in whatever order the dimensions of the kernel's buffers lie."""
+    return min((p.floor(kernel, target) for p in asked(kernel, target) if p.match(kernel)), default=0.0)
+
+
 def asked(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
     """The patterns that are asked on a target, those of its back end."""
     if isinstance(kernel, Rows) and target.backend == CPU:

@@ -146,6 +146,15 @@ class Pointwise(Pattern):
     def match(self, kernel: Kernel) -> bool:
         return all(isinstance(p, Piece) and not isinstance(p.body, Reduce) for p in kernel.root.parts)
 
+    def floor(self, kernel: Kernel, target: Target) -> float:
+        """The operations, and every access at its cheapest, on all cores."""
+        seconds = 0.0
+        for box in bx.boxes(kernel):
+            count, special = bx.operations(box.exprs, target)
+            count += bx.UNVARIED * len(box.every_flat)
+            seconds += box.points * (count / target.fma_per_second + special)
+        return seconds / target.cores
+
     def configs(self, kernel: Kernel, target: Target) -> list[PointwiseConfig]:
         lanes = bx.lanes_of(kernel, target)
         count = max((bx.operations(x.exprs, target)[0] for x in bx.boxes(kernel)), default=0)

@@ -77,6 +77,10 @@ class Pattern(ABC):
         asked further."""
         return 0.0
 
+    def floor(self, kernel: Any, target: Target) -> float:
+        """Seconds that no configuration takes less than, in whatever order the dimensions of its buffers lie."""
+        return 0.0
+
     def best(self, kernel: Any, target: Target, limit: float = inf) -> Any | None:
         """The configuration of the lowest cost; None where its rank is not below `limit`. A pattern that finds it
         faster than by asking for the cost of all says so here."""

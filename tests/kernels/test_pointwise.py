@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
+from einsmith.kernels import choose
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
 from einsmith.kernels.emit import boxes as bx
 from einsmith.loops.nest import show
+from einsmith.passes.layout.order import strides
 from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
@@ -268,3 +272,22 @@ def test_transposes_are_turned_in_registers():
         assert "gather" not in show(PATTERN.lower(kernel, best, WIDE).launches[0].function)
     straight = plain((64, 48), [(dt.f32, (64, 48))], read(0, i, j))
     assert not any(c.turn for c in PATTERN.configs(straight, target))
+
+
+@pytest.mark.parametrize("target", [WIDE, NARROW, replace(WIDE, cores=4)], ids=["wide", "narrow", "four"])
+def test_no_order_of_dimensions_costs_less_than_the_floor(rng, target):
+    i, j, k = axes(3)
+    shape, params = (6, 40, 16), [(dt.f32, (6, 40, 16)), (dt.f32, (6, 16)), (dt.f32, (40, 6)), (dt.f32, (16, 40, 6))]
+    sums = apply("add", mul(read(0, i, j, k), read(1, i, k)), read(2, j, i))
+    bodies = [sums, apply("tanh", sums), relu(add(read(3, k, j, i), read(0, i, j, k))), read(1, i, k)]
+    for kernel in (plain(shape, params, body) for body in bodies):
+        floor, found = PATTERN.floor(kernel, target), []
+        for _ in range(30):
+            orders = [tuple(map(int, rng.permutation(len(b.shape)))) for b in kernel.buffers]
+            laid = zip(kernel.buffers, orders, strict=True)
+            buffers = tuple(Buffer(b.dtype, b.shape, strides=strides(b.shape, o)) for b, o in laid)
+            moved = Kernel(kernel.stages, buffers)
+            assert PATTERN.floor(moved, target) == floor
+            found += [PATTERN.cost(moved, c, target).seconds for c in PATTERN.configs(moved, target)]
+        assert 0 < floor <= min(found)
+        assert choose.floor(kernel, target) <= min(found)

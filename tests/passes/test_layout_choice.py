@@ -61,7 +61,7 @@ def asking(monkeypatch):
     """Everything may be asked, and whatever might gain is looked at."""
     monkeypatch.setattr(choice, "GAINS", 10**6)
     monkeypatch.setattr(price, "DOUBT_OF_SUMS", price.DOUBT)
-    monkeypatch.setattr(Prices, "least", lambda self, call: 0.0)
+    monkeypatch.setattr(Prices, "least", lambda self, call, closely=False: 0.0)
     monkeypatch.setattr(choice, "SMALL", 10**6)
 
 
@@ -141,7 +141,7 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     monkeypatch.setattr(choice, "ENTRIES", 1 << 8)
     for seed in range(4):
         monkeypatch.setattr(
-            driver, "layouts_of", lambda _, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            driver, "layouts_of", lambda _, __, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
         )
         run = Executable(traced.graph, traced.bind, 2)
         assert run.plan.orders and len(run.roles) == len(run.calls) and run.describe()
@@ -162,7 +162,7 @@ def test_checked_copies(asking, monkeypatch, rng):
         return [float(step(x, y)) for _ in range(3)]
 
     want = steps()
-    monkeypatch.setattr(driver, "layouts_of", lambda _, t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
+    monkeypatch.setattr(driver, "layouts_of", lambda _, __, t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
 
 
@@ -178,7 +178,7 @@ def test_what_a_loop_packs_before_it_begins_is_not_copied_in_its_steps(sizes, as
     given = [to_array(a) for a in arrays]
     for seed in range(4):
         monkeypatch.setattr(
-            driver, "layouts_of", lambda _, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            driver, "layouts_of", lambda _, __, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
         )
         run = Executable(traced.graph, traced.bind, 2)
         agree(run(given)[1], traced.graph, given, f"costs {seed}")
@@ -213,7 +213,7 @@ def test_a_limit_of_memory_that_fits_as_it_is_fits(asking, monkeypatch, rng):
     monkeypatch.delenv("EINSMITH_WITHOUT")
     copying = dict(seed=0)
     monkeypatch.setattr(
-        driver, "layouts_of", lambda _, t: lambda p: choice.decided(p, Prices(drawn(copying["seed"], 0.01), t))
+        driver, "layouts_of", lambda _, __, t: lambda p: choice.decided(p, Prices(drawn(copying["seed"], 0.01), t))
     )
     more = 0
     for copying["seed"] in range(4):

@@ -294,6 +294,8 @@ GATHER = 3.0
 
 GUARDED = 5.0
 """Instructions that a vector's mask is worth."""
+UNVARIED = 0.3
+"""Instructions of an access that is the same in all lanes, the least that one takes."""
 
 
 def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collection = ()) -> float:
@@ -311,7 +313,7 @@ def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collect
             same = stride == 0 and all(_repeats(a, lanes) for a in inside)
             out += 0.6 if simple and same else 2.5 if simple else GATHER * lanes
         elif stride == 0:
-            out += 0.3
+            out += UNVARIED
         elif stride > 4:
             out += GATHER * lanes
         elif not guarded or f.key not in guarded:

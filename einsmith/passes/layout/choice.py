@@ -27,6 +27,7 @@ from einsmith.passes.layout.solve import Factor, changes, least
 from einsmith.passes.pipeline import left_out
 from einsmith.passes.schedule.plan import Call, Laid, Plan
 from einsmith.passes.schedule.views import storage
+from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
 GAINS, LOSSES = 40, 24
@@ -121,10 +122,10 @@ class Node:
         return Factor(self.over, costs.transpose([axes.index(n) for n in range(len(over))]))
 
 
-def layouts_of(seconds: Seconds, target: Target) -> Callable[[Plan], Decided]:
+def layouts_of(seconds: Seconds, bound: Callable[[Kernel], float], target: Target) -> Callable[[Plan], Decided]:
     """What decides how the tensors of a program's plans lie: what is forced here and now, else the model, which says
-    how many seconds a kernel takes; nothing is decided where EINSMITH_WITHOUT names the layouts."""
-    prices = Prices(seconds, target)
+    how many seconds a kernel takes, and takes at least; nothing is decided where EINSMITH_WITHOUT names the layouts."""
+    prices = Prices(seconds, target, bound)
 
     def decide(plan: Plan) -> Decided:
         found = forced.decided(plan)
@@ -150,7 +151,7 @@ class _Problem:
         calls = [c for c in plan.calls if isinstance(c, Call)]
         now = [prices.now(c) for c in calls]
         least_gain = max(SECONDS, WORTH * sum(now))
-        bounds = [prices.least(c) for c in calls]
+        bounds = [prices.least(c, n - prices.least(c) > least_gain) for c, n in zip(calls, now, strict=True)]
         self.promising = [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
         if not self.promising:
             return

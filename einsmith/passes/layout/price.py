@@ -31,10 +31,11 @@ Seconds = Callable[[Kernel | Rows], float]
 
 
 class Prices:
-    """Costs of calls on a target. asked: how many kernels the model was asked for."""
+    """Costs of calls on a target. bound: the seconds that a kernel takes by the model at least, in whatever order its
+    tensors lie. asked: how many kernels the model was asked for."""
 
-    def __init__(self, seconds: Seconds, target: Target):
-        self.seconds, self.target = seconds, target
+    def __init__(self, seconds: Seconds, target: Target, bound: Callable[[Kernel], float] = lambda kernel: 0.0):
+        self.seconds, self.target, self.bound = seconds, target, bound
         self.asked = 0
         self._known: dict[Kernel | Rows, float] = {}
 
@@ -44,12 +45,13 @@ class Prices:
             self._known[call.kernel] = self.seconds(call.kernel)
         return self._known[call.kernel]
 
-    def least(self, call: Call) -> float:
-        """What the call costs in other orders at least. Kernels share their rows in the order in which these lie, and
-        go through memory once already: another order is not looked to for a gain."""
+    def least(self, call: Call, closely: bool = False) -> float:
+        """What the call costs in other orders at least; closely: by what the model says, too. Kernels share their rows
+        in the order in which these lie, and go through memory once already: another order is not looked to for a gain.
+        """
         if isinstance(call.kernel, Rows):
             return self.now(call)
-        return (1 + DOUBT) * floor(call.kernel, self.target)
+        return (1 + DOUBT) * max(floor(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0)
 
     def ask(self, call: Call, orders: Mapping[Tensor, Order]) -> float:
         """In other orders; inf where that cannot be."""
