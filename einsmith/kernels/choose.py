@@ -43,7 +43,6 @@ PATTERNS: list[Pattern] = [
 """Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
 Of equal costs the earlier pattern's stands."""
 
-
 OTHERS: dict[str, Sequence[Pattern]] = {}
 """The patterns of other back ends than the CPU's, by their names (`backends.registry.register`)."""
 

@@ -9,12 +9,11 @@ from typing import Literal
 
 from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, below
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.expr.rewrite.simplify import simplify
 from einsmith.kernels.contraction.config import Setting
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Finish, Problem, finished
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.kernels.emit.boxes import placed
+from einsmith.kernels.emit.boxes import placed, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.address import COMPARISONS, memories_of, stored
 from einsmith.loops.nest import Builder, Value, elem_of
@@ -100,11 +99,8 @@ def _finished(
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
     if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
-        out = [(_simplified(x, piece.domain), n, of) for x, n, of in out]
+        out = [(simplified(x, piece.domain), n, of) for x, n, of in out]
     return out
-
-
-_simplified = lru_cache(maxsize=1024)(simplify)
 
 
 def _guarded(exprs: tuple[Expr, ...]) -> bool:

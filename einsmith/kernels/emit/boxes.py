@@ -100,7 +100,7 @@ class Box:
 
 
 @lru_cache(maxsize=4096)
-def uses(exprs: tuple[Expr, ...]) -> tuple[tuple[Linear, ...], frozenset[int]]:
+def uses(exprs: tuple[Expr, ...]) -> _Uses:
     """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
     flats: list[Linear] = []
     others: set[int] = set()
@@ -141,6 +141,10 @@ def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> lis
 
 _Slot = tuple[int, tuple[int, ...] | None, dt.DType]
 """A slot's number, the strides of what lies in memory, and the type of offsets."""
+_Axes = tuple[tuple[int, Expr], ...]
+_Placing = tuple[tuple[Expr, ...], tuple[_Slot, ...] | None, _Axes]
+"""Expressions, and what they are placed with."""
+_Uses = tuple[tuple[Linear, ...], frozenset[int]]
 
 
 def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[Buffer]) -> tuple[_Slot, ...]:
@@ -165,11 +169,11 @@ def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int
 
 @lru_cache(maxsize=8192)
 def _placed_in(
-    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...] | None, axes: tuple[tuple[int, Expr], ...]
+    exprs: tuple[Expr, ...], slots: tuple[_Slot, ...] | None, axes: _Axes, then: _Axes = ()
 ) -> tuple[Expr, ...]:
-    """As `renumber`; slots None: they stay, and reads are flat already. Kernels that differ in how many rows they have
-    share it."""
-    place = dict(axes)
+    """As `renumber`; slots None: they stay, and reads are flat already; `then`: what stands for axes after that, which
+    takes offsets of axes alone. Kernels that differ in how many rows they have share it."""
+    place, last = dict(axes), dict(then)
 
     def slot_of(r: Read) -> _Slot:
         if slots is not None:
@@ -178,7 +182,8 @@ def _placed_in(
 
     def rule(e):
         if isinstance(e, Axis):
-            return place.get(e.position, e)
+            e = place.get(e.position, e)
+            return last.get(e.position, e) if isinstance(e, Axis) else e
         if isinstance(e, Read):
             slot, strides, dtype = slot_of(e)
             return Read(slot, () if strides is None else (address(e.index, strides).expr(dtype),), e.dtype)
@@ -188,6 +193,7 @@ def _placed_in(
     for r in outer_reads(exprs):  # whose indices need no rebuilding
         slot, strides, dtype = slot_of(r)
         flat = None if strides is None else _at(address(r.index, strides), place)
+        flat = flat and _at(flat, last) if last else flat
         if strides is None or flat is not None:
             known[r] = Read(slot, () if flat is None else (flat.expr(dtype),), r.dtype)
     return tuple(rebuild(exprs, rule, known))
@@ -235,13 +241,13 @@ def _box(
     results = _result_slots(every, len(buffers))
     ones: dict[int, Expr] = {a: Const(0, dt.i32) for a, n in enumerate(domain) if n == 1}
     place = {d: placed(d, piece.offset[d], piece.step[d], piece.extents[d]) for d in range(rank)}
-    flat = [_flat(bodies, _slots(args, results, buffers), ones, domain)]
-    flat += [_flat(s.template.parts[0].bodies, _slots(s.args, results, buffers), place, domain) for s in later]
+    given = [(bodies, args, ones), *((s.template.parts[0].bodies, s.args, place) for s in later)]
+    work = [_accesses(exprs, _slots(to, results, buffers), axes, domain) for exprs, to, axes in given]
     to_buffers = zip([s for members in results for s in members], [n for x in every for n in x], strict=True)
     stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
-    groups, to = _groups(domain, rank, flat, [index for _, _, index in stores])
+    groups, to = _groups(domain, rank, [used for _, used in work], [index for _, _, index in stores])
     moved = [(slot, n, at) for slot, n, index in stores if (at := _at(index, to)) is not None]  # all are of axes alone
-    first, *stages = (_placed_in(exprs, None, tuple(to.items())) for exprs in flat)
+    first, *stages = (_placed_in(*placing, tuple(to.items())) for placing, _ in work)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
         tuple(n for n, out in sizes if out), tuple(n for n, out in sizes if not out), combiner, first,
@@ -250,26 +256,30 @@ def _box(
     )  # fmt: skip
 
 
-def _flat(
+def _accesses(
     exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
-) -> tuple[Expr, ...]:
-    """Expressions of a stage with reads made flat; axes: what stands for those of the stage's own."""
-    out = _placed_in(exprs, slots, tuple(axes.items()))
-    values = any(axes.get(a, Axis(a)) is not Axis(a) for a in uses(exprs)[1])  # offsets are in normal form
-    return tuple(_simplified(e, domain) for e in out) if values else out
+) -> tuple[_Placing, _Uses]:
+    """Expressions of a stage, and what `uses` says of them in the piece's axes; axes: what stands for those of the
+    stage's own. Where all offsets are of axes alone, that is known before anything is placed."""
+    others, place = uses(exprs)[1], tuple(axes.items())
+    values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)  # offsets are in normal form
+    read = [(r.index, slots[r.slot][1]) for r in outer_reads(exprs)]
+    flats = [_at(address(index, strides), axes) for index, strides in read if strides is not None]
+    if not values and None not in flats:
+        return (exprs, slots, place), (tuple(f for f in flats if f), others)
+    out = _placed_in(exprs, slots, place)
+    out = tuple(simplified(e, domain) for e in out) if values else out
+    return (out, None, ()), uses(out)
 
 
-@lru_cache(maxsize=2048)
-def _simplified(e: Expr, domain: tuple[int, ...]) -> Expr:
-    return simplify(e, domain)
+simplified = lru_cache(maxsize=2048)(simplify)
 
 
 def _groups(
-    domain: Sequence[int], rank: int, bodies: Sequence[tuple[Expr, ...]], stores: Sequence[Linear]
+    domain: Sequence[int], rank: int, used: Sequence[_Uses], stores: Sequence[Linear]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
     group is one."""
-    used = [uses(exprs) for exprs in bodies]
     others = set().union(*(x for _, x in used))
     flats = [f for x, _ in used for f in x] + list(stores)
 

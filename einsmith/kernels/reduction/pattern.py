@@ -79,9 +79,7 @@ class Reduction(Pattern):
 
     def match(self, kernel: Kernel) -> bool:
         parts = kernel.root.parts
-        if not all(isinstance(p, Piece) for p in parts):
-            return False
-        return any(isinstance(p.body, Reduce) for p in parts)
+        return all(isinstance(p, Piece) for p in parts) and any(isinstance(p.body, Reduce) for p in parts)
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """The bytes, moved by all cores."""

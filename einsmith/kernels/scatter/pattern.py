@@ -117,11 +117,8 @@ class ScatterAdd(Pattern):
             each = count + bx.access_cost([*flats, *added, *added], config.along, config.lanes) + POINT * len(terms)
             rest = (MASKED + BESIDE * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
             work *= each + rest
-        read = sum(
-            kernel.buffers[where[0]].nbytes
-            for n, (kind, *where) in enumerate(kernel.stages[0].args)
-            if kind == "buffer" and where[0] != out
-        )
+        args = (ref[1] for ref in kernel.stages[0].args if ref[0] == "buffer")
+        read = sum(kernel.buffers[n].nbytes for n in args if n != out)
         moved = read + 2 * min(points, size) * buffer.dtype.itemsize
         memory = target.seconds_for_bytes(moved, moved, cores)
         total = Cost(work / rate / cores, memory, met * seconds / cores, shared_out(tasks, target))
