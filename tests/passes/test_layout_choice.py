@@ -104,6 +104,25 @@ def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
     return best
 
 
+def test_tables_of_calls(rng):
+    """Against the cheapest way of every assignment, with several tensors of one variable and copies of some."""
+    plan = plan_of("a convolution", False)
+    call = next(c for c in plan.calls if isinstance(c, Call))
+    images = [t for t in call.tensors if len(t.shape) == 4]
+    n = len(candidates(images[0].shape))
+    for stored, copies in (((0, 0), (1, 2)), ((0, None), (2, 1)), ((1, 1), (None, 0)), ((None, None), (0, 1))):
+        seen = [choice.Seen((images[0],), v, c) for v, c in zip(stored, copies, strict=True)]
+        node = choice.Node(call, seen, 1.0, 0.5)
+        assert node.cheapest([0, 0, 0]) == (0, 0) and not node.known[1, 1]
+        for way in product(range(n), repeat=2):
+            if any(way):
+                node.learn(way, rng.random() * 2)
+        table = node.table()
+        assert set(table.over) == {v for v in (*stored, *copies) if v is not None}
+        for values in product(range(n), repeat=3):
+            assert table.costs[tuple(values[v] for v in table.over)] == node.costs[node.cheapest(values)]
+
+
 @pytest.mark.parametrize("name, gradients", [("products", False), ("a sum of branches", False)])
 def test_no_assignment_costs_less(name, gradients, asking):
     """Random costs of kernels, all orders and copies enumerated."""
