@@ -15,7 +15,8 @@ elements. Nothing here knows a compiler; what each operation means is said here,
 - A load touches the lanes where its mask holds, and gives `other` in the rest. A store touches the lanes where its mask
   holds; no two of them may be one element.
 - What one program stores no other program of the function may load or store, but by `atomic_add`. A program may load
-  what it has stored after a `barrier`.
+  what it has stored after a `barrier`. What it has loaded since the last one it may store to in the lane that has
+  loaded it, or what a `reduce` or `dot` has made of it: other lanes may have yet to load it.
 - `dot` multiplies matrices and adds them to a third; its precision says what becomes of float32 operands first.
 """
 

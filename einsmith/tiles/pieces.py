@@ -41,7 +41,9 @@ class Functions:
         return Builder(f"{kind}_{len(self.done)}")
 
     def add(self, b: Builder, programs: int) -> None:
-        self.done.append(b.finish(programs))
+        """The function is complete; one of no programs, whose result is empty, is not launched."""
+        if programs:
+            self.done.append(b.finish(programs))
 
     def room(self, layout: Buffer) -> Memory:
         """A part of the workspace for a buffer."""

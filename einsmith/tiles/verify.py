@@ -29,6 +29,8 @@ LARGEST = 1 << 20
 """Lanes of a tile, at most."""
 LEAST_K = 16
 """Of a dot: what tensor cores take at once."""
+MOST_PROGRAMS = 2**31 - 1
+"""Of a function: blocks of a CUDA grid along x, where all programs lie (along y and z there are at most 65535)."""
 
 
 def verify(f: Function) -> None:
@@ -44,6 +46,8 @@ def verify(f: Function) -> None:
             raise VerifyError(f"{f.name}: {p.elem} at byte {p.offset} of the workspace is not aligned")
     if f.programs < 1:
         raise VerifyError(f"{f.name} is run by no program")
+    if f.programs > MOST_PROGRAMS:
+        raise VerifyError(f"{f.name} is run by {f.programs} programs, and a grid has at most {MOST_PROGRAMS}")
     _block(f, f.body, seen)
 
 
@@ -178,6 +182,9 @@ def _dot(f: Function, x: Op) -> str:
         return "it takes floats of one type and a precision"
     if a.elem == "f64" and x.attrs[0] != "ieee":
         return f"there are no products of f64 by {x.attrs[0]}"
+    ranks = [len(t.shape) for t in (a, b, total)]
+    if ranks != [2, 2, 2]:
+        return f"it takes matrices, not tiles of the ranks {', '.join(map(str, ranks))}"
     (m, k), (other, n) = a.shape, b.shape
     if k != other or total.shape != (m, n) or x.results[0].type != total:
         return "the shapes are no product"

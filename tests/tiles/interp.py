@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.tiles.ir import Function, Loop, Op, Parameter, Value
+from einsmith.tiles.ir import Function, Loop, Op, Parameter, Value, operations
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
+from tests.tiles.order import Loads, another_lane, gathered
 
 Find = Callable[[Parameter], Memory]
 """The memory behind a parameter."""
@@ -22,9 +23,10 @@ def run(functions: Sequence[Function], find: Find, order: Callable[[int], Iterab
         memories = [find(p) for p in f.parameters]
         for m in memories:
             m.begin()
+        met = gathered(f)
         for program in order(f.programs):
             with np.errstate(all="ignore"):
-                _Program(f, memories, program).run()
+                _Program(f, memories, program, met).run()
 
 
 def _whole(function: Callable, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -59,8 +61,12 @@ _MATH: dict[str, Callable] = {
 
 
 class _Program:
-    def __init__(self, f: Function, memories: Sequence[Memory], number: int):
-        self.f, self.memories, self.number = f, memories, number
+    """met: the loads that each store has the lanes of (`order.gathered`)."""
+
+    def __init__(self, f: Function, memories: Sequence[Memory], number: int, met: dict[int, Loads]):
+        self.f, self.memories, self.number, self.met = f, memories, number, met
+        self.stored = {id(memories[x.memory]) for x in operations(f.body) if x.name == "store" and x.memory is not None}
+        self.loaded: list[tuple[Op, Memory, np.ndarray, np.ndarray]] = []  # since the last barrier
         self.epoch = 0
         self.values: dict[Value, np.ndarray] = {
             x.results[0]: np.asarray(x.attrs[0], NUMPY[x.results[0].elem]) for x in f.constants
@@ -97,6 +103,7 @@ class _Program:
             return self.access(x, args)
         if x.name == "barrier":
             self.epoch += 1
+            self.loaded.clear()
             return ()
         if x.name == "reduce":
             return reduced(x.attrs[0], x.attrs[1], args)
@@ -153,12 +160,24 @@ class _Program:
         if x.name == "load":
             out = np.full(where.shape, 0 if mask is None else args[2], NUMPY[x.results[0].elem])
             out[on] = memory.load(at, self.number, self.epoch)
+            if id(memory) in self.stored:
+                self.loaded.append((x, memory, where, on))
             return (out,)
         if x.name == "store":
+            self.overwrite(x, memory, where, on)
             memory.store(at, args[1][on], self.number, self.epoch)
         else:
             memory.atomic_add(at, args[1][on])
         return ()
+
+
+    def overwrite(self, x: Op, memory: Memory, where: np.ndarray, on: np.ndarray) -> None:
+        """Raises a Fault where another lane may have yet to load what a store touches."""
+        for load, of, read, reading in self.loaded:
+            if of is memory:
+                other = another_lane(read, reading, where, on)
+                if other or (other is None and id(load) not in self.met[id(x)]):
+                    raise Fault(f"{memory.what}: program {self.number} writes what another lane of it reads")
 
 
 def reduced(combiner: str, axis: int, tiles: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

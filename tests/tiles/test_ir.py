@@ -11,8 +11,11 @@ import pytest
 
 from einsmith.errors import CompileError, VerifyError
 from einsmith.tiles.ir import BYTES, Builder, Function, Op, Parameter, Value
+from einsmith.tiles.lower import lower
+from einsmith.tiles.pieces import Functions, Tiling
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
+from tests.kernels import samples as s
 from tests.tiles import interp, stand_in
 from tests.tiles.memory import NUMPY, Fault, Memory, rounded_to_bf16
 
@@ -331,6 +334,27 @@ def _unwritten(b: Builder) -> int:
     return 1
 
 
+def _overwritten(b: Builder) -> int:
+    b.store(_out(b), b.arange(8), b.load(_out(b), b.op("sub", b.const(7), b.arange(8))))
+    return 1
+
+
+def _overwritten_beside(b: Builder) -> int:
+    """A column read by all lanes of its row."""
+    row, column = b.expand(b.arange(4), 1), b.expand(b.arange(2), 0)
+    first = b.load(_out(b), b.op("mul", row, 2))
+    b.store(_out(b), b.op("add", b.op("mul", row, 2), column), b.op("add", first, column))
+    return 1
+
+
+def _overwritten_in_a_loop(b: Builder) -> int:
+    with b.loop(0, 8, 4, [b.full((4,), 0, "i32")]) as loop:
+        last = b.load(_out(b), b.op("sub", b.const(7), b.arange(4)))
+        b.store(_out(b), b.op("add", loop.var, b.arange(4)), loop.carried[0])
+        loop.next = [last]
+    return 1
+
+
 def _divided(b: Builder) -> int:
     b.store(_out(b), b.arange(8), b.op("quot", b.full((8,), 3, "i32"), b.arange(8)))
     return 1
@@ -341,6 +365,8 @@ def _out_of_range(b: Builder) -> int:
     return 1
 
 
+OF_LANES = {f.__name__[1:]: f for f in (_overwritten, _overwritten_beside, _overwritten_in_a_loop)}
+"""What the interpreter alone finds: a text has no lanes whose loads could be followed."""
 FAULTS = {f.__name__[1:]: f for f in (
     _two_lanes, _two_programs, _outside, _no_barrier, _of_another, _read_before, _unwritten, _divided, _out_of_range
 )}  # fmt: skip
@@ -356,6 +382,55 @@ def test_what_is_left_to_chance_is_a_fault(way: str, name: str, order) -> None:
     held = {0: memory(raw, "i32"), None: Memory(work, "i32", "the workspace", known=False)}
     with pytest.raises(Fault):
         RUNS[way]([f], lambda p: held[p.buffer], order)
+
+
+@pytest.mark.parametrize("name", OF_LANES)
+def test_a_lane_that_writes_what_another_one_reads(name: str) -> None:
+    f = faulty(OF_LANES[name])
+    verify(f)
+    with pytest.raises(Fault, match="what another lane of it reads|since the last barrier"):
+        run("interpreter", f, np.zeros(8, np.int32))
+
+
+def _in_place(b: Builder) -> int:
+    b.store(_out(b), b.arange(8), b.op("add", b.load(_out(b), b.arange(8)), 1))
+    return 1
+
+
+def _of_sums(b: Builder) -> int:
+    """The lanes of a row meet in its sum, which takes the place of its first element."""
+    row, column = b.expand(b.arange(4), 1), b.expand(b.arange(2), 0)
+    (total,) = b.reduce("sum", 1, b.load(_out(b), b.op("add", b.op("mul", row, 2), column)))
+    b.store(_out(b), b.op("mul", b.arange(4), 2), total)
+    return 1
+
+
+def _one_column(b: Builder) -> int:
+    """A column is read by all lanes of its row, of which one writes."""
+    row, column = b.expand(b.arange(4), 1), b.expand(b.arange(2), 0)
+    x = b.broadcast(b.load(_out(b), row), (4, 2))
+    b.store(_out(b), b.op("add", row, column), x, b.op("lt", column, 1))
+    return 1
+
+
+def _after_a_barrier(b: Builder) -> int:
+    x = b.load(_out(b), b.op("sub", b.const(7), b.arange(8)))
+    b.barrier()
+    b.store(_out(b), b.arange(8), x)
+    return 1
+
+
+@pytest.mark.parametrize("make", [_in_place, _of_sums, _one_column, _after_a_barrier])
+def test_a_lane_may_write_what_has_been_read(make: Callable[[Builder], int]) -> None:
+    run("interpreter", faulty(make), np.zeros(8, np.int32))
+
+
+@pytest.mark.parametrize("make", [s.bias_relu, s.transpose])
+def test_what_is_empty_is_not_launched(make: Callable) -> None:
+    assert not lower(make(0, 5), Tiling()).launches
+    to = Functions()
+    to.add(to.begin("rows"), 0)
+    assert not to.done
 
 
 def test_a_barrier_helps() -> None:
@@ -411,6 +486,7 @@ def breaches() -> Sequence[tuple[str, Function]]:
         ("several shapes", _changed(f, "store", args=(store.args[0], dot.results[0], None))),
         ("the memory holds", _changed(f, "store", args=(store.args[0], load.args[0], None))),
         ("no product", _changed(f, "dot", args=(dot.args[1], dot.args[0], dot.args[2]))),
+        (r"matrices, not tiles of the ranks 1, 2, 2", _changed(f, "dot", args=(load.results[0], *dot.args[1:]))),
         ("a precision", _changed(f, "dot", attrs=("single",))),
         ("differ from run to run", _changed(f, "store", name="atomic_add")),
         ("no such combiner", _changed(f, "reduce", attrs=("median", 1))),
@@ -419,6 +495,7 @@ def breaches() -> Sequence[tuple[str, Function]]:
         ("a condition and two tiles", _changed(f, "select", args=(load.results[0], *select.args[1:]))),
         ("no power of 2", _changed(f, "arange", results=(Value(99, load.args[0].type._replace(shape=(7,))),))),
         ("is run by no program", replace(f, programs=0)),
+        ("2147483648 programs, and a grid has at most", replace(f, programs=2**31)),
         ("memory holds no i1", replace(f, parameters=(Parameter("i1", 8, 0), *f.parameters[1:]))),
         ("is not aligned", replace(f, parameters=(Parameter("f32", 8, None, 6), *f.parameters[1:]))),
         ("do not reach its end", replace(f, parameters=(Parameter("f32", 2**31 + 1, 0), *f.parameters[1:]))),
