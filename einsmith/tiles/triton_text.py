@@ -8,7 +8,7 @@ rounded to the nearest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from einsmith.errors import CompileError
 from einsmith.tiles.ir import BYTES, FLOATS, Function, Loop, Op, Type, Value, operations
@@ -17,6 +17,15 @@ _TYPES = {
     "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
 }  # fmt: skip
+_POINTERS = {
+    "i8": "*i8", "u8": "*u8", "i16": "*i16", "i32": "*i32", "i64": "*i64", "f16": "*fp16", "bf16": "*bf16",
+    "f32": "*fp32", "f64": "*fp64",
+}  # fmt: skip
+OPTIONS = {"enable_fp_fusion": False}
+"""What Triton is to compile a text with. By itself it makes one `fma` of a product and a sum, which differs from a
+product that memory holds; in the tile IR each is rounded."""
+ALIGNED = 16
+"""Bytes: what lies at a multiple of it may be loaded and stored by as many at once."""
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "quot": "//", "rem": "%", "and": "&", "or": "|", "xor": "^", "lt": "<",
     "le": "<=", "eq": "==", "ne": "!=", "shl": "<<", "sar": ">>",
@@ -46,6 +55,18 @@ def triton_text(functions: Sequence[Function]) -> str:
     used = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "reduce"}
     parts = [_HEAD, *(f"@triton.jit\n{text}\n" for name, text in _COMBINERS.items() if name in used)]
     return "\n\n".join([*parts, *(_Text(f).text() for f in functions)])
+
+
+def signature(f: Function, launches: Iterable[Sequence[int]]) -> list[str]:
+    """The types of a function's arguments as Triton spells them, `*fp32:16` where a pointer is promised to be a
+    multiple of 16 bytes. An access faults where it is none, so that it must be one in every launch. launches: the
+    addresses of the kernel's buffers and, last, of the workspace, in each. Raises CompileError where there is none."""
+    at = list(launches)
+    if not at:
+        raise CompileError(f"{f.name}: nothing is known of where its arguments lie")
+    starts = [[x[-1] + p.offset if p.buffer is None else x[p.buffer] for x in at] for p in f.parameters]
+    promised = [all(n % ALIGNED == 0 for n in s) for s in starts]
+    return [_POINTERS[p.elem] + f":{ALIGNED}" * far for p, far in zip(f.parameters, promised, strict=True)]
 
 
 def _literal(value: float | int | bool, elem: str) -> str:

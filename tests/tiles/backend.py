@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from einsmith.target.facts import Target
 from einsmith.tiles.ir import BYTES, Function, Parameter
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import triton_text
+from einsmith.tiles.triton_text import signature, triton_text
 from tests.backends.evaluated import Evaluated, Steps
 from tests.tiles import interp, stand_in
 from tests.tiles.memory import Memory
@@ -35,10 +35,11 @@ class Machine(Target):
 
 @dataclass
 class Code:
-    """The functions of a kernel, and their text where that is what runs."""
+    """The functions of a kernel, and their text where that is what runs. `launches`: the pointers so far."""
 
     functions: list[Function]
     text: str | None
+    launches: list[tuple[int, ...]] = field(default_factory=list)
 
     def run(self, pointers: Sequence[int]) -> None:
         """On the memory at the pointers to the buffers and, last, the workspace."""
@@ -54,10 +55,12 @@ class Code:
                 memories[key] = Memory(raw, p.elem, what, p.buffer is not None)
             return memories[key]
 
+        self.launches.append(tuple(pointers))
         if self.text is None:
             interp.run(self.functions, find)
         else:
-            stand_in.run(self.text, self.functions, find)
+            promised = {f.name: signature(f, [pointers]) for f in self.functions}
+            stand_in.run(self.text, self.functions, find, signatures=promised)
 
 
 class TileSteps(Steps):
@@ -67,7 +70,7 @@ class TileSteps(Steps):
 
 class Tiles(Evaluated):
     """What kernels cost, which passes ask, is the evaluator's answer. tiling: of all kernels; way: "interpreter" or
-    "text". `used` counts the kernels by pattern."""
+    "text". `used` counts the kernels by pattern, `made` holds what they became."""
 
     name = NAME
 
@@ -75,6 +78,7 @@ class Tiles(Evaluated):
         super().__init__()
         self.tiling, self.way = tiling, way
         self.used: Counter[str] = Counter()
+        self.made: list[Code] = []
 
     def target(self, threads: int) -> Target:
         return Machine(cores=threads)
@@ -88,6 +92,7 @@ class Tiles(Evaluated):
         name = patterns(kernel)[0]
         self.used[name] += 1
         code = Code(functions, triton_text(functions) if self.way == "text" else None)
+        self.made.append(code)
         return CompiledKernel(((code, 1, False),), 0, lowered.workspace, name, self.tiling, 0.0, 0)
 
     def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Steps:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.tiles.ir import Function
+from einsmith.tiles.triton_text import OPTIONS
 from tests.tiles.interp import Find, fused
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
 
@@ -86,6 +87,29 @@ def _computed(function: Callable, kinds: str) -> Callable:
     return method
 
 
+def _multiplied(x: Any, y: Any) -> Tensor:
+    """Which remembers its factors, for a sum that takes them."""
+    a, b, type = _pair(x, y, "fiu")
+    out = Tensor(np.multiply(a, b), type)
+    out.factors = (a, b) if type.numpy.kind == "f" else None
+    return out
+
+
+def _added(sign: int, swap: bool = False) -> Callable:
+    """x + sign*y. With a product of floats it is an `fma` where Triton may fuse."""
+
+    def method(x: Any, y: Any) -> Tensor:
+        x, y = (y, x) if swap else (x, y)
+        a, b, type = _pair(x, y, "fiu")
+        for product_, other, of, to in ((x, b, 1, sign), (y, a, sign, 1)):
+            if Tensor.fuses and getattr(product_, "factors", None) is not None:
+                u, v = product_.factors
+                return Tensor(fused(of * u, v, to * other), type)
+        return Tensor(np.add(a, b) if sign > 0 else np.subtract(a, b), type)
+
+    return method
+
+
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if (b == 0).any() or ((b == -1) & (a == np.iinfo(a.dtype).min)).any():
         raise Fault("a division that is not defined")
@@ -106,16 +130,19 @@ def _shifted(function: Callable) -> Callable:
 
 
 class Tensor:
-    """A tile or a scalar."""
+    """A tile or a scalar; `factors` of a product. fuses: whether Triton makes one `fma` of a product and a sum."""
+
+    fuses = False
 
     def __init__(self, array: Any, type: Type):
         self.array, self.type = np.asarray(array, type.numpy), type
+        self.factors: tuple[np.ndarray, np.ndarray] | None = None
         if any(n & (n - 1) for n in self.array.shape):
             raise Fault(f"a tile of the shape {self.array.shape}")
 
-    __add__, __radd__ = _computed(np.add, "fiu"), _computed(lambda a, b: np.add(b, a), "fiu")
-    __sub__, __rsub__ = _computed(np.subtract, "fiu"), _computed(lambda a, b: np.subtract(b, a), "fiu")
-    __mul__, __rmul__ = _computed(np.multiply, "fiu"), _computed(lambda a, b: np.multiply(b, a), "fiu")
+    __add__, __radd__ = _added(1), _added(1, swap=True)
+    __sub__, __rsub__ = _added(-1), _added(-1, swap=True)
+    __mul__ = __rmul__ = _multiplied
     __truediv__ = _computed(np.divide, "f")
     __floordiv__, __rfloordiv__ = _computed(_truncated, "i"), _computed(lambda a, b: _truncated(b, a), "i")
     __mod__, __rmod__ = _computed(_remainder, "i"), _computed(lambda a, b: _remainder(b, a), "i")
@@ -345,15 +372,30 @@ def kernels(text: str, language: _Language) -> dict[str, Any]:
     return names
 
 
-def run(text: str, functions: Sequence[Function], find: Find, order: Callable[[int], Iterable[int]] = range) -> None:
-    """The text's kernels with the memories of the functions that it was printed from, as `interp.run` does."""
+def _checked(f: Function, memories: Sequence[Memory], signature: Sequence[str]) -> None:
+    """Raises a Fault where a promise about an argument does not hold."""
+    for n, (p, m, promise) in enumerate(zip(f.parameters, memories, signature, strict=True)):
+        _, _, multiple = promise.partition(":")
+        if multiple and m.size and m.elements.ctypes.data % int(multiple):
+            raise Fault(f"{f.name}: p{n}, {p.elem}, is no multiple of {multiple} bytes")
+
+
+def run(text: str, functions: Sequence[Function], find: Find, order: Callable[[int], Iterable[int]] = range,
+        options: Mapping[str, Any] = OPTIONS, signatures: Mapping[str, Sequence[str]] = {}) -> None:  # noqa: B006
+    """The text's kernels with the memories of the functions that it was printed from, as `interp.run` does. options:
+    what they are compiled with; signatures: what each is promised of its arguments, by name."""
     language = _Language()
     names = kernels(text, language)
     for f in functions:
         memories = [find(p) for p in f.parameters]
+        _checked(f, memories, signatures.get(f.name, [""] * len(memories)))
         for m in memories:
             m.begin()
-        for language.program in order(f.programs):
-            language.epoch = 0
-            with np.errstate(all="ignore"):
-                names[f.name](*map(Pointer, memories))
+        Tensor.fuses = options.get("enable_fp_fusion", True)
+        try:
+            for language.program in order(f.programs):
+                language.epoch = 0
+                with np.errstate(all="ignore"):
+                    names[f.name](*map(Pointer, memories))
+        finally:
+            Tensor.fuses = False
