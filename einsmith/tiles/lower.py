@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import prod
 
@@ -17,6 +17,7 @@ from einsmith.tiles.points import Memory
 from einsmith.tiles.reduction import reduction
 from einsmith.tiles.rows import places_of, row_wise
 from einsmith.tiles.scatter import gathered
+from einsmith.tiles.stencil import along_results, few_terms, stencil
 
 
 def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
@@ -27,12 +28,15 @@ def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
         return ("scatter",)
     if not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
         return ("pointwise",)
+    terms: tuple[str, ...] = ("reduction",)
+    if few_terms(kernel):
+        terms = ("stencil", "reduction") if along_results(kernel) else ("reduction", "stencil")
     found = problems(kernel.root)
     if found is None:
-        return ("reduction",)
+        return terms
     # A dot of which most rows or columns are none takes longer than its terms one by one.
     full = all(min(p.count(p.left), p.count(p.right)) >= LEAST // 2 for p in found)
-    return ("contraction", "reduction") if full else ("reduction", "contraction")
+    return ("contraction", *terms) if full else (*terms, "contraction")
 
 
 def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> Lowered:
@@ -60,14 +64,17 @@ def _kernel(to: Functions, kernel: Kernel, places: Sequence[Memory], tiling: Til
             contraction(to, kernel, p, places, tiling)
         _pieces(to, kernel, [piece for p in found for piece in p.beside], places, tiling)
     else:
-        _pieces(to, kernel, kernel.root.parts, places, tiling)
+        reduces = stencil if pattern == "stencil" else reduction
+        _pieces(to, kernel, kernel.root.parts, places, tiling, reduces)
 
 
-def _pieces(to: Functions, kernel: Kernel, parts: Sequence, places: Sequence[Memory], tiling: Tiling) -> None:
+def _pieces(to: Functions, kernel: Kernel, parts: Sequence, places: Sequence[Memory], tiling: Tiling,
+            reduces: Callable[..., None] = reduction) -> None:
+    """Pieces by themselves, `reduces` being what lowers one with a Reduce."""
     for piece in parts:
         assert isinstance(piece, Piece)
         if prod(piece.extents):
-            (reduction if isinstance(piece.body, Reduce) else pointwise)(to, kernel, piece, places, tiling)
+            (reduces if isinstance(piece.body, Reduce) else pointwise)(to, kernel, piece, places, tiling)
 
 
 def _rows(to: Functions, rows: Rows, tiling: Tiling) -> None:

@@ -48,6 +48,8 @@ KERNELS: dict[str, tuple[Callable[[], Kernel | Rows], str | None, Tiling, dict[i
     "rows summed": (lambda: s.rows("sum", 19), None, replace(SMALL, m=4), {}),
     "columns, in parts": (lambda: s.columns("sum", 9, 53), None, SPLIT, {}),
     "window": (lambda: s.halo(7), "reduction", SMALL, {}),
+    "stencil": (lambda: s.depthwise(1, 3, 7, 9, 3, 1), "stencil", SMALL, {}),
+    "largest of a window": (lambda: s.pool("argmax", 7), "stencil", SMALL, {}),
     "product": (lambda: s.biased(s.product(9, 19, 37, "TN"), 1), "contraction", SMALL, {}),
     "product, in parts": (lambda: s.batched(2, 19, 17, 67), "contraction", SPLIT, {}),
     "convolution": (lambda: s.padded_conv(2, 3, 5, 7, 9, 3, 3, 1), "contraction", SMALL, {}),

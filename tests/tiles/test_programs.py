@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -97,3 +98,34 @@ def test_attention(seated, rng: np.random.Generator) -> None:
     for a, b in zip((got[0], *got[1]), (want[0], *want[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     assert made.used["contraction"] and made.used["rows"]
+
+
+WINDOWS = {
+    "by channel": ((2, 3, 7, 9), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
+    "of stride 2": ((1, 5, 11, 8), (5, 1, 3, 5), {"padding": 2, "stride": 2, "groups": 5}),
+    "dilated": ((2, 2, 13, 5), (4, 1, 5, 1), {"dilation": (2, 1), "groups": 2}),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_as_stencils(name: str, way: str, dtype: type, seated, rng: np.random.Generator) -> None:
+    """Depthwise convolutions, what is largest around each result, and the gradients of both."""
+    shape, taps, how = WINDOWS[name]
+
+    def network(x, w, g):
+        y = F.max_pool2d(F.tanh(F.conv2d(x, w, **how)), 3, stride=2, padding=1)
+        return (y * g).sum()
+
+    x, w = (rng.standard_normal(s).astype(dtype) for s in (shape, taps))
+    y = es.interpret(lambda x, w: F.max_pool2d(F.conv2d(x, w, **how), 3, stride=2, padding=1))(x, w)
+    g = rng.standard_normal(y.shape).astype(dtype)
+    want = es.interpret(es.value_and_grad(network, argnums=(0, 1)))(x, w, g)
+    made = seated(tiling=replace(SMALL, m=32), way=way)
+    got = es.jit(es.value_and_grad(network, argnums=(0, 1)))(x, w, g)
+    for a, b in zip((got[0], *got[1]), (want[0], *want[1]), strict=True):
+        assert a.dtype == dtype
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=0, atol=scale * (1e-12 if dtype is np.float64 else 2e-6))
+    assert made.used["stencil"] >= 2

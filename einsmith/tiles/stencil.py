@@ -1,0 +1,69 @@
+"""Pieces with a Reduce of few terms, which neighbours share: windows of convolutions by channel, pooling, differences.
+
+before: sum[r](x[i + r] * w[r])   r < 3, a tile of m by 4 lanes, of whose columns one is no term
+after:  x[i]*w[0] + x[i + 1]*w[1] + x[i + 2]*w[2], tiles of m lanes
+
+A program has `m` results, and their terms are written out one after the other: what depends on the term alone is a
+literal, a guard that holds everywhere for a term is not asked, no lane is lost to extents that are no powers of two,
+and nothing is combined across lanes. Lanes that are next to each other read elements that are so, and those of the next
+term are mostly the same ones, which a cache has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+from einsmith import dtypes as dt
+from einsmith.expr.nodes import Const, Piece, Reduce, axes_of, reads
+from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.expr.rewrite.simplify import simplify
+from einsmith.plan.kernel import Kernel
+from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, slots, some_points
+from einsmith.tiles.points import NARROW, Memory, Points
+from einsmith.tiles.reduction import Combine
+
+MOST_TERMS = 64
+"""Written out, at most: a text grows with each, and the time that it takes to compile."""
+
+
+def few_terms(kernel: Kernel) -> bool:
+    """Whether every Reduce of the root has at most MOST_TERMS."""
+    return all(prod(p.body.extents) <= MOST_TERMS for p in kernel.root.parts if isinstance(p.body, Reduce))
+
+
+def along_results(kernel: Kernel) -> bool:
+    """Whether results that are next to each other read elements that are so: the dimension in which a buffer is
+    contiguous follows an axis of the output."""
+    return any(_follows(kernel, p) for p in kernel.root.parts if isinstance(p, Piece) and isinstance(p.body, Reduce))
+
+
+def _follows(kernel: Kernel, piece: Piece) -> bool:
+    rank = len(piece.extents)
+    for read in (r for body in piece.bodies for r in reads(body)):
+        kind, n, *_ = kernel.stages[0].args[read.slot]
+        strides = kernel.buffers[n].strides if kind == "buffer" else ()
+        if strides and any(a < rank for a in axes_of(read.index[strides.index(min(strides))])):
+            return True
+    return False
+
+
+def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], tiling: Tiling) -> None:
+    """A piece with a Reduce of few terms: a program has `m` of its results."""
+    body = piece.body
+    assert isinstance(body, Reduce)
+    count, rank = prod(piece.extents), len(piece.extents)
+    block = min(tiling.m, least_power(count))
+    b = to.begin("stencil")
+    first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), block)
+    axes, live = some_points(b, first, block, piece.extents)
+    combine = Combine(b, body)
+    state = combine.start((block,))
+    points = Points(b, piece.extents, dict(enumerate(axes)), live, slots(kernel.stages[0], places))
+    for number, term in enumerate(product(*map(range, body.extents))):
+        here = {rank + d: Const(x, dt.i32) for d, x in enumerate(term)}
+        bodies = [simplify(substitute(x, here), piece.extents) for x in body.bodies]
+        state = combine.two(state, combine.terms(points.values(bodies), b.const(number), [], (block,)))
+    finish(b, kernel, piece, axes, live, combine.results(state), places)
+    to.add(b, blocks(count, block))
