@@ -18,7 +18,7 @@ from einsmith.errors import CompileError
 from einsmith.expr.nodes import Piece, Scatter, Template, apply
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.pieces import Tiling
+from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES, pairwise
 from tests.kernels.layouts import LAYOUTS, laid_out
@@ -106,6 +106,14 @@ def test_every_pair(sample: str, rng: np.random.Generator) -> None:
         assert kernel is not None
         for pattern, tiling, made in product(patterns(kernel), tilings(kernel), (kernel, in_double(kernel))):
             check(made, rng, tiling, pattern, limits=case.limits)
+
+
+@pytest.mark.parametrize("make", [s.bias_relu, s.transpose])
+def test_what_is_empty_is_not_launched(make: Any) -> None:
+    assert not lower(make(0, 5), Tiling()).launches
+    to = Functions()
+    to.add(to.begin("rows"), 0)
+    assert not to.done
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
