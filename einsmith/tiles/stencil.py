@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 
 from einsmith import dtypes as dt
-from einsmith.expr.nodes import Const, Piece, Reduce, axes_of, reads
+from einsmith.expr.nodes import Apply, Const, Expr, Piece, Reduce, axes_of, reads
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.plan.kernel import Kernel
@@ -49,6 +49,13 @@ def _follows(kernel: Kernel, piece: Piece) -> bool:
     return False
 
 
+def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The two factors of a term that a sum takes, which it does in one instruction and one rounding; none of others."""
+    term, *more = bodies
+    product_of_floats = isinstance(term, Apply) and term.fn == "mul" and term.dtype in (dt.f32, dt.f64)
+    return term.args if combiner == "sum" and not more and product_of_floats else ()
+
+
 def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], tiling: Tiling) -> None:
     """A piece with a Reduce of few terms: a program has `m` of its results."""
     body = piece.body
@@ -64,6 +71,10 @@ def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory
     for number, term in enumerate(product(*map(range, body.extents))):
         here = {rank + d: Const(x, dt.i32) for d, x in enumerate(term)}
         bodies = [simplify(substitute(x, here), piece.extents) for x in body.bodies]
-        state = combine.two(state, combine.terms(points.values(bodies), b.const(number), [], (block,)))
+        factors = _factors(body.combiner, bodies)
+        if factors:
+            state = [b.fma(*points.values(factors), *state)]
+        else:
+            state = combine.two(state, combine.terms(points.values(bodies), b.const(number), [], (block,)))
     finish(b, kernel, piece, axes, live, combine.results(state), places)
     to.add(b, blocks(count, block))

@@ -17,6 +17,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Piece, Scatter, Template, apply
 from einsmith.plan.kernel import Kernel, Rows
+from einsmith.tiles.ir import Function, operations
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import samples as s
@@ -114,6 +115,19 @@ def test_what_is_empty_is_not_launched(make: Any) -> None:
     to = Functions()
     to.add(to.begin("rows"), 0)
     assert not to.done
+
+
+def test_terms_of_stencils_are_written_out() -> None:
+    """Nine products, each added in one instruction, of which those in the middle ask of no border."""
+    (launch,) = lower(s.depthwise(1, 3, 9, 16, 3, 1), Tiling(m=16), "stencil").launches
+    found = [x.name for x in operations(launch.function.body)]
+    assert found.count("fma") == 9 and "reduce" not in found and "mul" not in _of_floats(launch.function)
+    loads = [x for x in operations(launch.function.body) if x.name == "load"]
+    assert sum(x.args[1] is None for x in loads) == 9 + 1  # the weights, and the window's middle
+
+
+def _of_floats(f: Function) -> set[str]:
+    return {x.name for x in operations(f.body) if x.results and x.results[0].elem == "f32"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
