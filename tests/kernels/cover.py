@@ -32,10 +32,10 @@ from einsmith.kernels.contraction.config import (
     Direct,
     HaloBlock,
     Halos,
-    Setting,
     Tiled,
     halo_blocks,
 )
+from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
 from einsmith.kernels.pattern import Lowered
@@ -312,14 +312,15 @@ def _made(name: str, target: Target, values: tuple[tuple[str, Any], ...]) -> tup
 
 def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
     """What a pattern proposes; for contractions all candidates of every piece, not only those that seem to be fast."""
-    found = pattern.configs(kernel, target)
-    if pattern.name == "contraction":
-        pieces = [_candidates(kernel, p, target) for p in problems(kernel.root) or ()]
-        most = max(map(len, pieces))
-        every = [Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most)]
-        two = (x for c in every if (x := _two_and_two(kernel, c, target)) is not None)
-        return [*dict.fromkeys([*found, *every, *two])]
-    return found
+    if pattern.name != "contraction":
+        return pattern.configs(kernel, target)
+    pieces = [_candidates(kernel, p, target) for p in problems(kernel.root) or ()]
+    if len(pieces) == 1:  # what is proposed is among them
+        return [Configs((c,)) for c in pieces[0]]
+    most = max(map(len, pieces))
+    every = [Configs(tuple(c[i % len(c)] for c in pieces)) for i in range(most)]
+    two = (x for c in every if (x := _two_and_two(kernel, c, target)) is not None)
+    return [*dict.fromkeys([*pattern.configs(kernel, target), *every, *two])]
 
 
 def _two_and_two(kernel: Kernel, chosen: Configs, target: Target) -> Configs | None:
@@ -345,7 +346,7 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
     mates = {first for first, _ in config.joint}
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
         if n not in mates and isinstance(c, Tiled) and c.depth == 1:
-            s = Setting(kernel, p, c.windows, c.swap, c.rows, target)
+            s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
             yield "form", finish.of(s, p, c.mr, c.nv, c.split)[1]
 
 
@@ -378,7 +379,7 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
     themselves are left out: the parts' own cases have them."""
     if isinstance(config, Configs):
         yield "joint", bool(config.joint)
-        yield from dict.fromkeys(chain.from_iterable(map(settings, config.pieces)))
+        yield from dict.fromkeys(chain.from_iterable(map(_of_piece, config.pieces)))
         return
     if isinstance(config, Tiled | Direct):
         yield "kind", type(config).__name__
@@ -396,6 +397,12 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
             yield part + name, value
         else:
             yield part + name, value if value <= 2 else "some" if value <= 6 else "many"
+
+
+@lru_cache(maxsize=1 << 15)
+def _of_piece(config: Config) -> tuple[tuple[str, Any], ...]:
+    """The settings of a piece, which those of many kernels have."""
+    return tuple(settings(config))
 
 
 def pairwise(found: Sequence[Sequence[tuple[str, Any]]], of: int = 2) -> list[int]:
