@@ -283,8 +283,8 @@ def cases(
         if not pattern.match(kernel):
             continue
         target = replace(target, winograd=name == "winograd")
+        what = f"{sample} {', '.join(f'{k}={v}' for k, v in values)}"
         for config in _configs(pattern, kernel, target):
-            what = f"{sample} {', '.join(f'{k}={v}' for k, v in values)}"
             found = (*traits, *((f"config {k}", v) for k, v in (*settings(config), *_forms(kernel, config, target))))
             yield Case(pattern, what, kernel, config, target, limits, found)
 
