@@ -40,6 +40,8 @@ SETTINGS = "run.json"
 SINCE = ("size", "augment", "clip", "accumulate", "ema")
 """Settings that older runs do not have."""
 CURVE = "loss.png"
+REDRAWN = 2.0
+"""Seconds after which the curve of a run that goes on is drawn again; it takes 0.1 s, as long as a short epoch."""
 
 OPTIONS = dict.fromkeys(("steps", "vocabulary", "unit"), "language models") | dict.fromkeys(
     ("size", "augment"), "networks of colour images"
@@ -141,7 +143,8 @@ def train(
         except Interrupted:
             if target is None:
                 raise click.ClickException("interrupted; nothing is saved, since --save was not given") from None
-            _save(run, step, target, progress.say)
+            _save(run, step, target)
+            _draw(run, target, progress.say)
             raise click.ClickException(
                 f"interrupted after step {step.steps}; go on with: einsmith train {model} --resume {target}"
             ) from None
@@ -166,7 +169,7 @@ def _loop(
     interrupted: Callable[[], bool],
 ) -> None:
     total = run.epochs * -(-len(train_batches) // run.accumulate)
-    began = time.perf_counter() - run.seconds
+    began, drawn = time.perf_counter() - run.seconds, -math.inf
     if step.epoch >= run.epochs:
         progress.say(f"the saved run has its {run.epochs} epochs already")
 
@@ -180,6 +183,7 @@ def _loop(
             raise Interrupted
 
     def on_epoch(step: TrainStep, loss: float) -> None:
+        nonlocal drawn
         result = step.evaluate(test_batches, averaged=run.ema is not None)
         run.seconds = time.perf_counter() - began
         row = {
@@ -192,7 +196,10 @@ def _loop(
         run.history = [h for h in run.history if h["epoch"] < step.epoch] + [row]
         progress.epoch(row, run.epochs)
         if target is not None:
-            _save(run, step, target, progress.say)
+            _save(run, step, target)
+            if step.epoch >= run.epochs or time.perf_counter() - drawn > REDRAWN:
+                _draw(run, target, progress.say)
+                drawn = time.perf_counter()
 
     _set_rate(step, run, total)
     step.fit(train_batches, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
@@ -301,17 +308,20 @@ def _writable(target: Path) -> None:
         raise SaveError(f"cannot save to {target}: {e.strerror or e}; choose a folder that can be written") from e
 
 
-def _save(run: Run, step: TrainStep, target: Path, say: Callable[[str], None]) -> None:
-    """Weights and state and settings with the history in one, so that a kill at any point leaves a whole save; then the
-    curve, without which the save is as good."""
-    from einsmith.cli.curve import draw
-
+def _save(run: Run, step: TrainStep, target: Path) -> None:
+    """Weights and state and settings with the history in one, so that a kill at any point leaves a whole save."""
     others: dict[str, Callable[[Path], None]] = {SETTINGS: lambda file: _write_settings(run, file)}
     if run.model.endswith(".onnx"):
         from einsmith.frontends.onnx import save
 
         others["model.onnx"] = lambda file: save(step.model, file)
     checkpoint.write(step, target, others)
+
+
+def _draw(run: Run, target: Path, say: Callable[[str], None]) -> None:
+    """The curve, beside a save that is as good without it."""
+    from einsmith.cli.curve import draw
+
     try:
         draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")
     except Exception as e:
