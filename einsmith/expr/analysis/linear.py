@@ -5,12 +5,13 @@ This is the normal form that bounds, simplification, inversion of reads and addr
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, cast
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, cast
 from einsmith.locks import cached_property
 
 
@@ -55,6 +56,11 @@ class Linear:
         """The atoms that are no axes."""
         return tuple([a for a in self.terms if not isinstance(a, Axis)])
 
+    @cached_property
+    def axes(self) -> frozenset[int]:
+        """Positions of the axes that the sum depends on."""
+        return axes_of(*self.terms)
+
     def coefficient(self, atom: Expr) -> int:
         """Of an atom, 0 where it does not occur."""
         return self.terms.get(atom, 0)
@@ -62,6 +68,15 @@ class Linear:
     def without(self, atom: Expr) -> Linear:
         """The sum less an atom's term."""
         return Linear(self.const, {a: c for a, c in self.terms.items() if a is not atom})
+
+    def at(self, axes: Mapping[int, Expr]) -> Linear | None:
+        """The sum with axes replaced; None where it depends on more than axes."""
+        out = Linear(self.const)
+        for atom, c in self.terms.items():
+            if not isinstance(atom, Axis):
+                return None
+            out += linear(axes.get(atom.position, atom)) * c
+        return out
 
     def expr(self, dtype: DType = dt.i32) -> Expr:
         """Back to an expression, in an order that depends on structure alone: axes by position, then other atoms."""
@@ -124,3 +139,14 @@ def linear(x: Expr) -> Linear:
                 continue
         terms[e] = terms.get(e, 0) + k
     return Linear(const, {a: c for a, c in terms.items() if c})
+
+
+def values_in_box(coefficients: Mapping[int, int], counts: Iterable[tuple[int, int]]) -> int:
+    """How many values a linear form takes in a box of points; coefficients: of axes, by position; counts: (axis,
+    points) of those that the box extends along."""
+    seen = {0}
+    for a, n in counts:
+        if a in coefficients:
+            steps = [coefficients[a] * i for i in range(n)]
+            seen = {x + y for x in seen for y in steps}
+    return len(seen)

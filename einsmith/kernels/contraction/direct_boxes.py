@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
 
+from einsmith.expr.analysis.linear import values_in_box
+from einsmith.expr.analysis.reads import outer_reads
 from einsmith.expr.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
-from einsmith.kernels.emit.boxes import outer_reads
 from einsmith.loops.address import Memory, fused
 from einsmith.plan.kernel import Kernel
 from einsmith.target.cost import may_be_one_task
@@ -100,7 +101,7 @@ class _Loads:
     def count(self, counts: Sequence[tuple[int, int]]) -> int:
         key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
         if key not in self.memo:
-            self.memo[key] = _distinct(self.coefs, key)
+            self.memo[key] = values_in_box(self.coefs, key)
         return self.memo[key]
 
     def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
@@ -110,17 +111,7 @@ class _Loads:
         for i, c in enumerate(live):
             for a, n in c.items():
                 joined[a] = joined.get(a, 0) + (n << (48 * i))
-        return len(live) * _distinct(joined, counts) * (vectors if v in joined else 1)
-
-
-def _distinct(coefs: Mapping[int, int], counts: Iterable[tuple[int, int]]) -> int:
-    """Values that a linear form takes in a box of points."""
-    seen = {0}
-    for a, n in counts:
-        if a in coefs:
-            steps = [coefs[a] * i for i in range(n)]
-            seen = {x + y for x in seen for y in steps}
-    return len(seen)
+        return len(live) * values_in_box(joined, counts) * (vectors if v in joined else 1)
 
 
 def _options(extent: int) -> list[int]:

@@ -18,9 +18,10 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.reads import Uses, outer_reads, uses
 from einsmith.expr.functions import identity
 from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, outermost, size
+from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, size
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
@@ -99,29 +100,6 @@ class Box:
         return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]
 
 
-@lru_cache(maxsize=4096)
-def uses(exprs: tuple[Expr, ...]) -> _Uses:
-    """The flat offset of every read, and the axes that are used otherwise than as a term of such an offset."""
-    flats: list[Linear] = []
-    others: set[int] = set()
-    seen: set[Expr] = set()
-    todo = list(exprs)
-    while todo:
-        e = todo.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        if isinstance(e, Axis):
-            others.add(e.position)
-        elif isinstance(e, Read):
-            for i in e.index:
-                flats.append(linear(i))
-                todo += flats[-1].atoms
-        else:
-            todo += e.args
-    return tuple(flats), frozenset(others)
-
-
 @lru_cache(maxsize=512)
 def boxes(kernel: Kernel) -> tuple[Box, ...]:
     """The canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
@@ -144,7 +122,6 @@ _Slot = tuple[int, tuple[int, ...] | None, dt.DType]
 _Axes = tuple[tuple[int, Expr], ...]
 _Placing = tuple[tuple[Expr, ...], tuple[_Slot, ...] | None, _Axes]
 """Expressions, and what they are placed with."""
-_Uses = tuple[tuple[Linear, ...], frozenset[int]]
 
 
 def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[Buffer]) -> tuple[_Slot, ...]:
@@ -192,27 +169,11 @@ def _placed_in(
     known: dict[Expr, Expr] = {}
     for r in outer_reads(exprs):  # whose indices need no rebuilding
         slot, strides, dtype = slot_of(r)
-        flat = None if strides is None else _at(address(r.index, strides), place)
-        flat = flat and _at(flat, last) if last else flat
+        flat = None if strides is None else address(r.index, strides).at(place)
+        flat = flat and flat.at(last) if last else flat
         if strides is None or flat is not None:
             known[r] = Read(slot, () if flat is None else (flat.expr(dtype),), r.dtype)
     return tuple(rebuild(exprs, rule, known))
-
-
-@lru_cache(maxsize=4096)
-def outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
-    """The reads that stand in no other read's index."""
-    return tuple(outermost(exprs, Read))
-
-
-def _at(flat: Linear, axes: Mapping[int, Expr]) -> Linear | None:
-    """An offset with axes replaced; None where it depends on more than axes."""
-    out = Linear(flat.const)
-    for atom, c in flat.terms.items():
-        if not isinstance(atom, Axis):
-            return None
-        out += linear(axes.get(atom.position, atom)) * c
-    return out
 
 
 def placed(axis: int, offset: int, step: int, extent: int) -> Expr:
@@ -246,7 +207,7 @@ def _box(
     to_buffers = zip([s for members in results for s in members], [n for x in every for n in x], strict=True)
     stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
     groups, to = _groups(domain, rank, [used for _, used in work], [index for _, _, index in stores])
-    moved = [(slot, n, at) for slot, n, index in stores if (at := _at(index, to)) is not None]  # all are of axes alone
+    moved = [(slot, n, at) for slot, n, index in stores if (at := index.at(to)) is not None]  # all are of axes alone
     first, *stages = (_placed_in(*placing, tuple(to.items())) for placing, _ in work)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
@@ -258,13 +219,13 @@ def _box(
 
 def _accesses(
     exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
-) -> tuple[_Placing, _Uses]:
+) -> tuple[_Placing, Uses]:
     """Expressions of a stage, and what `uses` says of them in the piece's axes; axes: what stands for those of the
     stage's own. Where all offsets are of axes alone, that is known before anything is placed."""
     others, place = uses(exprs)[1], tuple(axes.items())
     values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)  # offsets are in normal form
     read = [(r.index, slots[r.slot][1]) for r in outer_reads(exprs)]
-    flats = [_at(address(index, strides), axes) for index, strides in read if strides is not None]
+    flats = [address(index, strides).at(axes) for index, strides in read if strides is not None]
     if not values and None not in flats:
         return (exprs, slots, place), (tuple(f for f in flats if f), others)
     out = _placed_in(exprs, slots, place)
@@ -276,7 +237,7 @@ simplified = lru_cache(maxsize=2048)(simplify)
 
 
 def _groups(
-    domain: Sequence[int], rank: int, used: Sequence[_Uses], stores: Sequence[Linear]
+    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[Linear]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
     group is one."""
@@ -300,8 +261,6 @@ def _groups(
 
 GATHER = 3.0
 """Instructions that one lane of a gather or scatter is worth."""
-
-
 GUARDED = 5.0
 """Instructions that a vector's mask is worth."""
 UNVARIED = 0.3
@@ -343,11 +302,6 @@ def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
 def _repeats(e: Expr, lanes: int) -> bool:
     """Whether a remainder goes through the same values in every vector."""
     return isinstance(e, Apply) and e.fn == "mod" and isinstance(e.args[1], Const) and lanes % int(e.args[1].value) == 0
-
-
-def mentioned(flat: Linear) -> frozenset[int]:
-    """The axes that an offset depends on."""
-    return axes_of(*flat.terms)
 
 
 @lru_cache(maxsize=4096)

@@ -70,12 +70,6 @@ def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
     return tuple(bx.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
 
 
-@lru_cache(maxsize=1024)
-def mentioned(box: Box) -> tuple[frozenset[int], ...]:
-    """The axes that the offset of each of the body's reads depends on."""
-    return tuple(bx.mentioned(f) for f in box.flats)
-
-
 @lru_cache(maxsize=4096)
 def row_axis(box: Box, lanes: int) -> int | None:
     """The reduction axis whose accesses cost least along the lanes. An arg-reduction takes only the last one."""
@@ -192,12 +186,12 @@ class Schedule:
         does not vary along the rows is loaded once for all of them, what does not vary along the lanes once for all
         vectors of a row."""
         box, out = self.box, 0.0
-        for f, each, inside in zip(box.flats, _accesses(box, axis, self.config.lanes), mentioned(box), strict=True):
+        for f, each in zip(box.flats, _accesses(box, axis, self.config.lanes), strict=True):
             if f in left_out:
                 continue
-            if row is not None and row not in inside:
+            if row is not None and row not in f.axes:
                 each /= min(self.config.rows, box.extents[row])
-            elif row is not None and axis not in inside:
+            elif row is not None and axis not in f.axes:
                 each = 1.0 / self.config.unroll
             out += each
         return out
@@ -209,7 +203,7 @@ class Schedule:
         if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
             return ()
         found = bx.square_tiles(box, box.bodies).get((self.column, self.last), ())
-        alone = all(self.tile not in bx.mentioned(linear(r.index[0])) for r in found)
+        alone = all(self.tile not in linear(r.index[0]).axes for r in found)
         return found if len(found) <= 2 and alone else ()
 
     @cached_property

@@ -20,7 +20,6 @@ from einsmith.kernels.reduction.axes import (
     boxes_of,
     column_axis,
     innermost,
-    mentioned,
     reduced_axes,
     schedule,
 )
@@ -58,7 +57,7 @@ def _rows(s: Schedule) -> int:
     a line is read before a part of it is written."""
     if s.tile is None:
         return 0
-    return min(s.config.rows, s.box.extents[s.tile]) * (2 + sum(s.tile in inside for inside in mentioned(s.box)))
+    return min(s.config.rows, s.box.extents[s.tile]) * (2 + sum(s.tile in f.axes for f in s.box.flats))
 
 
 @lru_cache(maxsize=4096)
@@ -113,7 +112,7 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
                  and s.box.extents[s.column] >= lanes and s.box.extents[s.tile] >= rows]  # fmt: skip
         if tiled and all(
             rows * unroll * _states(x) + unroll + 2 <= target.vector_registers
-            and any(tile not in inside for inside in mentioned(x))
+            and any(tile not in f.axes for f in x.flats)
             for x, tile in tiled
         ):
             out.append((rows, unroll))
@@ -252,8 +251,8 @@ def _again(s: Schedule, target: Target) -> float:
     inner = [a for a in (s.tile, s.axis) if a is not None and a < box.rank]
     at_once = {s.tile: s.config.rows, s.axis: s.config.lanes * s.config.unroll}
     out, facts = 0.0, Facts((*box.extents, *box.reduce))
-    for flat, inside in zip(box.flats, mentioned(box), strict=True):
-        low, high = facts.interval(flat)
+    for flat in box.flats:
+        inside, (low, high) = flat.axes, facts.interval(flat)
         room = inf if low is None or high is None else item * (high - low + 1.0)  # windows and remainders share places
         reduced = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.reduce, box.rank) if a in inside]
         span, times = min(room, item * prod(reduced)), 1.0

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import Linear, linear, nonnegative
+from einsmith.expr.analysis.reads import uses
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite.rebuild import operands, rebuild
@@ -45,7 +46,7 @@ def skewed(box: Box) -> Box:
 
 
 def _cost(box: Box) -> float:
-    flats = bx.uses(box.bodies)[0]
+    flats = uses(box.bodies)[0]
     extents = box.extents + box.reduce
     each = min((bx.access_cost(flats, a, _LANES) + 1) / bx.filled(n, _LANES) for a, n in enumerate(extents))
     return each * box.reduced

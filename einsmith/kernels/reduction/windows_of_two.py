@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from einsmith.expr.analysis.linear import linear
+from einsmith.expr.analysis.reads import uses
 from einsmith.expr.nodes import Axis, Expr, Read
 from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.kernels.emit import boxes as bx
 from einsmith.kernels.emit import loops as bl
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
@@ -28,7 +28,7 @@ def pairs_of(box: Box, axis: int) -> Box | None:
     if box.combiner is None or box.combiner.startswith("arg") or box.reduce[-1:] != (2,):
         return None
     x, last = Axis(axis), Axis(box.rank + len(box.reduce) - 1)
-    flats, others = bx.uses(box.bodies)
+    flats, others = uses(box.bodies)
     if others & {x.position, last.position}:
         return None
     if all(f.coefficient(last) == 0 for f in flats) or any(f.coefficient(x) != 2 * f.coefficient(last) for f in flats):

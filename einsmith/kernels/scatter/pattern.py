@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from einsmith.expr.analysis.reads import uses
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes as bx
@@ -79,12 +80,12 @@ class ScatterAdd(Pattern):
         exprs, out = parts_of(kernel)
         lanes = bx.lanes_of(kernel, target)
         owned = owned_axes(s)
-        flats, _ = bx.uses(tuple(exprs))
+        flats, _ = uses(tuple(exprs))
         flat = address(s.index, kernel.buffers[out].strides)
         along = [
             a for a in owned
             if all(f.coefficient(Axis(a)) in (0, 1) for f in flats)
-            and flat.coefficient(Axis(a)) == 1 and a not in bx.mentioned(flat.without(Axis(a)))
+            and flat.coefficient(Axis(a)) == 1 and a not in flat.without(Axis(a)).axes
         ]  # fmt: skip
         tasks: list[tuple[int | None, int]] = [(None, 1)]
         tasks += [(a, t) for t in (target.cores, 4 * target.cores) if target.cores > 1 for a in owned]
@@ -104,7 +105,7 @@ class ScatterAdd(Pattern):
         if config.axis is not None:
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
         cores = max(1, min(target.cores, tasks))
-        flats, _ = bx.uses(every)
+        flats, _ = uses(every)
         added = [index for index, _ in terms]
         parts = {a: x.part(a, s.extents) for a, x in bounds(kernel, config.along).items() if a < loops}
         met = points // len(terms) * prod(parts.values())
