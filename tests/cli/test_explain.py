@@ -206,7 +206,7 @@ def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         (t,) = free(plan)
         return Decided({t: Laid((1, 0), (0, 1), 2.5e-6)})
 
-    monkeypatch.setattr(driver, "layouts_of", lambda seconds, target: decide)
+    monkeypatch.setattr(driver, "layouts_of", lambda *_: decide)
     report = explained(capsys, *given, "--html", str(html))
     (layout,) = report["layouts"]
     assert layout == {

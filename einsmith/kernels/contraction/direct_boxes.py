@@ -38,6 +38,8 @@ MAX_RESULTS, LONG = 4096, 4096
 """Results that are few, whose vectors of sums lie in a private second-level cache, and points of K that are many."""
 SHORT_ROW = 8
 """Vectors of a row with fewer of which the last one, which may be in part, counts."""
+MASKS = 7
+"""Masks that registers hold: those of AVX-512."""
 BEGUN = 3.0
 """Cycles of a turn of the innermost loop beside its products."""
 
@@ -105,13 +107,15 @@ class _Loads:
         return self.memo[key]
 
     def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
-        """Of conditions that depend on an axis in `moving`; loads for which all are the same share them."""
+        """Of conditions that depend on an axis in `moving`; loads for which all are the same share them; one that finds
+        no register is written and read again."""
         live = [c for c in self.conds if any(a in moving for a in c)]
         joined: dict[int, int] = {}
         for i, c in enumerate(live):
             for a, n in c.items():
                 joined[a] = joined.get(a, 0) + (n << (48 * i))
-        return len(live) * values_in_box(joined, counts) * (vectors if v in joined else 1)
+        shared = len(live) * values_in_box(joined, counts) * (vectors if v in joined else 1)
+        return shared + max(0, shared - MASKS)
 
 
 def _options(extent: int) -> list[int]:
