@@ -145,14 +145,14 @@ def test_chosen_products_and_convolutions(name):
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_direct_forms(name):
-    """Depthwise convolutions and their weights' gradients."""
-    target = TARGETS[name]
+    """Depthwise convolutions and their weights' gradients. A vector loads in half a cycle, across lines in one."""
+    cycle = TARGETS[name].cycle_seconds
+    target = replace(TARGETS[name], load_seconds=cycle / 2, unaligned_seconds=cycle)
     for kernel in (s.depthwise(2, 8, 28, 28, 5, 2), s.depthwise_dw(8, 4, 28, 28, 3, 1)):
         (p,) = problems(kernel.root)
         found = [Configs((c,)) for c in candidates(kernel, (p,), target) if isinstance(c, Direct)]
         best = min(found, key=lambda c: PATTERN.cost(kernel, c, target).seconds)
-        # Of the border's masks some find no register, beside 400 multiply-adds.
-        assert spills(kernel, best, target, 3) <= (16 if name == "avx512" else 0), best
+        assert spills(kernel, best, target, 3) == 0, best
 
 
 @pytest.mark.parametrize("name", TARGETS)
