@@ -91,7 +91,7 @@ def _folder(path: Any) -> Path:
 
 def _write(step: TrainStep, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
     """The files of a save, each on the disk when this returns."""
-    with step._lock:  # as they are between two steps, whatever other threads do
+    with step.store.guard:  # as they are between two steps, whatever other threads do
         weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
         state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
         told = _told(step)
@@ -223,12 +223,13 @@ def load(
     for name, array in weights.items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
             raise SaveError(f"{source} does not fit the model: {name} holds {array.dtype}")
-    try:
-        model.load_state_dict(weights)
-    except EinsmithError as e:
-        raise SaveError(f"{source} does not fit the model: {e}") from e
-    for name, array in state.items():
-        step.store.slot(name, array.shape, array.dtype, array)
+    with step.store.guard:  # the model may be in use
+        try:
+            model.load_state_dict(weights)
+        except EinsmithError as e:
+            raise SaveError(f"{source} does not fit the model: {e}") from e
+        for name, array in state.items():
+            step.store.slot(name, array.shape, array.dtype, array)
     step.steps, step.epoch, step.position = meta["steps"], meta["epoch"], meta["position"]
     step.counts.restore(updates)
     step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]

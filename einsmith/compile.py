@@ -66,7 +66,8 @@ class Executable:
     `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
     memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
     hold in all, with what is bound to leaves, inputs and outputs; raises ArgumentError where it needs more. `backend`:
-    what compiles, where it is not the target's own.
+    what compiles, where it is not the target's own. `guard`: the lock of the parameters and the state in `bind`, held
+    by every run.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Executable:
         shared: Arena | None = None,
         memory: int | None = None,
         backend: Backend | None = None,
+        guard: locks.Guard | None = None,
     ):
         start = time.perf_counter()
         self.note: Any = None  # of whoever had it compiled
@@ -129,7 +131,7 @@ class Executable:
         stored = {p: self.bound[p] for p, _ in graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
-        self._lock = locks.Awaited("updating parameters or state") if self._stored else locks.lock()
+        self._lock = guard or (locks.Guard() if self._stored else locks.lock())
         # A checked run looks at the memory between the kernels, and while others may run.
         self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
         self._finite, self._memory = finite, memory
@@ -171,7 +173,7 @@ class Executable:
         with leaving_out(passes):
             made = Executable(
                 self.given, self.bound, self.threads, None if self._index < 0 else self.given.outputs[self._index],
-                self.target, self.target.winograd, self._shared, self._memory, self.backend,
+                self.target, self.target.winograd, self._shared, self._memory, self.backend, self._lock,
             )  # fmt: skip
         made.note = self.note
         return made
@@ -346,9 +348,15 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
+        with self._lock:
+            return self._call(inputs, self.program.run)
+
+    def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Return what a call does, for a caller that holds the guard."""
         return self._call(inputs, self.program.run)
 
     def _call(self, inputs: Sequence[np.ndarray], run: Callable[[], int]) -> tuple[int, list[np.ndarray]]:
+        """Run the program, whose lock the caller holds, and make arrays of what it computes."""
         places = list(map(buffers.address, inputs))
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
@@ -374,8 +382,9 @@ class Executable:
             found.append(times)
             return status
 
-        status, outputs = self._call(inputs, run)
-        return status, outputs, np.bincount(self._call_of_step, found[0], len(self.calls) + 1)[:-1].tolist()
+        with self._lock:
+            status, outputs = self._call(inputs, run)
+            return status, outputs, np.bincount(self._call_of_step, found[0], len(self.calls) + 1)[:-1].tolist()
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
         """Whether an input at this address lies in memory that a run stores into, maybe before its last read of it."""
@@ -385,27 +394,28 @@ class Executable:
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
-        status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
-        for k, source, count in self._copies:
-            if source in self.bound:
-                address = buffers.address(self.bound[source])
-            elif isinstance(source, Leaf):
-                address = inputs[self._inputs.index(source)]
-            else:
-                address = outputs[self._written[self._fresh.index(source)]]
-            ctypes.memmove(outputs[k], address, count)
-        return status
+        with self._lock:
+            status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
+            for k, source, count in self._copies:
+                if source in self.bound:
+                    address = buffers.address(self.bound[source])
+                elif isinstance(source, Leaf):
+                    address = inputs[self._inputs.index(source)]
+                else:
+                    address = outputs[self._written[self._fresh.index(source)]]
+                ctypes.memmove(outputs[k], address, count)
+            return status
 
     def _run(self, places: Sequence[int], run: Callable[[], int]) -> int:
-        """A run of the program on memory given by the addresses of the inputs and of the fresh tensors."""
+        """A run of the program, whose lock the caller holds, on memory given by the addresses of the inputs and of the
+        fresh tensors."""
         words = self._words
-        with self._lock:
-            block = self._shared.block  # kept until the run ends
-            if block.number != self._seen:
-                block = self._move()
-            for i, n, offset in self._slots:
-                words[i] = places[n] + offset
-            status = run()
+        block = self._shared.block  # kept until the run ends
+        if block.number != self._seen:
+            block = self._move()
+        for i, n, offset in self._slots:
+            words[i] = places[n] + offset
+        status = run()
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])
         return status
@@ -455,7 +465,7 @@ class Executable:
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Whatever runs store into bound memory is taken back at the end."""
+        """Take back at the end whatever runs store into bound memory; until then nobody else reads or changes it."""
         with self._lock:
             saved = [(a, a.copy()) for a in self.bound.values()]
             try:

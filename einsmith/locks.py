@@ -8,17 +8,24 @@ one, and none goes in until the fork is done; so it is delayed by a step, or by 
 that of a network. A holder that takes longer than PATIENCE (it may itself wait for what the forking thread holds) is
 left behind: then the child refuses to use what that thread left half done, and everything else works.
 
+Threads wait for an `Awaited` lock and for a `Reentrant` one as long as its holder can go on: where that one waits,
+itself or through others, for what the waiting thread holds, the last to come gets an error instead of waiting for ever.
+
+A `Guard` is the lock of values that programs use together: each tensor of parameters and state begins with one of its
+own, and those of one program are joined, so that whoever holds any of them holds all.
+
 `undone` takes back in the child what a thread of the parent changed for a while.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from threading import get_ident
 from typing import Any
 from weakref import WeakSet
@@ -37,6 +44,10 @@ _forking: set[int] = set()
 _left: dict[int, list[Awaited]] = {}
 """What a forking thread found still held when its patience ended."""
 _changed: dict[object, tuple[int, Callable[[], object]]] = {}
+_waits: dict[int, Reentrant] = {}
+"""The lock that each waiting thread waits for, by the thread's number."""
+_guard_numbers = itertools.count()
+"""The order in which guards are locked while they are joined."""
 
 
 def lock() -> Any:
@@ -46,16 +57,83 @@ def lock() -> Any:
     return made
 
 
-class Awaited:
-    """A reentrant lock for `with`, for whose holders a fork waits. `doing` says in messages what they do."""
+class Reentrant:
+    """A reentrant lock for `with`, free in a forked child unless the thread that forked holds it.
 
-    __slots__ = ("_doing", "_lock", "_broken", "_waiting", "__weakref__")
+    `doing` says in messages what its holders do. Raises EinsmithError instead of waiting for ever where its holder
+    waits, itself or through other threads, for a lock that the caller holds.
+    """
+
+    __slots__ = ("_doing", "_lock", "_waiting", "_owner", "_depth", "__weakref__")
 
     def __init__(self, doing: str):
         self._doing = doing
-        self._lock = lock()
-        self._broken = False
+        self._lock = threading.RLock()
         self._waiting: list[int] = []
+        self._owner, self._depth = 0, 0
+        _free_in_child.add(self)
+
+    def __enter__(self) -> Reentrant:
+        me = get_ident()
+        if not self._lock.acquire(blocking=False):
+            self._wait(me)
+        self._owner = me
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
+        self._lock.release()
+        if self._waiting:  # who takes it again and again would leave nobody else a turn
+            time.sleep(_POLL)
+
+    def _is_owned(self) -> bool:
+        return self._lock._is_owned()  # type: ignore[attr-defined]
+
+    def _at_fork_reinit(self) -> None:
+        self._lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self._owner, self._depth = 0, 0
+
+    def _wait(self, me: int) -> None:
+        """Acquire the lock when its holder releases it."""
+        self._waiting.append(me)
+        _waits[me] = self
+        try:
+            if self._is_cycle(me):
+                raise EinsmithError(
+                    f"two threads would wait for each other for ever: this one waits while another one, which is "
+                    f"{self._doing}, waits for what this one holds; let each thread leave its `with` block of one "
+                    "model before it uses another one"
+                )
+            self._lock.acquire()
+        finally:  # Ctrl-C too
+            del _waits[me]
+            self._waiting.remove(me)
+
+    def _is_cycle(self, me: int) -> bool:
+        """Whether the holder waits, directly or through others, for the thread `me`. The thread that closes a cycle
+        sees it whole: the others have entered what they wait for before."""
+        at: Reentrant | None = self
+        for _ in range(len(_waits) + 1):
+            owner = at._owner if at is not None else 0
+            if owner == me:
+                return True
+            at = _waits.get(owner)
+            if at is None:
+                return False
+        return False
+
+
+class Awaited(Reentrant):
+    """A reentrant lock for whose holders a fork waits."""
+
+    __slots__ = ("_broken",)
+
+    def __init__(self, doing: str):
+        super().__init__(doing)
+        self._broken = False
 
     def __enter__(self) -> Awaited:
         if self._broken:
@@ -73,30 +151,98 @@ class Awaited:
                 del _inside[me]
                 time.sleep(_POLL)
                 _inside[me] = [self]
-        if not self._lock.acquire(blocking=False):
-            self._waiting.append(me)
-            try:
-                self._lock.acquire()
-            except BaseException:  # Ctrl-C
-                self._leave()
-                raise
-            finally:
-                self._waiting.remove(me)
+        try:
+            if not self._lock.acquire(blocking=False):
+                self._wait(me)
+        except BaseException:  # Ctrl-C
+            held = _inside[me]
+            held.pop()
+            if not held:
+                del _inside[me]
+            raise
+        self._owner = me
+        self._depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
+        me = self._owner
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
         self._lock.release()
-        self._leave()
-        if self._waiting:  # who takes it again and again would leave nobody else a turn
-            time.sleep(_POLL)
-
-    @staticmethod
-    def _leave() -> None:
-        me = get_ident()
         held = _inside[me]
         held.pop()
         if not held:
             del _inside[me]
+        if self._waiting:
+            time.sleep(_POLL)
+
+
+class Guard:
+    """The lock of the parameters and the state that programs use together, for `with`.
+
+    Every tensor begins with a guard of its own. Guards that are joined are one lock, for good: whoever holds any of
+    them holds all. `others` are joined with this one when it is first held. A union-find forest (Tarjan 1975): the lock
+    is the root's; a root that becomes part of another one is locked meanwhile.
+    """
+
+    __slots__ = ("_lock", "_above", "_held", "_others", "_number")
+
+    def __init__(self, others: Iterable[Guard] = ()):
+        self._lock = Awaited("using parameters or state")
+        self._above: Guard | None = None
+        self._held: list[Awaited] = []  # which lock each entry has taken: another one after a join in between
+        self._others = tuple(others)
+        self._number = next(_guard_numbers)
+
+    def __enter__(self) -> Guard:
+        if self._others:
+            join((self, *self._others))
+            self._others = ()
+        while True:
+            root = self._above or self
+            if root._above is not None:
+                root = self._root()
+            lock = root._lock
+            lock.__enter__()
+            if root._above is None:
+                self._held.append(lock)
+                return self
+            lock.__exit__()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.pop().__exit__()
+
+    def _root(self) -> Guard:
+        """Return the guard whose lock is that of all that are joined with this one."""
+        at = self
+        while at._above is not None:
+            at = at._above
+        if at is not self:
+            self._above = at
+        return at
+
+
+def join(guards: Iterable[Guard]) -> None:
+    """Make guards one lock. Waits until nobody else holds any of them."""
+    known = list(guards)
+    while True:
+        roots = {id(root): root for root in map(Guard._root, known)}
+        if len(roots) <= 1:
+            return
+        order = sorted(roots.values(), key=lambda root: root._number)
+        with ExitStack() as stack:
+            for root in order:
+                stack.enter_context(root._lock)
+            if any(root._above is not None for root in order):
+                continue
+            # The outermost of those that this thread held before is released last.
+            held = _inside[get_ident()]
+            first = min(order, key=lambda root: held.index(root._lock))
+            for root in order:
+                if root is not first:
+                    root._above = first
+            return
 
 
 IMPORTING = Awaited("importing a library")
@@ -147,12 +293,13 @@ def _in_parent() -> None:
 def _in_child() -> None:
     me = get_ident()
     for held in list(_free_in_child):
+        if isinstance(held, Reentrant):
+            held._waiting.clear()
         if not held._is_owned():
             held._at_fork_reinit()
     for broken in _left.get(me, ()):
         broken._broken = True
-    for known in _others(me):
-        known._waiting.clear()
+    _waits.clear()
     mine = _inside.get(me)
     _inside.clear()
     if mine is not None:

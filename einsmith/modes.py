@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
-from einsmith import html
+from einsmith import html, locks
 from einsmith.arguments import checked
 from einsmith.caches import Cache, Entry, tick
 from einsmith.compile import PROGRAMS, Executable
@@ -120,6 +120,11 @@ class _Traced:
     live: list[tuple[Any, Memory]]
     structure: Any
     depends: list[Any]
+
+    @property
+    def guard(self) -> locks.Guard | None:
+        """The lock of the parameters and the state that it reads or updates; None where there are none."""
+        return locks.Guard(m.guard for _, m in self.live) if self.live else None
 
 
 _Compiled = tuple[Executable, _Traced]
@@ -327,6 +332,7 @@ class Jitted:
         arguments = arguments_of(args, kwargs, static, self._called)
         structure = flatten((list(args), kwargs))[1]
         threads = self.threads or get_threads()
+        version = trace.version()  # what changes from here on is not in what is traced
         key = (structure, tuple(a.key for a in arguments), threads)
         current = self._current(key)
         if current is None:
@@ -335,13 +341,14 @@ class Jitted:
                 if current is None:
                     traced = trace_arguments(self.f, arguments, structure)
                     run = Executable(
-                        traced.graph, traced.bind, threads, winograd=self.winograd, shared=self._arena
-                    )
+                        traced.graph, traced.bind, threads, winograd=self.winograd, shared=self._arena,
+                        guard=traced.guard,
+                    )  # fmt: skip
                     made = run, traced
                     current = self._keep(key, made), made
         entry, (run, traced) = current
         if plain is not None:
-            self._quick[plain] = trace.version(), entry, threads, _assembler(traced.structure)
+            self._quick[plain] = version, entry, threads, _assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
 

@@ -75,7 +75,7 @@ def export(
     processor = of_target(registry.DEFAULT.target(count)) if target == "host" else named(target, count)
     command = build.compiler(processor.arch, compiler) if link else None
     if isinstance(what, TrainStep):
-        with what._lock:  # as it is between two steps, whatever other threads do
+        with what.store.guard:  # as it is between two steps, whatever other threads do
             subject = traces.of_step(what, example, count, schedule)
             state = weights(subject)
     else:

@@ -60,7 +60,7 @@ _HOLE = _Hole()
 def _freeze(x: Any, arrays: list[Any]) -> Any:
     """`x` as a hashable structure, its arrays taken out into `arrays` in order."""
     if hasattr(x, "__einsmith_value__"):
-        arrays.append(x.data)  # a parameter, whose values are an input like any other
+        arrays.append(x.numpy())  # a parameter, whose values are an input like any other
         return _HOLE
     if is_array(x):
         arrays.append(x)

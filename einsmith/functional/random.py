@@ -41,7 +41,7 @@ _state = _State()
 
 
 def _next_key() -> np.ndarray:
-    return np.array(_state.memory.logical())
+    return _state.memory.copy()
 
 
 trace_module.random_key = _next_key

@@ -23,8 +23,9 @@ plan_of: Callable[[Any], str] | None = None
 random_key: Callable[[], Any] | None = None
 """Set by einsmith.functional: the seed and the step, [2], with which the next call outside training steps draws."""
 
-LOCK = locks.lock()
-"""Held while tracing and compiling (see `compiling`): memos of templates are shared by all threads."""
+LOCK = locks.Reentrant("tracing or compiling")
+"""Held while tracing and compiling (see `compiling`): memos of templates are shared by all threads. Who needs it and
+the guard of parameters takes the guard first."""
 
 
 @contextmanager
@@ -46,9 +47,53 @@ def compiling() -> Iterator[None]:
 _version = object()
 
 
+class Override:
+    """Values of attributes that only the current context sees (PEP 567), by the id of the object: other threads that
+    trace meanwhile have the attributes' own."""
+
+    def __init__(self, around: Override | None):
+        self._values: dict[int, tuple[Any, Any]] = {} if around is None else dict(around._values)
+        self._version, self._seen = object(), _version
+
+    def get(self, owner: Any, default: Any) -> Any:
+        """Return the value that stands for the attribute of `owner`, or `default`."""
+        found = self._values.get(id(owner))
+        return default if found is None else found[1]
+
+    def set(self, owner: Any, value: Any) -> None:
+        """Let a value stand for the attribute of `owner`."""
+        self._values[id(owner)] = owner, value  # which keeps its id
+        self._version = object()
+
+    def version(self) -> object:
+        """Return a token that changes with these values and with everything else."""
+        if self._seen is not _version:
+            self._version, self._seen = object(), _version
+        return self._version
+
+
+_OVERRIDE: ContextVar[Override | None] = ContextVar("einsmith_override", default=None)
+
+
+def override() -> Override | None:
+    """Return the values that are the current context's own, if it has any."""
+    return _OVERRIDE.get()
+
+
+@contextmanager
+def overriding() -> Iterator[Override]:
+    """Within it the current context has values of its own, beside those that it had."""
+    token = _OVERRIDE.set(made := Override(_OVERRIDE.get()))
+    try:
+        yield made
+    finally:
+        _OVERRIDE.reset(token)
+
+
 def version() -> object:
     """A token that `touch` exchanges: while it is the same one, nothing that traces depend on has changed."""
-    return _version
+    own = _OVERRIDE.get()
+    return _version if own is None else own.version()
 
 
 def touch() -> None:

@@ -16,7 +16,7 @@ from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.lang.trace import current_trace, touch
+from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, is_setting
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted, to_numpy
@@ -39,7 +39,7 @@ class Module:
     static_argnames: tuple[str, ...] = ()
     """Arguments of `forward` that are settings, as sizes are, and so are never run-time numbers."""
 
-    training: bool
+    _training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Buffer | None]
     _modules: dict[str, Module | None]
@@ -56,7 +56,7 @@ class Module:
         for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}), ("_transient", set())):
             object.__setattr__(module, name, value)
         object.__setattr__(module, "_hooks", Hooks())
-        object.__setattr__(module, "training", True)
+        object.__setattr__(module, "_training", True)
         if kwargs:
             check_options(cls, kwargs)
         return module
@@ -325,18 +325,33 @@ class Module:
         settings = [
             (n, Same(v) if isinstance(v, FunctionType) else repr(v))
             for n, v in self.__dict__.items()
-            if is_setting(v) and not n.startswith("_") and n != "training"
+            if is_setting(v) and not n.startswith("_")
         ]
         return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings), self._hooks.key
 
     # ------------------------------------------------------------------------------------------------------ modes
 
+    @property
+    def training(self) -> bool:
+        """Whether layers behave as they do in training, where that differs from evaluation."""
+        own = override()
+        return self._training if own is None else own.get(self, self._training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        own = override()
+        if own is None:
+            object.__setattr__(self, "_training", bool(mode))
+        else:
+            own.set(self, bool(mode))
+
     @checked
     def train(self, mode: bool = True) -> Module:
         """Sets training mode (or, with False, evaluation mode) here and below; returns this module."""
         for module in self.modules():
-            object.__setattr__(module, "training", bool(mode))
-        touch()
+            object.__setattr__(module, "training", mode)
+        if override() is None:
+            touch()
         return self
 
     def eval(self) -> Module:
@@ -344,20 +359,11 @@ class Module:
 
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
-        """Training or evaluation mode here and below; afterwards every module has the mode that it had."""
-        modes = [(m, m.training) for m in self.modules()]
-
-        def back() -> None:
-            for module, was in modes:
-                object.__setattr__(module, "training", was)
-            touch()
-
-        with locks.undone(back):
+        """Training or evaluation mode here and below, for the current thread alone; afterwards every module has the
+        mode that it had."""
+        with overriding():
             self.train(training)
-            try:
-                yield
-            finally:
-                back()
+            yield
 
     @checked
     def requires_grad_(self, requires_grad: bool = True) -> Module:
@@ -394,8 +400,13 @@ class Module:
                     yield (f"{path}.{name}" if path else name), value
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Path -> copy of every parameter and persistent buffer, in torch's names, shapes and order."""
-        return {name: value.numpy() for name, value in self._state()}
+        """Path -> copy of every parameter and persistent buffer, in torch's names, shapes and order.
+
+        The copies are of one moment, between two steps, whatever other threads do.
+        """
+        own = dict(self._state())
+        with locks.Guard(v.memory.guard for v in own.values()):
+            return {name: value.numpy() for name, value in own.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits.
@@ -405,8 +416,9 @@ class Module:
         """
         own = dict(self._state())
         arrays = fitting(type(self).__name__, own, state_dict, strict)
-        for name, array in arrays.items():
-            own[name].memory.store(array)
+        with locks.Guard(v.memory.guard for v in own.values()):
+            for name, array in arrays.items():
+                own[name].memory.store(array)
         return LoadResult([n for n in own if n not in arrays], [n for n in state_dict if n not in own])
 
     # ---------------------------------------------------------------------------------------------------- printing

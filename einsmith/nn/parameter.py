@@ -118,15 +118,14 @@ class Stored:
         return prod(self.memory.shape)
 
     def numpy(self) -> np.ndarray:
-        """A copy of the values."""
-        return self.data.copy()
+        """A copy of the values, as they are between two steps that change them."""
+        return self.memory.copy()
 
     def store_as(self, layout: Layout | None) -> None:
         """Moves the values to memory in another layout (None: the array's own), and with the next step the optimizer's
         state: the address changes, and functions are traced anew. Where `data` is then a copy, change it and assign it
         to `data`. Raises ShapeError or DtypeError where the layout does not fit."""
-        self.memory = self.memory.moved(self.memory.dtype, layout)
-        touch()
+        self._move(self.memory.dtype, layout)
 
     def __setstate__(self, layout: Layout) -> None:
         """Of a copy, which has the memory's layout too."""
@@ -136,8 +135,13 @@ class Stored:
         """Moves the values to memory of another element type: the address changes, and functions are traced anew."""
         kind = dtype_of(dtype)
         if kind is not self.dtype:
-            self.memory = self.memory.moved(kind.numpy, self.memory.layout)
-            touch()
+            self._move(kind.numpy, self.memory.layout)
+
+    def _move(self, dtype: np.dtype, layout: Layout | None) -> None:
+        """Exchange the memory for another one that holds the same values."""
+        with self.memory.guard:
+            self.memory = self.memory.moved(dtype, layout)
+        touch()
 
     def __einsmith_value__(self) -> Value:
         """This array as a tensor of the current trace; after an update in this trace, the new value."""
@@ -155,8 +159,9 @@ class Stored:
         return Value(trace.capture(self, self.shape, self.dtype))
 
     def __einsmith_array__(self) -> np.ndarray:
-        """The values, where this array is an argument of a compiled function."""
-        return self.data
+        """A copy of the values, where this array is an argument of a compiled function: what runs on another thread may
+        change them meanwhile."""
+        return self.numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if current_trace() is not None:
@@ -164,7 +169,7 @@ class Stored:
                 f"NumPy was given a {type(self).__name__} inside a traced function, where its values are not "
                 "known; use the functions of es.functional"
             )
-        return self.data.astype(self.memory.dtype if dtype is None else dtype, copy=True)
+        return self.numpy().astype(self.memory.dtype if dtype is None else dtype, copy=False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Value, name):

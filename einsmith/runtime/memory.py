@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.dtypes import DType
 from einsmith.errors import DtypeError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
@@ -34,13 +35,17 @@ class Layout(Protocol):
 class Memory:
     """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes. Not initialised.
 
+    guard: the lock that whoever reads or changes the elements holds, beside all else that programs use with them.
     Raises ShapeError where a layout does not give the tensor back, DtypeError where it changes the elements' type.
     """
 
-    __slots__ = ("physical", "layout", "shape", "__weakref__")
+    __slots__ = ("physical", "layout", "shape", "guard", "__weakref__")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, layout: Layout | None = None):
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype, layout: Layout | None = None, guard: locks.Guard | None = None
+    ):
         self.shape, self.layout = shape, layout
+        self.guard = guard or locks.Guard()
         stored = shape
         if layout is not None:
             stored = _checked(layout, shape, dtype)
@@ -66,11 +71,17 @@ class Memory:
             whole = np.empty(self.shape, self.dtype)
             whole[...] = values
             values = self.layout.physical(whole)
-        self.physical[...] = values
+        with self.guard:
+            self.physical[...] = values
+
+    def copy(self) -> np.ndarray:
+        """Return the tensor as an array of its own, whose values are of one moment."""
+        with self.guard:
+            return self.logical().copy()
 
     def moved(self, dtype: np.dtype, layout: Layout | None) -> Memory:
-        """New memory with the same elements."""
-        new = Memory(self.shape, dtype, layout)
+        """New memory with the same elements, under the same guard, which the caller holds."""
+        new = Memory(self.shape, dtype, layout, self.guard)
         new.store(self.logical())
         return new
 

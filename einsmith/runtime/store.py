@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.errors import ShapeError
 from einsmith.runtime.memory import Layout, Memory
 
@@ -31,10 +32,18 @@ class ParameterStore:
     def __init__(self) -> None:
         self.parameters: dict[str, Any] = {}
         self.state: dict[str, Slot] = {}
+        self.guard = locks.Guard()
+        """The lock of all of these: who reads or changes values that a training step has, or takes them back, holds it;
+        and who changes what there is."""
 
     def add_parameter(self, name: str, parameter: Any) -> None:
         """Takes a parameter, whose memory is its own `data`, under a name."""
         self.parameters[name] = parameter
+        self.protect([parameter.memory])
+
+    def protect(self, memories: Iterable[Memory]) -> None:
+        """Put memory that belongs to the model, such as its buffers, under the store's lock."""
+        locks.join([self.guard, *(m.guard for m in memories)])
 
     def slot(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype, initial: float | np.ndarray = 0.0,
@@ -47,7 +56,7 @@ class ParameterStore:
         """
         found = self.state.get(name)
         if found is None:
-            found = self.state[name] = Slot(name, Memory(shape, dtype, layout))
+            found = self.state[name] = Slot(name, Memory(shape, dtype, layout, self.guard))
             found.memory.store(initial)
         if found.memory.shape != shape:
             raise ShapeError(f"state {name!r} has shape {found.memory.shape}, its parameter {shape}")

@@ -64,11 +64,12 @@ class Fit:
                 self._epoch(report, each, start)
                 row = self._row(time.perf_counter() - start)
                 self._validate(row)  # where that is interrupted, the epoch has not ended
-                step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
-                step.epoch_losses = {}
-                step.loader_state = _generator_state(self.batches)
+                with step.store.guard:  # a save by another thread has all of this or none
+                    step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
+                    step.epoch_losses = {}
+                    step.loader_state = _generator_state(self.batches)
+                    step.history.append(row)
                 history.append(row["loss"])
-                step.history.append(row)
                 report.epoch(step.epoch, self.epochs, row)
                 if self.on_epoch is not None:
                     self.on_epoch(step, row["loss"])
@@ -99,10 +100,7 @@ class Fit:
             batch, last = item if look_ahead else (item, False)
             arrays = step._arrays(batch if type(batch) is tuple else tuple(as_tuple(batch)))
             samples = len(arrays[-1]) if arrays[-1].ndim else 1
-            if step.settings.accumulate > 1:
-                value = step._gather(arrays, samples, last)
-            else:
-                value = step._train(step._program(arrays), arrays, samples)
+            value = step._step(arrays, samples, last)
             rate = (step.epoch_samples - begun) / (time.perf_counter() - start)
             mean = step.epoch_loss / step.epoch_samples
             report.step(step.epoch, self.epochs, step.position, length, mean, rate)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import graph_tuning, html, knobs, locks, tuning
+from einsmith import graph_tuning, html, knobs, tuning
 from einsmith.arguments import Count, checked
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
@@ -120,6 +120,7 @@ class TrainStep:
         self.store = ParameterStore()
         for name, p in model.named_parameters():
             self.store.add_parameter(name, p)
+        self.store.protect(b.memory for b in model.buffers())
         self.rules: Mapping[str, tuple[str, Any]] = optimizer.assign(model)
         graph.check_rules(self)
         self._hyper: dict[str, np.ndarray] = {}
@@ -129,10 +130,11 @@ class TrainStep:
         self._reports: tuple[str, ...] = ()
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self._generation = 0
+        """Changes with what all programs depend on: those of an older one are not used."""
         self.memory_limit = memory_limit
         (self._search_left, self._graph_left), self._explorer = tuning.asked(tune), Explorer()
         self._evaluate: Jitted | None = None
-        self._lock = locks.Awaited("in a training step")
         self._averaged = False
         self._version: object = None  # of what programs depend on, when it was last looked at
         self._made_for = (optimizer, loss, self.settings.structure)
@@ -159,13 +161,15 @@ class TrainStep:
 
     @memory_limit.setter
     def memory_limit(self, limit: int | str | None) -> None:
-        self._memory = None if limit is None else size_of(limit, "memory_limit")
-        self._programs.clear()
+        with self.store.guard:
+            self._memory = None if limit is None else size_of(limit, "memory_limit")
+            self._drop_programs()
 
     def change(self, **settings: Any) -> None:
         """Sets some of the settings. Raises ArgumentError for values that cannot be."""
-        self.settings = replace(self.settings, **settings)
-        self._version = None
+        with self.store.guard:
+            self.settings = replace(self.settings, **settings)
+            self._version = None
 
     # -- compiling
 
@@ -186,31 +190,56 @@ class TrainStep:
         return arrays
 
     def _program(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
-        threads = self.threads or get_threads()
-        shapes = tuple((a.shape, a.dtype) for a in arrays)
+        """Return the program for a batch, compiled where there is none yet."""
+        while True:
+            with self.store.guard:
+                run = self._compiled(arrays, gather)
+            if run is not None:
+                return run
+            self._compile(arrays, gather)
+
+    def _compiled(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
+        """Return the program for a batch, if there is one that still holds; the caller has the guard."""
         if (
             self._version is not trace.version()
             or self._made_for[0] is not self.optimizer
             or self._made_for[1] is not self.loss
         ):
-            self._look()
-        run = self._programs.get((shapes, threads, self._world, gather))
-        if run is None:
-            with trace.compiling(), self.model.in_mode(training=True):
-                run = self._trace(arrays, threads, gather)
-            if self.mode == "static" and self._search_left >= 1 and not gather and not knobs.CHECK.get():
-                run = self._searched(run, arrays)
-            self._look()
-            self._programs.put((shapes, threads, self._world, gather), run)
-        return run
-
-    def _look(self) -> None:
-        """Finds what has changed of all that programs depend on: they belong to one state of the modules (`_world`),
-        and none of them outlives the optimizer, the loss, the settings, or the memory that it was made for."""
-        with self._lock:
             self._compare()
+        return self._programs.get(self._key(arrays, gather))
+
+    def _key(self, arrays: list[np.ndarray], gather: bool) -> tuple:
+        shapes = tuple((a.shape, a.dtype) for a in arrays)
+        return shapes, self.threads or get_threads(), self._world, gather
+
+    def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
+        """Compile the program for a batch. Steps of other shapes wait while the graph is made, not while code is."""
+        with self.store.guard:
+            made = self.traced(arrays, gather)
+            key, generation = self._key(arrays, gather), self._generation
+        run = Executable(
+            made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
+            memory=self._memory, guard=self.store.guard,
+        )  # fmt: skip
+        exploration = None
+        if self.mode == "dynamic" and not gather and not knobs.CHECK.get():
+            programs = [run for _, run in self._programs.items()]
+            exploration = self._explorer.begin(run, key[1], self._search_left or inf, programs)
+        run.note = Note(made.groups, exploration)
+        if self.mode == "static" and self._search_left >= 1 and not gather and not knobs.CHECK.get():
+            run = self._searched(run, arrays)
+        with self.store.guard:
+            self._compare()
+            if generation == self._generation:  # else it is not what a step is now
+                self._programs.put(key, run)
+
+    def _drop_programs(self) -> None:
+        self._programs.clear()
+        self._generation += 1
 
     def _compare(self) -> None:
+        """Find what has changed of all that programs depend on: they belong to one state of the modules (`_world`), and
+        none of them outlives the optimizer, the loss, the settings, or the memory that it was made for."""
         if self._averaged:
             raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
         self._version = trace.version()
@@ -227,6 +256,7 @@ class TrainStep:
         if replaced or new_rules or parameters.keys() != self.store.parameters.keys():
             self.rules = self.optimizer.assign(self.model)
         self.store.parameters = parameters
+        self.store.protect(x.memory for x in (*parameters.values(), *self.model.buffers()))
         if new_rules:
             self.store.keep(graph.OWN)
             self.counts = Counts(parameters)
@@ -236,7 +266,8 @@ class TrainStep:
             self.gathered, self.gathered_samples = 0, 0
         moved = any(o.memory is not memory for o, memory in self._live.values())
         if replaced or moved or new_rules or self._made_for[1] is not self.loss or structure != self._made_for[2]:
-            for kept in (self._programs, self._worlds, self._live, self._hyper, self._numbers):
+            self._drop_programs()
+            for kept in (self._worlds, self._live, self._hyper, self._numbers):
                 kept.clear()
             self._evaluate = None
             self._reports, self.losses, self.grad_norm = (), {}, None
@@ -252,44 +283,29 @@ class TrainStep:
     def current_state(self) -> dict[str, Slot]:
         """The optimizer's state that the next step goes on with, as `parameter/state`: what belongs to an optimizer or
         to a parameter that was replaced is not part of it."""
-        self._look()
-        return self.store.state
+        with self.store.guard:
+            self._compare()
+            return self.store.state
 
     def traced(self, arrays: list[np.ndarray], gather: bool = False) -> graph.StepGraph:
         """The graph of a step for a batch; gather: of one whose gradients are added to others and update nothing."""
-        self._look()
-        with trace.compiling(), self.model.in_mode(training=True):
-            made = self._graph(arrays, gather)
-        self._look()
-        return made
-
-    def _graph(self, arrays: list[np.ndarray], gather: bool) -> graph.StepGraph:
-        made = graph.build(self, arrays, gather)
-        self._live |= {id(o): (o, memory) for o, memory in made.live}
-        self._depends |= made.depends
-        if not gather or not self._reports:
-            self._reports = made.reports
-        if made.divided:
-            self._programs.clear()
-        return made
-
-    def _trace(self, arrays: list[np.ndarray], threads: int, gather: bool) -> Executable:
-        made = self._graph(arrays, gather)
-        run = Executable(
-            made.graph, made.bind, threads, finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
-            memory=self._memory,
-        )  # fmt: skip
-        exploration = None
-        if self.mode == "dynamic" and not gather and not knobs.CHECK.get():
-            programs = [run for _, run in self._programs.items()]
-            exploration = self._explorer.begin(run, threads, self._search_left or inf, programs)
-        run.note = Note(made.groups, exploration)
-        return run
+        with self.store.guard:
+            self._compare()
+            with trace.compiling(), self.model.in_mode(training=True):
+                made = graph.build(self, arrays, gather)
+            self._live |= {id(o): (o, memory) for o, memory in made.live}
+            self._depends |= made.depends
+            if not gather or not self._reports:
+                self._reports = made.reports
+            if made.divided:
+                self._drop_programs()
+            self.store.protect(memory for _, memory in made.live)
+            self._compare()
+            return made
 
     def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
         """The program with what a search of its kernels finds in the time that is left for it."""
-        self._set_scalars()
-        self._set_numbers(arrays)
+        self._set_inputs(arrays)
         run, self._graph_left = graph_tuning.tuned(run, arrays, self._graph_left)
         with SearchProgress(self._search_left, tuning.predicted(run)) as progress:
             report = tuning.tune(run, arrays, self._search_left, progress)
@@ -303,27 +319,29 @@ class TrainStep:
     # -- running
 
     def __call__(self, *batch: Any) -> float:
-        arrays = self._arrays(batch)
-        if self.settings.accumulate > 1:
-            return self._gather(arrays)
-        return self._train(self._program(arrays), arrays)
+        return self._step(self._arrays(batch))
 
-    def _gather(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
-        """One batch of those that make an update: `last` says that no more of them come."""
-        gather = self.gathered + 1 < self.settings.accumulate and not last
-        return self._train(self._program(arrays, gather), arrays, samples, gather)
+    def _step(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
+        """Train on a batch. samples: of the batch, where it is one of the epoch that `fit` goes through; last: whether
+        the update is made with this batch, however many were gathered."""
+        while True:
+            with self.store.guard:
+                # Which program a batch needs is decided in one with the step: other threads gather batches, too.
+                gather = self.gathered + 1 < self.settings.accumulate and not last
+                run = self._compiled(arrays, gather)
+                if run is not None:
+                    return self._train(run, arrays, samples, gather)
+            self._compile(arrays, gather)
 
-    def _train(
-        self, run: Executable, arrays: list[np.ndarray], samples: int | None = None, gather: bool = False
-    ) -> float:
-        """One step; `samples`: of the batch, where it is one of the epoch that `fit` goes through."""
+    def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
+        """Run a step's program and count what it has done; the caller has the guard."""
         # A signal that comes while native code runs is handled when it ends: weights and counters move together.
-        with self._lock, Deferred():
+        with Deferred():
             self._set_scalars()
             if self._numbers:
                 self._set_numbers(arrays)
             exploration = run.note.exploration
-            status, outputs = run(arrays) if exploration is None else exploration.step(arrays)
+            status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
             value = float(outputs[0])
             if status != FINITE:
                 if self._reports:
@@ -347,6 +365,13 @@ class TrainStep:
                 "at the batch", self.steps + 1, value,
             )
         return value
+
+    def _set_inputs(self, arrays: list[np.ndarray]) -> None:
+        """Set the numbers that the next run of a program for this batch reads."""
+        with self.store.guard:
+            self._set_scalars()
+            if self._numbers:
+                self._set_numbers(arrays)
 
     def _set_scalars(self) -> None:
         self._count[...] = self.steps + 1
@@ -416,7 +441,7 @@ class TrainStep:
         Raises ArgumentError where no average is kept."""
         if self.ema is None:
             raise ArgumentError("no average is kept; make the step with ema=, as TrainStep(..., ema=0.999)")
-        with self._lock:
+        with self.store.guard:
             slots = {id(p): self.store.state.get(f"{n}/{graph.AVERAGE}") for n, p in self.store.parameters.items()}
             state = self.model.state_dict()
             for name, p in self.model.named_parameters(remove_duplicate=False):  # one may have several names
@@ -428,21 +453,15 @@ class TrainStep:
     @contextmanager
     def averaged(self) -> Iterator[Any]:
         """The model with the average of its weights, until the block ends; steps wait for that."""
-        averages = self.averages()
-        with self._lock:
-            before = self.model.state_dict()
-
-            def back() -> None:
+        with self.store.guard:
+            averages, before = self.averages(), self.model.state_dict()
+            self._averaged, self._version = True, None
+            try:
+                self.model.load_state_dict(averages)
+                yield self.model
+            finally:
                 self.model.load_state_dict(before)
                 self._averaged = False
-
-            with locks.undone(back):
-                try:
-                    self._averaged, self._version = True, None
-                    self.model.load_state_dict(averages)
-                    yield self.model
-                finally:
-                    back()
 
     # -- for people
 
@@ -480,9 +499,9 @@ class TrainStep:
         """Times every kernel of a step, one by one; changes no weight and no state."""
         arrays = self._arrays(batch)
         run = self._program(arrays)
-        self._set_scalars()
-        self._set_numbers(arrays)
-        return measured(run, arrays, repeats)
+        with self.store.guard:
+            self._set_inputs(arrays)
+            return measured(run, arrays, repeats)
 
 
 def _check_optimizer(optimizer: Any) -> None:

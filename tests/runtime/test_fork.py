@@ -222,12 +222,12 @@ def test_what_a_long_holder_leaves_half_done_is_refused(tmp_path):
     locks.PATIENCE = 0.2
     inside, leave = threading.Event(), threading.Event()
     def hold():
-        with step._lock:
+        with step.store.guard:
             inside.set(); leave.wait(60)
     holder = threading.Thread(target=hold); holder.start(); inside.wait()
     def refused():
         try: step(x, t)
-        except es.EinsmithError as e: assert "forked while another thread was in a training step" in str(e), e
+        except es.EinsmithError as e: assert "forked while another thread was using parameters or state" in str(e), e
         else: raise AssertionError("it trained")
     start = time.monotonic()
     pid = os.fork()
@@ -247,7 +247,7 @@ def test_what_a_long_holder_leaves_half_done_is_refused(tmp_path):
 def test_the_forking_thread_keeps_what_it_holds(tmp_path):
     out = script("""
     from einsmith.lang import trace
-    with trace.LOCK, step._lock:
+    with step.store.guard, trace.LOCK:
         pid = os.fork()
         if pid:
             assert os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,149 @@
+"""Locks that several threads hold: errors instead of waiting for ever, guards that become one."""
+
+import gc
+import threading
+
+import pytest
+
+from einsmith import locks
+from einsmith.errors import EinsmithError
+from einsmith.locks import Awaited, Guard, Reentrant, join
+
+
+def run(*functions, seconds=60):
+    """Run functions on threads of their own, and raise what they raise."""
+    errors = []
+
+    def caught(f):
+        try:
+            f()
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=caught, args=(f,), daemon=True) for f in functions]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(seconds)
+    assert not any(t.is_alive() for t in threads), "threads wait for ever"
+    return errors
+
+
+@pytest.mark.parametrize("kind", [lambda: Reentrant("busy"), lambda: Awaited("busy"), Guard])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_cycle_of_waiting_threads_ends_in_an_error(kind, count):
+    chain = [kind() for _ in range(count)]
+    barrier = threading.Barrier(count)
+    done = []
+
+    def take(n):
+        with chain[n]:
+            barrier.wait()
+            with chain[(n + 1) % count]:
+                done.append(n)
+
+    errors = run(*(lambda n=n: take(n) for n in range(count)))
+    assert len(errors) >= 1 and len(done) == count - len(errors)
+    assert all(isinstance(e, EinsmithError) and "wait for each other" in str(e) for e in errors)
+    for lock in chain:  # what is left is sound
+        with lock:
+            pass
+    assert not locks._waits and not locks._inside.get(threading.get_ident())
+
+
+def test_waiting_without_a_cycle_is_no_error():
+    first, second = Awaited("first"), Awaited("second")
+    counts = [0]
+
+    def work():
+        for _ in range(200):
+            with first, second:
+                counts[0] += 1
+
+    assert run(*[work] * 4) == []
+    assert counts == [800]
+
+
+def test_whoever_holds_one_of_joined_guards_holds_all():
+    guards = [Guard() for _ in range(5)]
+    other = Guard()
+    join(guards[:3])
+    join(guards[2:])
+    entered = threading.Event()
+
+    def take(guard):
+        with guard:
+            entered.set()
+
+    for held in guards:
+        for wanted in guards:
+            entered.clear()
+            with held:
+                thread = threading.Thread(target=take, args=(wanted,), daemon=True)
+                thread.start()
+                assert not entered.wait(0.01)
+            thread.join(60)
+            assert entered.is_set()
+    with guards[0]:
+        assert run(lambda: take(other)) == []
+
+
+def test_guards_are_joined_when_one_is_first_held():
+    parts = [Guard(), Guard()]
+    both = Guard(parts)
+    assert parts[0]._root() is not parts[1]._root()
+    with both:
+        assert parts[0]._root() is parts[1]._root() is both._root()
+
+
+def test_a_guard_stays_held_while_it_is_joined_by_its_holder():
+    """The lock of the outermost block is that of all: it is released last."""
+    first, second, third = Guard(), Guard(), Guard()
+    with second:
+        with first:
+            join([first, second, third])
+        taken = []
+
+        def take(guard):
+            with guard:
+                taken.append(guard)
+
+        threads = [threading.Thread(target=take, args=(g,), daemon=True) for g in (first, second, third)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(0.02)
+        assert taken == []
+    for t in threads:
+        t.join(60)
+    assert len(taken) == 3
+
+
+def test_joining_waits_for_holders_and_excludes_them_afterwards():
+    """Counts kept under any of the guards, which are joined in the middle, lose nothing."""
+    guards = [Guard() for _ in range(8)]
+    total = [0]
+
+    def count(n):
+        for k in range(300):
+            if k == 50 * (n % 3):
+                join(guards)
+            if k > 150:
+                with guards[(n + k) % 8]:
+                    value = total[0]
+                    threading.Event().wait(0) if k % 50 == 0 else None
+                    total[0] = value + 1
+
+    assert run(*(lambda n=n: count(n) for n in range(4))) == []
+    assert total == [4 * 149]
+
+
+def test_guards_that_nobody_has_any_more_are_freed():
+    gc.collect()
+    before = len(locks._free_in_child)
+    kept = Guard()
+    for _ in range(100):
+        with Guard([kept]):
+            pass
+    gc.collect()
+    assert len(locks._free_in_child) <= before + 1
