@@ -357,6 +357,7 @@ RULES: tuple[Rule, ...] = (
     rule("-x / -y", p("div", p("neg", "x"), p("neg", "y")), p("div", "x", "y"), "f"),
     rule("-x / y", p("div", p("neg", "x"), "y"), p("neg", p("div", "x", "y")), "f"),
     rule("x / -y", p("div", "x", p("neg", "y")), p("neg", p("div", "x", "y")), "f"),
+    rule("x * k / k", p("div", p("mul", "x", "k"), "k"), "x", "f", lambda x, k: k.value != 0 and isfinite(k.value)),
     Rule("x / 2**n", ("div",), _inverse, "f"),
     rule("x ** 1", p("pow", "x", 1.0), "x", "f"),
     rule("x ** 2", p("pow", "x", 2.0), p("mul", "x", "x"), "f"),

@@ -32,6 +32,7 @@ from einsmith.expr.nodes import (
     postorder,
     rank,
 )
+from einsmith.expr.rewrite.free_axes import fold_free_axes, fold_scattered_axes
 from einsmith.expr.rewrite.rebuild import (
     map_bodies,
     map_templates,
@@ -84,9 +85,9 @@ def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> 
 
 
 def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
-    """Every body simplified over its own box, with integers in types that hold them (`widths`); reduction axes of
-    extent 1 dropped, a sum, product, max or min of one body over no axes replaced by the body, empty pieces dropped.
-    Arguments stay as they are."""
+    """Every body simplified over its own box, with integers in types that hold them (`widths`); reductions
+    over axes that bodies do not depend on in closed form (`free_axes`), reduction axes of extent 1 dropped, a sum,
+    product, max or min of one body over no axes replaced by the body, empty pieces dropped. Arguments stay."""
     if rules is not RULES:
         return _template(t, rules)
     out = t.memo("simplify", lambda t: _template(t, RULES))
@@ -164,10 +165,15 @@ def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
             parts.append(part)
         elif isinstance(part, Scatter):
             index = tuple(run.simplify(i, facts) for i in part.index)
-            parts.append(Scatter(part.combiner, part.extents, index, run.simplify(part.body, facts)))
+            made = Scatter(part.combiner, part.extents, index, run.simplify(part.body, facts))
+            folded = fold_scattered_axes(made)
+            if folded is not made:
+                facts = Facts(folded.extents)
+                made = Scatter(made.combiner, folded.extents, folded.index, run.simplify(folded.body, facts))
+            parts.append(made)
         elif isinstance(part.body, Reduce):
             r = part.body
-            body = Reduce(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies))
+            body = _reduced(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies), part.extents, run)
             parts.append(Piece(part.offset, part.step, part.extents, body))
         else:
             parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
@@ -180,6 +186,21 @@ def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
 def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
     """Whether a piece is this number everywhere; -0.0 is not 0.0."""
     return isinstance(part.body, Const) and str(part.body.value) == str(number)
+
+
+def _reduced(
+    combiner: str, extents: tuple[int, ...], bodies: tuple[Expr, ...], outer: tuple[int, ...], run: _Run
+) -> Expr | Reduce:
+    """A reduction of simplified bodies, without the axes over which it has a closed form."""
+    body: Expr | Reduce = Reduce(combiner, extents, bodies)
+    while isinstance(body, Reduce):
+        folded = fold_free_axes(body, outer)
+        if folded is body:
+            break
+        facts = Facts((*outer, *folded.extents))
+        bodies = tuple(run.simplify(b, facts) for b in folded.bodies)
+        body = _without_unit_axes(Reduce(combiner, folded.extents, bodies), len(outer))
+    return body
 
 
 def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
