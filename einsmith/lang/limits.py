@@ -108,7 +108,7 @@ def _bounded(e: Ast, axis: str, above: bool) -> bool:
         elif e.fn == "abs" and above:
             stack += [(a, True), (a, False)]
         elif e.fn == "floordiv":
-            stack.append((a, above))
+            stack.append((a, above != (isinstance(rest[0], Number) and rest[0].value < 0)))
     return False
 
 

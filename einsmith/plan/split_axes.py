@@ -80,6 +80,8 @@ def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
     if not e.dtype.is_int:
         return []
     form, c = linear(e.args[0]), int(e.args[1].value)
+    if c <= 0:  # of elements, which no rule divides by a positive number instead, or by 0
+        return []
     out = []
     for atom, k in form.terms.items():
         if k % c == 0:

@@ -120,6 +120,7 @@ CASES = {
     "reshape": ([div(affine(4, 1), 6), mod(affine(4, 1), 6)], (6, 4), (4, 6), (), 24),
     "reshape that divides nothing": ([div(affine(7, 1), 5), mod(affine(7, 1), 5)], (5, 7), (7, 5), (), 35),
     "constant": ([const(2), Axis(1)], (4, 5), (6, 5), (), 20),
+    "remainder of a negative divisor": ([Axis(0)], (9,), (9,), (apply("eq", mod(Axis(0), -3), const(-1)),), 9),
     "label": ([Axis(0), Read(0, (Axis(0),), dt.i64)], (5,), (5, 4), (), 20),
     "embedding": ([Read(0, (Axis(0),), dt.i32), Axis(1)], (5, 3), (4, 3), (), 60),
     "table plus axis": ([apply("add", Read(0, (Axis(0),), dt.i32), Axis(1))], (5, 3), (7,), (), 35),
@@ -173,10 +174,16 @@ def index_maps(draw):
         cs = [draw(st.sampled_from([0, 0, 1, 1, 1, 2, 3, -1, -2, 4, 5])) for _ in range(rank)]
         return affine(*cs, plus=draw(st.integers(-3, 6)))
 
+    def divided(e):
+        return draw(st.sampled_from([div, mod]))(e, draw(st.sampled_from([*range(1, 7), -1, -2, -3, -5])))
+
+    def side():
+        return divided(form()) if draw(st.integers(0, 2)) == 0 else form()
+
     def entry():
         e = form()
         for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
-            e = draw(st.sampled_from([div, mod]))(e, draw(st.integers(1, 6)))
+            e = divided(e)
             if draw(st.booleans()):
                 e = apply("add", e, apply("mul", const(draw(st.integers(-2, 3))), Axis(draw(st.integers(0, rank - 1)))))
         return e
@@ -186,7 +193,7 @@ def index_maps(draw):
         index[0] = apply("add", apply("mul", Axis(0), Axis(1)), index[0])
     shape = tuple(draw(st.integers(1, 9)) for _ in index)
     count = draw(st.sampled_from([0, 0, 1, 2]))
-    guards = [apply(draw(st.sampled_from(["lt", "le", "eq"])), form(), form()) for _ in range(count)]
+    guards = [apply(draw(st.sampled_from(["lt", "le", "eq"])), side(), side()) for _ in range(count)]
     return index, extents, shape, guards
 
 

@@ -39,7 +39,7 @@ def integers(draw, depth: int = 3, rank: int = 3):
     if fn == "scale":
         return apply("mul", draw(sub), k(draw(st.integers(-4, 7))))
     if fn in ("floordiv", "mod"):
-        return apply(fn, draw(sub), k(draw(st.sampled_from([-3, -2, 1, 2, 2, 3, 3, 4, 5, 6]))))
+        return apply(fn, draw(sub), k(draw(st.sampled_from([-6, -4, -3, -2, -1, 0, 1, 2, 2, 3, 3, 4, 5, 6]))))
     if fn == "divide":
         return apply(draw(st.sampled_from(["floordiv", "mod"])), draw(sub), add(apply("abs", draw(sub)), k(1)))
     if fn == "where":

@@ -96,6 +96,14 @@ def test_quotient_and_remainder_belong_together():
     assert prove(apply("ne", mul(2, U), add(mul(4, J), k(1))), (9, 9))
 
 
+def test_negative_divisors():
+    q, r = apply("floordiv", U, k(-3)), apply("mod", U, k(-3))
+    assert bounds(add(U, mul(3, q)), (100,)) == (-2, 0)
+    assert prove(apply("eq", add(mul(-3, q), r), U), (100,))
+    assert bounds(U, (100,), [apply("eq", q, k(-2))]) == (4, 6)
+    assert bounds(r, (100,), [apply("le", k(4), U), apply("lt", U, k(6))]) == (-2, -1)
+
+
 def test_disjunctions_are_split_into_cases():
     c = apply("or", apply("lt", U, k(3)), apply("and", apply("le", k(5), U), apply("lt", U, k(8))))
     assert bounds(U, (20,), [c]) == (0, 7)

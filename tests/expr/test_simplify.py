@@ -143,6 +143,12 @@ def mul(a: int, b):
         (apply("floordiv", add(add(mul(21, U), mul(7, J)), R), k(7)), (8, 3, 7), add(mul(3, U), J)),
         (apply("floordiv", U, k(1)), (8,), U),
         (apply("mod", U, k(1)), (8,), k(0)),
+        (apply("floordiv", add(U, k(-1)), k(-2)), (8,), apply("floordiv", add(mul(-1, U), k(1)), k(2))),
+        (apply("mod", U, k(-3)), (8,), mul(-1, apply("mod", mul(-1, U), k(3)))),
+        (apply("floordiv", U, k(-1)), (8,), mul(-1, U)),
+        (add(mul(-3, apply("floordiv", U, k(-3))), apply("mod", U, k(-3))), (99,), U),
+        (apply("floordiv", U, k(0)), (8,), k(0)),
+        (apply("mod", U, k(0)), (8,), k(0)),
         (apply("floordiv", apply("floordiv", U, k(3)), k(2)), (99,), apply("floordiv", U, k(6))),
         (apply("mod", apply("mod", U, k(6)), k(3)), (99,), apply("mod", U, k(3))),
         (apply("floordiv", apply("mod", U, k(6)), k(3)), (99,), apply("mod", apply("floordiv", U, k(3)), k(2))),
@@ -209,6 +215,36 @@ C = apply("lt", x(U), f(0.0))
 def test_float_forms(e, result):
     out = simplify(e, (5, 5))
     assert out is result or (out.fn, out.args) == (result.fn, result.args[::-1])
+
+
+@pytest.mark.parametrize("dtype", [dt.i32, dt.i64])
+def test_elements_are_not_negated_where_their_type_has_no_such_value(dtype, rng):
+    """-x of the least integer is the least integer, whose quotient has the other sign."""
+    low, high = dtype.range
+    data = np.array([low, low + 1, high, 0, -1, *rng.integers(low, high, 11, endpoint=True)], dtype.numpy)
+    element, least = Read(0, (U,), dtype), Const(low + 1, dtype)
+    for by in (-2, -3, -7, low):
+        for fn in ("floordiv", "mod"):
+            e = apply(fn, element, Const(by, dtype))
+            held = apply("where", apply("le", least, element), e, Const(0, dtype))
+            assert simplify(e, data.shape) is e  # any element
+            assert by == low or simplify(held, data.shape) is not held  # all but the least
+            for x in (e, held):
+                t = template(data.shape, ((dtype, data.shape),), x)
+                np.testing.assert_array_equal(
+                    evaluate_template(simplify_template(t), (data,)), evaluate_template(t, (data,)), strict=True
+                )
+
+
+def test_random_bits_and_rounded_floats_may_be_the_least_integer():
+    """Whose absolute value and negative are negative."""
+    bits = apply("random_bits", k(1), k(2), U, k(0))
+    for word in (bits, cast(Read(0, (U,), dt.f32), dt.i32), cast(apply("mul", cast(U, dt.f32), f(-3e8)), dt.i32)):
+        for e in (apply("lt", apply("abs", word), k(4)), apply("floordiv", word, k(-2)), apply("mod", word, k(-3))):
+            assert simplify(e, (8,)) is e
+    least, at = apply("abs", cast(apply("mul", cast(U, dt.f32), f(-(2.0**31))), dt.i32)), (2,)
+    t = template(at, (), apply("lt", least, k(4)))
+    np.testing.assert_array_equal(evaluate_template(t, ()), evaluate_template(simplify_template(t), ()))
 
 
 def test_a_guarded_read_never_leaves_its_guard():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.expr.nodes import Apply, Piece, Reduce, Template, postorder, template
+from einsmith.expr.nodes import Apply, Piece, Reduce, Template, apply, postorder, template
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.choose import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
@@ -16,7 +18,7 @@ from einsmith.plan.kernel import Buffer, Kernel, Stage
 from einsmith.plan.split_axes import split_kernels
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
-from tests.kernels.samples import add, axes, div, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
+from tests.kernels.samples import add, axes, div, int_, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
 
 GROUPS, INNER, PER = 3, 5, 7
 
@@ -188,6 +190,10 @@ def test_what_cannot_be_split():
     for at, extent in ((sub(12, i), 12), (i, 3), (mul(i, i), 4)):  # backwards, nothing to split, no sum
         kernel = of_sum((extent, 7), (5,), params, mul(read(0, div(at, 4), k), read(1, k, j)))
         assert not split_kernels(kernel)
+    for fn, by in itertools.product((div, mod), (-4, -1, 0)):  # digits are of positive numbers
+        inside = apply("and", apply("le", int_(0), fn(i, by)), lt(fn(i, by), 4))
+        body = apply("where", inside, mul(read(0, fn(i, by), k), read(1, k, j)), num(0.0))
+        assert not split_kernels(of_sum((12, 7), (5,), params, body))
     moved = plain((12,), params_of((3, 4)), read(0, div(i, 4), mod(i, 4)))  # nothing is reduced
     assert not split_kernels(moved)
 

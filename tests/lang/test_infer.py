@@ -114,6 +114,13 @@ def test_which_reads_tell_an_extent_does_not_depend_on_extents(n):
     assert axes("Y[i] = where(i+1 < A.shape[0], A[i+1]-A[i], 0)", {"A": (n,)}) == {"i": n}
 
 
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+def test_a_quotient_by_a_negative_number_falls(n):
+    """`i // -2 < 0` is 0 < i, which lets the axis go on; `-1 < i // -2` is i < 1."""
+    assert axes("Y[i] = where(i // -2 < 0, X[i], S[i])", {"X": (n,), "S": (1,)}) == {"i": n}
+    assert axes("Y[i] = where(-1 < i // -2, S[i], X[i])", {"X": (n,), "S": (1,)}) == {"i": n}
+
+
 def test_guards_on_other_axes_do_not_hinder():
     assert axes("Y[i,p] = where(i > 0, X[i-1,p+1], 0)", {"X": (5, 3)}, {"i": 6}) == {"i": 6, "p": 2}
 

@@ -20,6 +20,12 @@ def place(atom: Expr) -> int:
     return atom.position
 
 
+def modulus(remainder: Apply) -> int | None:
+    """The constant, positive modulus of a remainder, whose values are 0 to m - 1; None of other remainders."""
+    by = remainder.args[1]
+    return int(by.value) if isinstance(by, Const) and by.value > 0 else None
+
+
 class System(Quasi):
     """The equations of one part. Axes 0..n-1 are z's, the domain's follow, then those introduced on the way."""
 
@@ -287,8 +293,8 @@ class System(Quasi):
         plain = self.remainders(x)
         if len(plain.terms) == 1:
             ((atom, k),) = plain.terms.items()
-            if isinstance(atom, Apply) and atom.fn == "mod" and isinstance(atom.args[1], Const) and abs(k) == 1:
-                m, rest = int(atom.args[1].value), -plain.const * k
+            if isinstance(atom, Apply) and atom.fn == "mod" and (m := modulus(atom)) is not None and abs(k) == 1:
+                rest = -plain.const * k
                 self.feasible &= 0 <= rest < m
                 self.congruences.append((self.linear(atom.args[0], {}) - rest, m))
                 return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import gcd, lcm, prod
 
 from einsmith import dtypes as dt
-from einsmith.autodiff.inversion.equations import System
+from einsmith.autodiff.inversion.equations import System, modulus
 from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.expr.analysis.linear import Linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, cast, reads
+from einsmith.expr.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 
 
 class Part(System):
@@ -140,10 +140,10 @@ class Part(System):
             need(x, m)
         for x in (*self.nonnegative, *self.zeros):
             for atom in self.remainders(x).terms:
-                if isinstance(atom, Apply) and atom.fn == "mod":
-                    inner, by = self.linear(atom.args[0], {}), atom.args[1]
-                    if isinstance(by, Const) and all(isinstance(a, Axis) and a.position < self.n for a in inner.terms):
-                        need(inner, int(by.value))
+                if isinstance(atom, Apply) and atom.fn == "mod" and (by := modulus(atom)) is not None:
+                    inner = self.linear(atom.args[0], {})
+                    if all(isinstance(a, Axis) and a.position < self.n for a in inner.terms):
+                        need(inner, by)
         while prod(out) > budget:
             out[out.index(max(out))] = 1
         return out

@@ -2,7 +2,7 @@
 
 Everything is about linear forms L (see `analysis.linear`). A condition that holds becomes lines `F >= 0`; a lower bound
 of L is the sum of its atoms' least values, or that of `(a*L - b*F)/a` for a line F that cancels one of its atoms.
-Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`).
+Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`, of a negative k `k < e - k*(e//k) <= 0`).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Facts:
         if atom.fn == "mod":
             lo, hi = self.interval(a)
             k = b.const
-            if b.terms or k <= 0 or lo is None or hi is None or lo // k != hi // k:
+            if b.terms or k == 0 or lo is None or hi is None or lo // k != hi // k:
                 return None
             return a - lo // k * k
         if atom.fn == "abs":
@@ -490,10 +490,11 @@ def _own_lines(atom: Expr) -> Sequence[Linear]:
     if atom.fn == "max":
         return [this - a, this - b]
     k = b.const
-    if b.terms or k <= 0:
+    if b.terms or k == 0:
         return []
-    if atom.fn == "floordiv":
-        return [a - this * k, this * k + (k - 1) - a]
+    if atom.fn == "floordiv":  # 0 <= a - k*q < k, or k < a - k*q <= 0
+        sign = intervals.sign(k)
+        return [(a - this * k) * sign, (this * k - a) * sign + (abs(k) - 1)]
     quotient = linear(apply("floordiv", *atom.args))
     difference = a - quotient * k - this
     return [difference, difference * -1]

@@ -52,7 +52,7 @@ def floordiv(x: Interval, y: Interval) -> Interval:
 
 def mod(x: Interval, y: Interval) -> Interval:
     if y[1] is not None and y[1] < 0:
-        return (None if y[0] is None else y[0] + 1), 0
+        return scale(mod(scale(x, -1), scale(y, -1)), -1)
     if y[0] is None or y[0] <= 0:
         return None, None
     if x[0] is not None and x[1] is not None:

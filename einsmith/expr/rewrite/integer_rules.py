@@ -32,14 +32,19 @@ def _expr(form: Linear, dtype: DType) -> Expr | None:
 
 
 @lru_cache(maxsize=1 << 15)
-def _reads(atom: Expr) -> bool:
-    return any(isinstance(e, Read) for e in postorder([atom]))
+def _has_elements(atom: Expr) -> bool:
+    """Whether an atom is made of more than axes and literals: of elements of tensors, random bits or floats, which may
+    be any value of their types."""
+    return any(
+        isinstance(e, Read) or e.dtype.is_float or (isinstance(e, Apply) and e.fn == "random_bits")
+        for e in postorder([atom])
+    )
 
 
 def _fitting(form: Linear, dtype: DType, facts: Facts) -> bool:
     """Whether a form with elements of tensors in it lies in a type whatever they are. Where there are none, the type is
     found for the result as a whole (`expr.analysis.widths`)."""
-    if not any(map(_reads, form.terms)):
+    if not any(map(_has_elements, form.terms)):
         return True
     low = high = form.const
     for atom, c in form.terms.items():
@@ -121,10 +126,28 @@ def _quotient_of(inner: Linear, k: int, dtype: DType, facts: Facts) -> Expr | No
     return None if body is None else apply("floordiv", body, Const(k, dtype))
 
 
-def divide(e: Apply, facts: Facts) -> Expr | None:
-    """a // k and a % k, k > 0 constant: multiples of k and common factors are taken out; decided by bounds."""
-    if not isinstance(e.args[1], Const) or e.args[1].value <= 0:
+def divide_by_negative(e: Apply, facts: Facts) -> Expr | None:
+    """a // -k -> (-a) // k and a % -k -> -((-a) % k), k > 0 constant: divisors of integers are positive. None where the
+    type has no value for -a, whose quotient is another one."""
+    if not isinstance(e.args[1], Const) or e.args[1].value >= 0:
         return None
+    k, form = -int(e.args[1].value), linear(e.args[0]) * -1
+    if not fits(k, e.dtype) or not _fitting(form, e.dtype, facts):
+        return None
+    body = _expr(form, e.dtype)
+    if body is None:
+        return None
+    out = apply(e.fn, body, Const(k, e.dtype))
+    return apply("neg", out) if e.fn == "mod" else out
+
+
+def divide(e: Apply, facts: Facts) -> Expr | None:
+    """a // k and a % k, k > 0 constant: multiples of k and common factors are taken out; decided by bounds. By 0 both
+    are 0."""
+    if not isinstance(e.args[1], Const) or e.args[1].value < 0:
+        return None
+    if e.args[1].value == 0:
+        return Const(0, e.dtype)
     k, dtype, is_mod = int(e.args[1].value), e.dtype, e.fn == "mod"
     form = linear(e.args[0])
     if is_mod:
@@ -262,7 +285,7 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
 
 def _is_distance(x: Expr) -> bool:
     """Whether it is the absolute value of an exact integer: that of the least element of a type wraps."""
-    return isinstance(x, Apply) and x.fn == "abs" and not _reads(x)
+    return isinstance(x, Apply) and x.fn == "abs" and not _has_elements(x)
 
 
 def _sides(form: Linear) -> tuple[Linear, Linear]:

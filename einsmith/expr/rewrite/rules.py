@@ -29,6 +29,7 @@ from einsmith.expr.rewrite.integer_rules import (
     decide_extreme,
     decide_sign,
     divide,
+    divide_by_negative,
     fits,
     plain_index,
 )
@@ -313,6 +314,7 @@ RULES: tuple[Rule, ...] = (
     Rule("order operands", _COMMUTATIVE, _order),
     # integers
     Rule("linear form", SUMS, collect_terms, "i"),
+    Rule("divide by a negative", ("floordiv", "mod"), divide_by_negative, "i"),
     Rule("divide", ("floordiv", "mod"), divide, "i"),
     Rule("decided integer", ("floordiv", "mod", "min", "max", "where", "abs", "sign"), decide, "i"),
     Rule("decided cast", ("cast",), decide_cast, "i"),

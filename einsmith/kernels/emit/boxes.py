@@ -296,7 +296,7 @@ def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
     """Whether a quotient or remainder, times `factor`, goes along the lanes in few runs of neighbours or equals."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return False
-    return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * int(e.args[1].value) >= lanes)
+    return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * abs(int(e.args[1].value)) >= lanes)
 
 
 def _repeats(e: Expr, lanes: int) -> bool:
