@@ -31,7 +31,8 @@ UNARY = (
 BINARY = (
     "{} + {}", "{} * {}", "{} - {}", "({}) / (1 + abs({}))", "max({}, {})", "min({}, {})", "({}) % (1 + abs({}))",
 )  # fmt: skip
-INT_UNARY = ("-({})", "abs({})", "sign({})", "({}) // 2", "({}) % 3", "({}) // -3", "({})**2", "i64({})", "relu({})")
+INT_UNARY = ("-({})", "abs({})", "sign({})", "({}) // 2", "({}) % 3", "({}) // -3", "({})**2", "i64({})", "relu({})",
+             "({}) % -4")
 INT_BINARY = (
     "{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "({}) // (1 + abs({}))", "({}) % (1 + abs({}))",
 )  # fmt: skip
@@ -209,7 +210,8 @@ class Generator:
         b = self.pick(names)
         m, n = scope[a] - 1, scope[b] - 1
         k = self.pick((2, 3, 5))
-        form = self.pick(("plain",) * 4 + ("window", "stride", "shift", "div", "mod", "flat", "back", "dilate", "deep"))
+        form = self.pick(("plain",) * 4 + ("window", "stride", "shift", "div", "mod", "flat", "back", "dilate", "deep",
+                                               "under", "below", "negative"))
         if form == "window" and a != b:
             return f"{a} + {b}", 0, m + n
         if form == "stride" and a != b:
@@ -226,6 +228,12 @@ class Generator:
             return f"{a}//{k}", 0, m // k
         if form == "mod":
             return f"{a} % {k}", 0, min(k - 1, m)
+        if form == "under":
+            return f"{a} // -{k}", m // -k, 0
+        if form == "below":
+            return f"{a} % -{k}", 1 - k if m else 0, 0
+        if form == "negative" and a != b:
+            return f"(-{k}*{a} + {b}) // -2 % -{k + 2}", -k - 1, 0
         if form == "back":
             return f"{m} - {a}", 0, m
         return a, 0, m
@@ -363,7 +371,8 @@ class Generator:
             return f"(not {self.condition(scope)})"
         a, b = self.pick(list(scope)), self.pick(list(scope))
         if form == "phase":
-            return f"({a} + {b}) % {self.pick((2, 3))} == {self.choose(2)}"
+            by = self.pick((2, 3, -2, -3))
+            return f"({a} + {b}) % {by} == {self.choose(2) if by > 0 else -self.choose(2)}"
         if form == "equal":
             return f"{a} == {b}" if a != b else f"{a} != 1"
         return f"{a} < {self.pick((1, 2, 8))}" if a == b else f"{a} + 1 <= {b}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fuzz import places
 from tests.fuzz.writer import TYPES, Writer
 
 
@@ -43,20 +44,18 @@ def convolution(w: Writer) -> None:
     k = w.axis([b, c, *taps], most=70) if form != "depthwise" else None
     g = w.axis([b, c, *taps, *([k] if k else [])], most=4) if form == "grouped" else None
     fixed = [a for a in (b, g, c, k) if a]
-    places: list[str] = []
+    outer: list[str] = []
     index, guards, shape = [], [], []
     for r in taps:
-        p = w.axis([*fixed, *taps, *places], most=200 if not places else 70, row=len(places) == rank - 1)
-        places.append(p)
+        p = w.axis([*fixed, *taps, *outer], most=200 if not outer else 70, row=len(outer) == rank - 1)
+        outer.append(p)
         stride, dilation, pad = w.pick((1, 1, 1, 2, 3)), w.pick((1, 1, 1, 2)), w.pick((0, 1, 0, 2))
         slack = w.choose(stride + 1) if w.chance(2) else 0
         n = (w.axes[p] - 1) * stride + (w.axes[r] - 1) * dilation + 1 - 2 * pad + slack
         if n < 1:
             n += 2 * pad
             pad = 0
-        at = f"{stride}*{p}" if stride > 1 else p
-        at += f" + {dilation}*{r}" if dilation > 1 else f" + {r}"
-        at += f" - {pad}" if pad else ""
+        at = places.window(w, p, r, stride, dilation, pad)
         index.append(at)
         shape.append(n)
         if pad:
@@ -77,22 +76,22 @@ def convolution(w: Writer) -> None:
     e = f"{e} * {w.read(weight, ordered=w.choose(3) > 0)}"
     over = [*taps] if form == "depthwise" else [c, *taps]
     left = [a for a in (b, g, k if k else c) if a]
-    left = [b, *places, *left[1:]] if last else [*left, *places]
+    left = [b, *outer, *left[1:]] if last else [*left, *outer]
     e = f"sum[{', '.join(over)}]({e})"
     if w.chance(2) and not w.exact:
         e += f" + {w.read([k or c])}"
-    if w.chance(4) and all(w.axes[p] >= 2 for p in places):  # pooled
+    if w.chance(4) and all(w.axes[p] >= 2 for p in outer):  # pooled
         t = w.define(left, w.chain(e, left, 2), w.chance(3))
-        _pool(w, t, left, places)
+        _pool(w, t, left, outer)
     else:
         w.finish(e, left)
 
 
-def _pool(w: Writer, t: str, left: list[str], places: list[str]) -> None:
-    """A window over the axes `places` of the tensor t."""
+def _pool(w: Writer, t: str, left: list[str], outer: list[str]) -> None:
+    """A window over the axes `outer` of the tensor t."""
     size, names = w.pick((2, 3)), {}
     over = []
-    for p in places:
+    for p in outer:
         n = min(size, w.axes[p])
         r, q = w.axis_of(n), w.axis_of((w.axes[p] - n) // n + 1)
         over.append(r)
@@ -112,10 +111,10 @@ def window(w: Writer) -> None:
     sizes = ((131, 257) if rank == 1 else (12, 13, 17)) if w.chance(6) else (2, 3, 1, 5, 4)
     taps = [w.axis_of(w.pick(sizes)) for _ in range(rank)]
     strides = [w.pick((1, 1, 2, 3)) for _ in taps]
-    places = w.some_axes(rank, taps)
-    lead = w.some_axes(w.pick((0, 1, 2)), [*taps, *places], most=12)
+    outer = w.some_axes(rank, taps)
+    lead = w.some_axes(w.pick((0, 1, 2)), [*taps, *outer], most=12)
     shape = []
-    for p, r, s in zip(places, taps, strides, strict=True):
+    for p, r, s in zip(outer, taps, strides, strict=True):
         rest = w.pick((0, 0, 0, 1, 4))  # that no window covers
         shape.append((w.axes[p] - 1) * s + w.axes[r] + rest)
         if w.chance(2) and rest < s:
@@ -128,14 +127,11 @@ def window(w: Writer) -> None:
         name = w.input([w.axes[a] for a in inner])
     guarded = w.chance(4)
     pads = [w.pick((1, 0, 2)) if guarded else 0 for _ in taps]
-    index = [
-        (f"{s}*{p}" if s > 1 else p) + f" + {r}" + (f" - {d}" if d else "")
-        for p, r, s, d in zip(places, taps, strides, pads, strict=True)
-    ]
+    index = [places.window(w, p, r, s, 1, d) for p, r, s, d in zip(outer, taps, strides, pads, strict=True)]
     e = f"{name}[{', '.join([*lead, *index])}]"
     conditions = [f"0 <= {i}" for i, d in zip(index, pads, strict=True) if d]
     if conditions:
-        for p in places:
+        for p in outer:
             w.largest.discard(p)
         e = f"where({' and '.join(conditions)}, {e}, {w.pick(('0', '-2', '1'))})"
     if w.chance(2):
@@ -145,7 +141,7 @@ def window(w: Writer) -> None:
         e = w.chain(e, [*lead, *taps], 2)
     combiner = w.pick(("max", "sum", "max", "min", "mean", "argmax", "argmin"))
     combiner = "sum" if combiner == "mean" and w.exact else combiner
-    w.finish(f"{combiner}[{', '.join(taps)}]({e})", [*lead, *places])
+    w.finish(f"{combiner}[{', '.join(taps)}]({e})", [*lead, *outer])
 
 
 def rows(w: Writer) -> None:
@@ -250,7 +246,7 @@ def pointwise(w: Writer) -> None:
         for a in w.choose.shuffled(left):
             n, c, rest = w.axes[a], w.pick((2, 3, 5, 16)), w.pick((0, 0, 1, 6))
             others = ("offset", "stride", "back", "div", "mod", "digits", "clip", "shift", "twice", "one")
-            form = w.pick(("plain",) * 4 + others)
+            form = w.pick(("plain",) * 4 + others + ("place",) * 2)
             at, size = {
                 "plain": (a, n), "offset": (f"{a} + {c}", n + c + rest),
                 "stride": (f"{c}*{a} + 1", c * n + 2 - c + rest),
@@ -258,8 +254,11 @@ def pointwise(w: Writer) -> None:
                 "mod": (f"{a} % {c}", min(c, n)), "digits": (f"({a} % {c})*{(n - 1) // c + 1} + {a} // {c}",
                                                              min(c, n) * ((n - 1) // c + 1)),
                 "twice": (f"{a} % {c + 2} % {c}", min(c, n)), "clip": (f"min(max({a} - {c}, 0), {n - 1})", n),
-                "shift": (a, n), "one": (str(n // 2), n),
+                "shift": (a, n), "one": (str(n // 2), n), "place": (a, n),
             }[form]  # fmt: skip
+            if form == "place":
+                x = places.place(w, [a])
+                at, size = x.moved(-x.low).text, x.span + rest
             index.append(at)
             shape.append(size)
             if len(index) > 1 and w.chance(8):
@@ -286,6 +285,39 @@ def pointwise(w: Writer) -> None:
         e = f"where({w.condition(left)}, {e}, {w.operand(left)})"
         w.extents.update({a: w.axes[a] for a in left})
     w.finish(e, left)
+
+
+def divided(w: Writer) -> None:
+    """Reductions of every kind of what is read, guarded or not, at quotients and remainders inside each other."""
+    kept = w.some_axes(w.pick((1, 2, 0)), most=70)
+    over = w.some_axes(w.pick((1, 1, 2)), kept, most=40)
+    scope = [*kept, *over]
+    w.extents.update({a: w.axes[a] for a in scope})
+    index, shape, guards = [], [], []
+    for _ in range(w.pick((1, 2))):
+        at = places.place(w, scope)
+        if at.span > 4 * w.budget or w.chance(3):
+            n = min(at.span, w.pick((3, 1, 8, 17, 5)))
+            at = at.moved(-w.pick((at.low, 0, at.low + at.span // 2)))
+            guards.append(f"0 <= {at.text} < {n}")
+        else:
+            at, n = at.moved(-at.low), at.span + w.pick((0, 0, 1))
+        if shape and n * shape[0] > 4 * w.budget:
+            break
+        index.append(at.text)
+        shape.append(n)
+    e = f"{w.input(shape)}[{', '.join(index)}]"
+    if guards:
+        e = f"where({' and '.join(guards)}, {e}, {w.pick(('0', '1', '-2'))})"
+    if w.chance(3):
+        e = f"where({w.condition(scope)}, {e}, {w.operand(scope)})"
+    for _ in range(w.pick((1, 0, 2))):
+        e = w.pick(("{} * {}", "{} * {}", "({} - {})")).format(e, w.read(w.choose.some(scope) or over))
+    combiner = w.pick(("sum", "sum", "max", "min", "prod", "mean", "argmax", "argmin"))
+    combiner = "sum" if (combiner == "mean" and w.exact) or (combiner == "prod" and w.points(over) > 40) else combiner
+    if combiner == "prod":
+        e = f"max(-1, min(1, {e}))" if w.exact else f"(1 + 0.1*tanh({e}))"
+    w.finish(f"{combiner}[{', '.join(w.choose.shuffled(over))}]({e})", kept)
 
 
 def gather(w: Writer) -> None:

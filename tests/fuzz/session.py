@@ -45,6 +45,7 @@ THEMES: dict[str, Callable[[Choices], Case]] = {
     "contraction": _written(productions.contraction), "convolution": _written(productions.convolution),
     "window": _written(productions.window), "rows": _written(productions.rows),
     "reduction": _written(productions.reduction), "pointwise": _written(productions.pointwise),
+    "divided": _written(productions.divided),
     "gather": _written(productions.gather), "scatter": _written(productions.scatter),
     "pieces": _written(productions.pieces), "typed": _written(productions.typed),
     "recurrence": _written(recurrent.recurrence), "grid": _written(recurrent.grid),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes
+from tests.fuzz import places
 from tests.fuzz.case import LAYOUTS, Case, Input
 from tests.fuzz.choices import Choices
 
@@ -46,8 +47,10 @@ EXACT_UNARY = (
 )  # fmt: skip
 EXACT_BINARY = ("({}) + ({})", "({}) - ({})", "max({}, {})", "min({}, {})", "where({} > 0, {}, 0)",
                 "min(2, max(-2, {})) * ({})", "where(({}) <= ({}), 1, 0)")  # fmt: skip
-INT_UNARY = (*EXACT_UNARY[:-2], "i32({} > 0)", "({}) // 2", "({}) % 3", "({}) // -3", "i64({})")
-INT_BINARY = (*EXACT_BINARY, "({}) // (1 + abs({}))", "({}) % (1 + abs({}))", "where(({}) == ({}), 2, -1)")
+INT_UNARY = (*EXACT_UNARY[:-2], "i32({} > 0)", "({}) // 2", "({}) % 3", "({}) // -3",
+             "({}) % -4", "i64({})")
+INT_BINARY = (*EXACT_BINARY, "({}) // (1 + abs({}))", "({}) % (1 + abs({}))", "where(({}) == ({}), 2, -1)",
+              "({}) // (-1 - abs({}))", "({}) % (-1 - abs({}))")
 
 
 class Writer:
@@ -175,7 +178,7 @@ class Writer:
         return e
 
     def condition(self, scope: Sequence[str]) -> str:
-        form = self.pick(("less", "data", "equal", "phase", "flags", "and", "not", "band"))
+        form = self.pick(("less", "data", "equal", "phase", "flags", "and", "not", "band", "place"))
         if form == "flags":
             return self.read(self.choose.some(scope) or list(scope)[-1:], name="B", dtype="bool")
         if form == "data" or not scope:
@@ -184,9 +187,15 @@ class Writer:
             return f"({self.condition(scope)} {self.pick(('and', 'or'))} {self.condition(scope)})"
         if form == "not":
             return f"not ({self.condition(scope)})"
+        if form == "place":
+            at = places.place(self, scope, 2)
+            self.extents |= {a: self.axes[a] for a in scope if a in _words(at.text)}
+            edge = at.low + self.choose(min(at.span, 9))
+            return f"{at.text} {self.pick(('==', '!=', '<', '<=', '>', '>='))} {edge}"
         a, b = self.pick(scope), self.pick(scope)
         if form == "phase":
-            return f"({a} + {b}) % {self.pick((2, 3))} == {self.choose(2)}"
+            by = self.pick((2, 3, -2, -3))
+            return f"({a} + {b}) % {by} == {self.choose(2) if by > 0 else -self.choose(2)}"
         if form == "equal":
             return f"{a} == {b}" if a != b else f"{a} != 1"
         if form == "band" and a != b:
