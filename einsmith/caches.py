@@ -8,7 +8,7 @@ it makes some room at once, so that it is rare.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -169,6 +169,24 @@ class Cache(Generic[K, V]):
     def values(self) -> list[V]:
         """The values, the first put first."""
         return [value for _, value in self.items()]
+
+
+class Once:
+    """Marks of what has been said, so that each thing is said once. Beyond the bound the oldest marks are forgotten."""
+
+    def __init__(self, name: str, entries: int = 1024):
+        self._marks: Cache[Hashable, object] = Cache(Bound(name, entries))
+
+    def __call__(self, key: Hashable) -> bool:
+        """Mark a key; return whether it was not marked yet. Of several threads with one key, one gets True."""
+        if self._marks.find(key) is not None:
+            return False
+        mark = object()
+        return self._marks.setdefault(key, mark) is mark
+
+    def clear(self) -> None:
+        """Forget every mark."""
+        self._marks.clear()
 
 
 def cache_clear() -> None:

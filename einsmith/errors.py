@@ -1,4 +1,4 @@
-"""Every error class of Einsmith. All derive from EinsmithError."""
+"""Every error class of Einsmith, which all derive from EinsmithError, and the category of its warnings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Any
 
 class EinsmithError(Exception):
     """Base of every error that Einsmith raises on purpose."""
+
+
+class EinsmithWarning(UserWarning):
+    """Category of warnings that something asked for, or stored, is not used. Results stay right."""
+
+
+class StoreWarning(EinsmithWarning, RuntimeWarning):
+    """Compiled code or a measurement cannot be kept on disk, or read from there; the work goes on without."""
 
 
 _WIDTH = 160  # characters of a line that a message shows

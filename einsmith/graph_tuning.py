@@ -70,7 +70,7 @@ def price(run: Executable) -> float:
     """Seconds of a run by its kernels: measured, or predicted."""
     total = 0.0
     for call, made, turns in zip(run.calls, run.kernels, run.turns, strict=True):
-        seconds = run.backend.measured(call.kernel, run.target)
+        seconds = None if made.unfollowed else run.backend.measured(call.kernel, run.target)
         total += turns * (made.seconds if seconds is None else seconds)
     return total
 

@@ -38,8 +38,6 @@ GROWING = {
     "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",
     "einsmith.files._mine": "files that are being written",
     "einsmith.codegen.cache.objects._written": "folders of the cache",
-    "einsmith.codegen.cache.objects._warned": "kinds of warnings",
-    "einsmith.tune.database._said": "kinds of warnings",
     "einsmith.tune.database._resting": "reading and writing",
     "einsmith.codegen.cache.native._loaded": "machine code, which is held weakly",
     "einsmith.codegen.llvm.jit._loaded": "machine code that a program or a cache holds, or that is released",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,12 +12,12 @@ from typing import Any, NamedTuple
 from einsmith import decisions, knobs
 from einsmith.backends import override
 from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
-from einsmith.caches import Bound, Cache
+from einsmith.caches import Bound, Cache, Once
 from einsmith.codegen.cache import native
-from einsmith.errors import CompileError
+from einsmith.errors import CompileError, EinsmithWarning
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.pattern import Lowered, Pattern
+from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block, host
@@ -49,7 +50,7 @@ _NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
     Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
 )
 """What no program uses any more is found again here, without a look at the disk."""
-
+_SAID = Once("records of tuning that cannot be followed")
 
 _NOWHERE = os.urandom(16)
 
@@ -94,30 +95,44 @@ def compile_decided(
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
         found[k] = made = CompiledKernel(
             launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
-            entry.nbytes, meta["decision"], meta["tuned"],
+            entry.nbytes, meta["decision"], meta["tuned"], meta["unfollowed"],
         )  # fmt: skip
         _NATIVE.put((k, target, decided[k]), made)
+        warn_unfollowed(k, decided[k], made)
     return [found[k] for k in kernels]  # type: ignore[misc]
 
 
-def _follow(kernel: Kernel | Rows, target: Target, decision: Decision) -> tuple[Decision, autoconfig.Choice, Lowered]:
-    """What is done of a decision: a recorded one that cannot be followed is left, which is said at EINSMITH_DEBUG=1."""
+def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, made: CompiledKernel) -> None:
+    """Warn, once for a record, that a kernel is not compiled as its record says."""
+    if made.unfollowed and _SAID((kernel.digest, decision.text)):
+        name = decisions.name_of(kernel)[:8]
+        warnings.warn(
+            f"the kernel {name} ({describe(kernel)}) is compiled as the cost model chooses: {made.unfollowed}. "
+            f"`einsmith tune --forget {name}` removes the record; where it names a pattern of your own, register that "
+            "before the first call",
+            EinsmithWarning, stacklevel=2,
+        )  # fmt: skip
+
+
+def _follow(
+    kernel: Kernel | Rows, target: Target, decision: Decision
+) -> tuple[Decision, autoconfig.Choice, Lowered, str]:
+    """Return the decision that is followed, its choice and launches, and a sentence on a record that cannot be followed
+    and gives way to the model's choice, else an empty one. Raises CompileError for any other decision."""
     try:
         choice = decisions.choice_of(kernel, target, decision.text)
-        return decision, choice, decisions.lowered(choice)
+        return decision, choice, decisions.lowered(choice), ""
     except CompileError as e:
         if not decision.recorded:
             raise
-        if knobs.debug() >= 1:
-            print(f"einsmith: what is recorded for a kernel is not followed: {e}", file=sys.stderr)
-        return _follow(kernel, target, MODEL)
+        return *_follow(kernel, target, MODEL)[:3], f"the record {decision.text!r} is not followed: {e}"
 
 
 def lower(
     kernel: Kernel | Rows, target: Target, decision: Decision = MODEL
 ) -> tuple[list[nest.Function], dict[str, Any]]:
     """(functions, metadata) of a kernel that is in no cache."""
-    decision, choice, lowered = _follow(kernel, target, decision)
+    decision, choice, lowered, unfollowed = _follow(kernel, target, decision)
     if knobs.debug() >= 3:
         print(decisions.explain(kernel, target), file=sys.stderr)
     for launch in lowered.launches:
@@ -138,6 +153,7 @@ def lower(
         "seconds": choice.cost.seconds,
         "decision": decision.text,
         "tuned": decision.recorded,
+        "unfollowed": unfollowed,
     }
     return [launch.function for launch in lowered.launches], meta
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from einsmith.backends.backend import AheadOfTime, Runnable, Table, Watched
-from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower
+from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
 from einsmith.codegen.entry import program as entry
 from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.codegen.llvm.nest import emit_module
@@ -48,8 +48,9 @@ class ObjectCode(Cpu, AheadOfTime):
             launches = tuple((first + n, tasks, once) for n, (_, tasks, once) in enumerate(meta["launches"]))
             self._made[key] = CompiledKernel(
                 launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"], 0,
-                meta["decision"], meta["tuned"],
+                meta["decision"], meta["tuned"], meta["unfollowed"],
             )  # fmt: skip
+            warn_unfollowed(kernel, decision, self._made[key])
         return self._made[key]
 
     def allocate(self, nbytes: int) -> Block:

@@ -71,10 +71,11 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     of which a prediction tells), and of each candidate shown, alone with warm caches. `fusion`: of a kernel of several
     stages, predicted seconds of a kernel for each, and the `reward`, those less its own, in a turn. `call`: the number
     of a kernel's call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn
-    reads and writes, each once. `tuned`: measuring has found what is compiled (`einsmith tune --list`). `share`: of the
-    time of all kernels, measured or else predicted. `again`: it makes once more what an earlier kernel has made.
-    `layouts`: what does not lie as it is in memory (`order`: its dimensions, the outer ones first), and what the next
-    best order would cost `more`. `without`: the passes without which the program was measured to be faster.
+    reads and writes, each once. `tuned`: measuring has found what is compiled (`einsmith tune --list`); `unfollowed`:
+    why what it has found is not compiled, else empty. `share`: of the time of all kernels, measured or else predicted.
+    `again`: it makes once more what an earlier kernel has made. `layouts`: what does not lie as it is in memory
+    (`order`: its dimensions, the outer ones first), and what the next best order would cost `more`. `without`: the
+    passes without which the program was measured to be faster.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
@@ -102,6 +103,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "pattern": compiled.pattern,
                 "config": compiled.config,
                 "tuned": compiled.tuned,
+                "unfollowed": compiled.unfollowed,
                 "tasks": [tasks for _, tasks, _ in compiled.launches],
                 "predicted": terms(choice.cost),
                 "fusion": _fusion(run, call.kernel, choice.cost.seconds),
@@ -263,6 +265,8 @@ def text_of(report: dict[str, Any]) -> str:
         role = f"{k['role']}  " if several else ""
         lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]
         lines.append(f"     predicted {us(k['predicted']['seconds'])}{times}{measured}")
+        if k["unfollowed"]:
+            lines.append(f"     {k['unfollowed']}")
         if len(k["fused"]) > 1:
             lines.append(f"     {fused(k)}")
         lines += [f"     {line}" for line in candidate_lines(k)]

@@ -208,6 +208,8 @@ def _what(k: Mapping[str, Any]) -> str:
     if len(k["fused"]) > 1:
         lines.append(f"<small>{escape(fused(k))}</small>")
     lines.append(f"<small><code>{escape(k['config'])}</code></small>")
+    if k["unfollowed"]:
+        lines.append(f"<small>{escape(k['unfollowed'])}</small>")
     found = candidate_lines(k)
     more = html.text(f"{k['considered']} candidates", "\n".join(found), folded=True) if found else ""
     return "<br>".join(lines) + more

@@ -34,7 +34,8 @@ it later."""
 class CompiledKernel:
     """What a back end makes of a kernel: (code, tasks, once) of each launch (see kernels.pattern.Launch), code being
     what its programs run; bytes of scratch a thread, of shared workspace and of all the code. decision: what it follows
-    (`decisions`), empty for the model's choice; tuned: measuring has found that."""
+    (`decisions`), empty for the model's choice; tuned: measuring has found that; unfollowed: a sentence on the record
+    of tuning that cannot be followed, so that the model's choice stands, else empty."""
 
     launches: tuple[tuple[Any, int, bool], ...]
     scratch: int
@@ -45,6 +46,7 @@ class CompiledKernel:
     nbytes: int
     decision: str = ""
     tuned: bool = False
+    unfollowed: str = ""
 
 
 Compiled = Mapping[Kernel | Rows, CompiledKernel]
@@ -231,6 +233,8 @@ def show_kernels(
             f"{i:3d}  {part}{kernel.pattern:<12} {kernel.seconds * 1e6:9.1f} us predicted  {tasks:>5} tasks  "
             f"{f'{n} times ' if n > 1 else ''}{label(call)}  [{kernel.config}]{'  tuned' if kernel.tuned else ''}"
         )
+        if kernel.unfollowed:
+            lines.append(f"     {kernel.unfollowed}")
     if several:
         lines += [f"     {role:<8} {seconds * 1e6:9.1f} us predicted" for role, seconds in parts.items()]
     return lines

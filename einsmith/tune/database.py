@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from einsmith import files, knobs, locks
+from einsmith.caches import Once
 
 FORMAT = 1
 """Grows with every change of the tables."""
@@ -36,7 +37,7 @@ CREATE INDEX by_structure ON records (structure);
 
 T = TypeVar("T")
 _LOCK = locks.Awaited("using the store of tuned configurations")
-_said: set[str] = set()
+_said = Once("problems of the store of tuned configurations", 64)
 _resting: dict[bool, tuple[Path, float]] = {}
 """A store that could not be written (True) or read, and until when it is left alone in that."""
 
@@ -157,6 +158,5 @@ def _number(path: Path) -> int:
 
 
 def _say(what: str) -> None:
-    if what not in _said:
-        _said.add(what)
+    if _said(what):
         print(f"einsmith: {what}", file=sys.stderr)

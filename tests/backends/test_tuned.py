@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith import graph_tuning
 from einsmith.backends import cpu
+from einsmith.backends.objects import ObjectCode
 from einsmith.backends.override import overriding
+from einsmith.cli.explain import gather, text_of
+from einsmith.cli.report_page import page
 from einsmith.compile import Executable
 from einsmith.decisions import decided, written
 from einsmith.kernels import choose as autoconfig
+from einsmith.kernels.pattern import describe
 from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
@@ -30,6 +37,7 @@ def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_resting", {})
     cpu._NATIVE.clear()
+    cpu._SAID.clear()
 
 
 def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
@@ -106,18 +114,93 @@ WRONG = ["nonsense", "contraction mr=77", "contraction mr=28 nv=8", "contraction
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_cannot_be_followed_is_left(rng, text, capfd, monkeypatch) -> None:
+def test_what_cannot_be_followed_is_left_and_said(rng, text) -> None:
     a, b = (rng.standard_normal(x).astype(np.float32) for x in ((37, 53), (53, 41)))
     before = compiled(PRODUCT, a, b)
-    recorded(before.calls[0].kernel, before.target, text)
-    assert compiled(PRODUCT, a, b).kernels[0].config == before.kernels[0].config
-    cpu._NATIVE.clear()
-    (run,) = compiled(PRODUCT, a, b).kernels
+    kernel, target = before.calls[0].kernel, before.target
+    recorded(kernel, target, text)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        (run,) = compiled(PRODUCT, a, b).kernels
+        cpu._NATIVE.clear()  # from disk, where nothing is lowered
+        (again,) = compiled(PRODUCT, a, b).kernels
     assert (run.config, run.tuned, run.decision) == (before.kernels[0].config, False, "")
-    if text:  # an override of the same text is an error as ever
-        name = before.calls[0].kernel.digest.hex()
+    assert run.unfollowed == again.unfollowed and bool(run.unfollowed) == bool(text)
+    assert [w.category for w in said] == [es.EinsmithWarning] * bool(text), "once for a record"
+    if text:
+        told, name = str(said[0].message), kernel.digest.hex()
+        assert f"einsmith tune --forget {name[:8]}" in told and repr(text) in told and describe(kernel) in told
+        # an override of the same text is an error as ever
         with pytest.raises(es.EinsmithError), overriding({name: text}):
             compiled(PRODUCT, a, b)
+
+
+def test_another_process_says_it_of_code_that_it_finds_on_disk(rng) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((31, 15), (15, 16)))
+    run = compiled(PRODUCT, a, b)
+    recorded(run.calls[0].kernel, run.target, "mine a=1")
+    with pytest.warns(es.EinsmithWarning, match="mine a=1"):
+        compiled(PRODUCT, a, b)
+    cpu._NATIVE.clear(), cpu._SAID.clear()
+    with pytest.warns(es.EinsmithWarning, match="mine a=1"):
+        compiled(PRODUCT, a, b)
+
+
+SUM = "s[i] = sum[k](x[i,k])"
+
+
+def test_every_record_that_cannot_be_followed_is_said_once(rng) -> None:
+    given = {PRODUCT: [rng.standard_normal(x).astype(np.float32) for x in ((17, 15), (15, 16))],
+             SUM: [rng.standard_normal((13, 7)).astype(np.float32)]}  # fmt: skip
+    runs = [compiled(f, *arrays) for f, arrays in given.items()]
+    names = [run.calls[0].kernel.digest.hex()[:8] for run in runs]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for text in ("mine a=1", "mine a=2", "mine a=1"):
+            for run in runs:
+                recorded(run.calls[0].kernel, run.target, text)
+            for _ in range(3):
+                for f, arrays in given.items():
+                    compiled(f, *arrays)
+    told = [str(w.message) for w in said]
+    assert [sum(name in t and f"mine a={n}'" in t for t in told) for name in names for n in (1, 2)] == [1] * 4
+    assert len(told) == 4
+
+
+def test_plans_show_a_record_that_is_not_followed(rng) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((19, 15), (15, 16)))
+    before = compiled(PRODUCT, a, b)
+    assert "not followed" not in before.describe()
+    recorded(before.calls[0].kernel, before.target, "mine a=1")
+    with pytest.warns(es.EinsmithWarning, match="mine a=1"):
+        run = compiled(PRODUCT, a, b)
+    report = gather(run, [a, b], 3, False)
+    (kernel,) = report["kernels"]
+    assert kernel["unfollowed"] == run.kernels[0].unfollowed and not kernel["tuned"]
+    page_text = html.unescape(page(report | {"what": "a product", "batch": None}))
+    for shown in (run.describe(), text_of(report), page_text):
+        assert "the record 'mine a=1' is not followed" in shown
+
+
+def test_a_record_that_is_not_followed_is_no_measurement_of_the_kernel(rng) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((29, 15), (15, 16)))
+    before = compiled(PRODUCT, a, b)
+    kernel, target = before.calls[0].kernel, before.target
+    recorded(kernel, target, "reduction")
+    assert graph_tuning.price(compiled(PRODUCT, a, b)) == 1e-3
+    recorded(kernel, target, "mine a=1")
+    with pytest.warns(es.EinsmithWarning, match="mine a=1"):
+        assert graph_tuning.price(compiled(PRODUCT, a, b)) == before.kernels[0].seconds
+
+
+def test_exported_programs_say_it_too(rng) -> None:
+    a, b = (rng.standard_normal(x).astype(np.float32) for x in ((23, 15), (15, 16)))
+    run = compiled(PRODUCT, a, b)
+    kernel, target = run.calls[0].kernel, run.target
+    recorded(kernel, target, "mine a=1")
+    with pytest.warns(es.EinsmithWarning, match="mine a=1"):
+        (made,) = ObjectCode().compile([kernel], target)
+    assert made.unfollowed and not made.tuned
 
 
 def test_a_damaged_store_is_no_hindrance(rng, capfd) -> None:

@@ -34,7 +34,7 @@ def cache(tmp_path, monkeypatch):
     where = tmp_path / "cache"
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(where))
     monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
-    monkeypatch.setattr(objects, "_warned", set())
+    objects._warned.clear()
     monkeypatch.setattr(objects, "_written", {})
     return where
 

@@ -33,7 +33,7 @@ KERNEL = product(13, 37, 19)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A store of the test's own, which does not exist yet."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(database, "_said", set())
+    database._said.clear()
     monkeypatch.setattr(database, "_resting", {})
     yield tmp_path / "tuning"
 

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from einsmith import files, knobs, locks
+from einsmith.caches import Once
+from einsmith.errors import StoreWarning
 
 FORMAT = b"EINSMITH-OBJ-2\n"
 _SUM = 32
 _SLACK = 16
 """The folder is looked through when a process has written this part of the limit since it last did so, and is then
 brought that much below the limit, so that a process that writes alone keeps to it."""
-_warned: set[str] = set()
+_warned = Once("reasons not to keep compiled code", 64)
 _lock = locks.lock()
 _written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
 
@@ -51,11 +53,8 @@ def source_hash() -> bytes:
 
 def _say(problem: str) -> None:
     """Says once that the cache is not used. The work goes on without it."""
-    with _lock:
-        if problem in _warned:
-            return
-        _warned.add(problem)
-    warnings.warn(f"compiled code is not kept on disk: {problem}", RuntimeWarning, stacklevel=3)
+    if _warned(problem):
+        warnings.warn(f"compiled code is not kept on disk: {problem}", StoreWarning, stacklevel=3)
 
 
 def folder(create: bool = True) -> Path | None:
