@@ -5,18 +5,15 @@ A decision is a configuration as a text: `contraction mr=6 nv=4` is a pattern's 
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from einsmith.errors import CompileError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
+from einsmith.kernels.sources import is_builtin
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
@@ -132,22 +129,10 @@ def _show(values: tuple[Any, ...]) -> str:
     return "|".join(map(str, values))
 
 
-@lru_cache(maxsize=64)
-def source(pattern: type) -> bytes | None:
-    """What tells a pattern's code from other code of that name: a hash of its file; empty for Einsmith's own, None
-    where there is no file."""
-    if pattern.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return b""
-    try:
-        return hashlib.blake2b(Path(inspect.getfile(pattern)).read_bytes(), digest_size=16).digest()
-    except (OSError, TypeError):
-        return None
-
-
 def lowered(chosen: autoconfig.Choice) -> Lowered:
     """The launches of a choice. Raises CompileError where the pattern's answer cannot be run."""
     pattern, kernel = chosen.pattern, chosen.kernel
-    if source(type(pattern)) != b"":
+    if not is_builtin(pattern):
         wrong = pattern.legal(kernel, chosen.config, chosen.target)
         if wrong:
             raise CompileError(f"pattern {pattern.name!r} chooses {chosen.config} on {describe(kernel)}: {wrong}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from einsmith.errors import CompileError, EinsmithWarning
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
+from einsmith.kernels.sources import key_of
 from einsmith.loops import nest
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block, host
@@ -52,14 +52,11 @@ _NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
 """What no program uses any more is found again here, without a look at the disk."""
 _SAID = Once("records of tuning that cannot be followed")
 
-_NOWHERE = os.urandom(16)
-
 
 def identity() -> bytes:
-    """What tells one set of patterns from another in a key of compiled code: the names, and the source of patterns that
-    are not Einsmith's own; for one without a source file, a number that no other process has."""
-    sources = [(p.name.encode(), decisions.source(type(p))) for p in autoconfig.PATTERNS]
-    return b" ".join(name + (_NOWHERE if source is None else source) for name, source in sources)
+    """Return what tells one set of patterns from another in a key of compiled code: names, and the code of patterns
+    that are not Einsmith's own. Raises CompileError where that cannot be found out."""
+    return b" ".join(p.name.encode() + key_of(p) for p in autoconfig.PATTERNS)
 
 
 def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, Decision]:
@@ -78,7 +75,7 @@ def compile_decided(
     decided about it, and the patterns, which choose where nothing is."""
     found = {k: _NATIVE.get((k, target, decided[k])) for k in dict.fromkeys(kernels)}
     missing = [k for k, kernel in found.items() if kernel is None]
-    patterns = identity()
+    patterns = identity() if None in found.values() else b""
 
     def choose(wanted: Sequence[int]) -> None:
         """Chooses one after the other, so that what choosing goes through stays in the core's caches."""

@@ -23,6 +23,7 @@ from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
 from einsmith.kernels.reduction.pattern import Reduction
 from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scatter.pattern import ScatterAdd
+from einsmith.kernels.sources import code_of
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel, Rows
@@ -86,13 +87,14 @@ ROWS = RowBlocks(_SELF)
 
 def register(pattern: Pattern) -> None:
     """Adds a pattern; it is chosen wherever it matches and its cost is the lowest. Raises CompileError where it is no
-    Pattern, or has the name of another one."""
+    Pattern, has the name of another one, or its code imports what cannot be found and it has no `version`."""
     if not isinstance(pattern, Pattern) or not isinstance(getattr(pattern, "name", None), str):
         raise CompileError(
             f"{pattern!r} is no pattern: its class derives from einsmith.kernels.pattern.Pattern and has a `name`"
         )
     if pattern.name in (ROWS.name, *(p.name for p in PATTERNS)):
         raise CompileError(f"there is a pattern {pattern.name!r} already: every one has a name of its own")
+    code_of(pattern)  # now, as the files are that it was imported from
     PATTERNS.append(pattern)
     _CHOSEN.clear()
 

@@ -39,9 +39,11 @@ class Lowered:
 
 class Pattern(ABC):
     """What a pattern answers about a kernel that it takes (docs/patterns.md). A configuration is a hashable, printable
-    value: a NamedTuple, a frozen dataclass, or several of them. The first four answers are everybody's own."""
+    value: a NamedTuple, a frozen dataclass, or several of them. The first four answers are everybody's own. version:
+    what changes with code that Einsmith cannot see, in keys of compiled code; None where there is no such code."""
 
     name: str
+    version: str | int | None = None
 
     @abstractmethod
     def match(self, kernel: Any) -> bool:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import processes
-from einsmith.decisions import source
 from einsmith.errors import EinsmithError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
+from einsmith.kernels.sources import is_builtin
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune.genetic import Candidate
@@ -45,7 +45,7 @@ def sendable(pattern: Pattern) -> bool:
 
 def own_patterns() -> list[Pattern]:
     """The user's patterns that another process can import (`worker.register`)."""
-    return [p for p in autoconfig.PATTERNS if source(type(p)) != b"" and sendable(p)]
+    return [p for p in autoconfig.PATTERNS if not is_builtin(p) and sendable(p)]
 
 
 class Lost(EinsmithError):

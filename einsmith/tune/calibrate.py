@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from einsmith import knobs, locks
 from einsmith.codegen.cache import native
-from einsmith.decisions import source
 from einsmith.errors import BusyError, EinsmithError
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
+from einsmith.kernels.sources import code_of
 from einsmith.target.facts import Target
 from einsmith.tune import store
 from einsmith.tune.load import Watch
@@ -153,7 +153,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
         return target
     found: dict[str, float] = {}
     for pattern in autoconfig.PATTERNS:
-        code = source(type(pattern))
+        code = code_of(pattern)
         if type(pattern).probes is Pattern.probes or code is None:
             continue
         key = hashlib.blake2b(pattern.name.encode() + code, digest_size=8).hexdigest()

@@ -388,7 +388,7 @@ def test_a_registered_pattern_measures_again_where_the_machine_was_busy(measurin
 
 def test_a_pattern_without_file_or_calibration_has_its_defaults(measuring, monkeypatch):
     autoconfig.register(Measuring())
-    monkeypatch.setattr(calibrate, "source", lambda pattern: None)
+    monkeypatch.setattr(calibrate, "code_of", lambda pattern: None)
     assert calibrate.target().measured == ()
     monkeypatch.undo()
     monkeypatch.setenv("EINSMITH_CALIBRATE", "0")

@@ -1,0 +1,325 @@
+"""The code that a pattern's answers come from, as a key under which compiled code and measurements may be kept.
+
+Einsmith's own sources are part of every key. A user's pattern adds the files of its class and of what these import,
+directly or not, from outside Einsmith, the standard library and installed packages; of installed packages the version;
+and what its instance, its class and its closures hold. What cannot be seen so, the pattern's `version` tells.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.errors import CompileError
+
+_OWN = __name__.partition(".")[0]
+_NOWHERE = os.urandom(16)
+"""Part of keys that no other process has."""
+_DYNAMIC = frozenset((
+    "__import__", "import_module", "exec", "spec_from_file_location", "SourceFileLoader", "run_path", "run_module",
+))  # fmt: skip
+"""Functions that run code of other files, which only their arguments name."""
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_DEEPEST = 20  # levels of a value that an instance holds
+
+
+class _Unseen(Exception):
+    """Code or a value that is not part of the key. Its text says what it is."""
+
+
+class _Code(NamedTuple):
+    """A hash of a pattern's code, and the files that it was read from with their `_stamp`s."""
+
+    hash: bytes
+    files: Mapping[Path, tuple[int, int]]
+
+
+class _Identity:
+    """A pattern as a key of a memo, whatever its class says of equality."""
+
+    def __init__(self, pattern: Any):
+        self.pattern = pattern
+
+    def __hash__(self) -> int:
+        return id(self.pattern)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.pattern is self.pattern
+
+
+def is_builtin(pattern: Any) -> bool:
+    """Whether a pattern is Einsmith's own."""
+    return type(pattern).__module__.partition(".")[0] == _OWN
+
+
+def code_of(pattern: Any) -> bytes | None:
+    """Return a hash of a pattern's code: empty for Einsmith's own, None where other processes cannot have the same code
+    or may have another one: its class stands in no file, or files have changed since they were first read.
+
+    Raises CompileError where the code imports what cannot be found out and the pattern has no `version`.
+    """
+    if is_builtin(pattern):
+        return b""
+    code = _code(_Identity(pattern))
+    if code is None or any(_stamp(path) != stamp for path, stamp in code.files.items()):
+        return None
+    return code.hash
+
+
+def key_of(pattern: Any) -> bytes:
+    """Return `code_of`, or in place of None what stands for the files as they are now, in this process alone."""
+    code = code_of(pattern)
+    if code is not None:
+        return code
+    known = _code(_Identity(pattern))
+    stamps = [] if known is None else [_stamp(path) for path in known.files]
+    return hashlib.blake2b(_NOWHERE + repr(stamps).encode(), digest_size=16).digest()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=64)
+def _code(one: _Identity) -> _Code | None:
+    """Read the code of a pattern. Files are read once: what a process has imported does not change with them."""
+    pattern = one.pattern
+    classes = [c for c in type(pattern).__mro__ if c.__module__.partition(".")[0] not in (_OWN, "builtins", "abc")]
+    modules = [sys.modules.get(c.__module__) for c in classes]
+    if any(m is None or getattr(m, "__file__", None) is None for m in modules):
+        return None
+    version = getattr(pattern, "version", None)
+    trusting = version is not None
+    walk = _Walk(trusting)
+    out = hashlib.blake2b(repr(version).encode(), digest_size=16)
+    try:
+        walk.visit([m.__name__ for m in modules if m is not None])
+        for line in (*walk.lines, *_state(pattern, classes, trusting)):
+            out.update(len(line).to_bytes(8, "little") + line)
+    except _Unseen as e:
+        raise CompileError(
+            f"the code of the pattern {pattern.name!r} cannot be told from other code: {e}. Code that was compiled "
+            f"before a change would be used after it; write `version = 1` into the class {type(pattern).__qualname__}, "
+            "and another number whenever that changes"
+        ) from None
+    return _Code(out.digest(), walk.files)
+
+
+# ------------------------------------------------------------------------------------------------------ modules
+
+
+class _Walk:
+    """A walk through modules and what they import. trusting: what cannot be seen is left to a version."""
+
+    def __init__(self, trusting: bool):
+        self.trusting = trusting
+        self.lines: list[bytes] = []
+        self.files: dict[Path, tuple[int, int]] = {}
+
+    def visit(self, names: Sequence[str]) -> None:
+        """Read modules and all that they import. Raises _Unseen."""
+        own = {name.partition(".")[0] for name in names}
+        todo, seen = list(reversed(names)), set(names)
+        while todo:
+            name = todo.pop()
+            for more in self._module(name, own):
+                if more not in seen:
+                    seen.add(more)
+                    todo.append(more)
+
+    def _module(self, name: str, own: set[str]) -> Iterator[str]:
+        """Read a module; the names of those that it imports. own: packages that are the pattern's, installed or not."""
+        top = name.partition(".")[0]
+        if top == _OWN:
+            return
+        module, spec, path = sys.modules.get(name), _spec(name), _place(name)
+        first = _place(top)
+        if first is not None and top not in own and not _INSTALLED.isdisjoint(first.parts):
+            if top == name:
+                self.lines.append(f"{top} {getattr(module, '__version__', '')}".encode())
+            return
+        if path is None:
+            if module is not None and spec is None and not self.trusting:
+                raise _Unseen(f"the module {name} stands in no file")
+            if module is None and spec is None:
+                self.lines.append(f"no {name}".encode())
+            return  # a built-in one, or a folder without code of its own
+        if _is_standard(top, path):
+            return
+        self.files[path] = _stamp(path)
+        data = _read(path, spec)
+        self.lines += [name.encode(), data]
+        if path.suffix in (".py", ".pyw") or name == "__main__":
+            package = getattr(module, "__package__", None) or (spec.parent if spec is not None else None) or ""
+            yield from self._imports(path, data, package)
+        elif not self.trusting:
+            raise _Unseen(f"the module {name} is {path}, which is no Python source")
+
+    def _imports(self, path: Path, data: bytes, package: str) -> Iterator[str]:
+        try:
+            tree = ast.parse(data)
+        except (SyntaxError, ValueError) as e:
+            if self.trusting:
+                return
+            raise _Unseen(f"{path} cannot be read: {e}") from None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                yield from (part for alias in node.names for part in _with_parents(alias.name))
+            elif isinstance(node, ast.ImportFrom):
+                yield from _imported_from(node, package)
+            elif isinstance(node, ast.Call) and (called := _called(node)) in _DYNAMIC:
+                fixed = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+                if called in ("__import__", "import_module") and isinstance(fixed, str) and not fixed.startswith("."):
+                    yield from _with_parents(fixed)
+                elif not self.trusting:
+                    raise _Unseen(f"{path}:{node.lineno} runs {called}(...), which may bring in any code")
+
+
+def _called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Name):
+        return node.func.id
+    if isinstance(node.func, ast.Attribute) and node.func.attr != "exec":  # a method of something else
+        return node.func.attr
+    return ""
+
+
+def _with_parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _imported_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
+    """The modules of `from x import a, b`: x, its parents, and x.a and x.b where they are modules."""
+    base = node.module or ""
+    if node.level:
+        parts = package.split(".")
+        base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+    if not base:
+        return
+    yield from _with_parents(base)
+    above = vars(sys.modules[base]) if isinstance(sys.modules.get(base), ModuleType) else {}
+    names = [alias.name for alias in node.names]
+    if names == ["*"]:
+        names = [str(n) for n in above.get("__all__", ())]
+    for name in names:
+        full = f"{base}.{name}"
+        if isinstance(sys.modules.get(full), ModuleType) or (name not in above and _spec(full) is not None):
+            yield full
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where a module is, without importing it or its parents."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__spec__", None)
+    parent, path = name.rpartition(".")[0], None
+    if parent:
+        above = _spec(parent)
+        path = above.submodule_search_locations if above is not None else None
+        if path is None:
+            return None
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        found = find(name, path) if find is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+def _place(name: str) -> Path | None:
+    """The file that a module is from; None where there is none."""
+    found = getattr(sys.modules.get(name), "__file__", None)
+    if found is None:
+        spec = _spec(name)
+        found = spec.origin if spec is not None and spec.has_location else None
+    return None if found is None else Path(found)
+
+
+@cache
+def _standard() -> Path:
+    return Path(sysconfig.get_paths()["stdlib"]).resolve()
+
+
+def _is_standard(top: str, path: Path) -> bool:
+    if top not in sys.stdlib_module_names or top == "__main__":
+        return False
+    return path.resolve().is_relative_to(_standard()) or "lib-dynload" in path.parts
+
+
+def _read(path: Path, spec: ModuleSpec | None) -> bytes:
+    try:
+        get_data = getattr(getattr(spec, "loader", None), "get_data", None)  # of an archive
+        return path.read_bytes() if get_data is None else get_data(str(path))
+    except OSError as e:
+        raise _Unseen(f"{path} cannot be read: {e.strerror or e}") from None
+
+
+# ------------------------------------------------------------------------------------------------------ values
+
+
+def _state(pattern: Any, classes: Sequence[type], trusting: bool) -> Iterator[bytes]:
+    """What a pattern's answers may depend on beside its files: attributes of the instance, plain ones of its classes,
+    which other files may set, and variables of the functions that the classes were made in."""
+    for name, x in sorted(getattr(pattern, "__dict__", {}).items()):
+        yield from _line(f"its attribute {name!r}", x, trusting)
+    for c in classes:
+        for name, x in sorted(vars(c).items()):
+            f = getattr(x, "__func__", x)
+            if isinstance(f, FunctionType):
+                for n, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+                    if n != "__class__":
+                        yield from _line(f"the variable {n!r} of {f.__qualname__}", cell.cell_contents, trusting)
+            elif not name.startswith("__"):  # what has no text stands in the class's file
+                yield from _line(name, x, True)
+
+
+def _line(what: str, value: Any, trusting: bool) -> Iterator[bytes]:
+    try:
+        yield f"{what}: {_written(value)}".encode()
+    except _Unseen as e:
+        if not trusting:
+            raise _Unseen(f"{what} is {e}") from None
+
+
+def _written(value: Any, depth: int = 0) -> str:
+    """A text that is equal for equal values alone. Raises _Unseen for a value that has none."""
+    if depth > _DEEPEST:
+        raise _Unseen("a value of many levels")
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)):
+        return f"{type(value).__qualname__} {value!r}"
+    if isinstance(value, (type, FunctionType)) and "<" not in value.__qualname__:  # it stands in a file that is read
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, ModuleType):
+        return value.__name__
+    parts: list[Any]
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        parts = [value.dtype.str, value.shape, value.tobytes()]
+    elif isinstance(value, (set, frozenset)):
+        return f"{type(value).__qualname__} {sorted(_written(x, depth + 1) for x in value)}"
+    elif isinstance(value, Mapping):
+        parts = [x for pair in value.items() for x in pair]
+    elif isinstance(value, (tuple, list)):
+        parts = list(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, f.name) for f in fields(value)]
+    elif is_builtin(value) and hasattr(value, "__dict__"):
+        parts = [x for pair in sorted(vars(value).items()) for x in pair]
+    else:
+        raise _Unseen(f"of the type {type(value).__qualname__}, whose content is not seen")
+    return f"{type(value).__qualname__} {[_written(x, depth + 1) for x in parts]}"
