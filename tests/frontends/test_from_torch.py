@@ -353,3 +353,21 @@ def test_a_version_whose_export_tells_no_guards_is_named(monkeypatch):
     monkeypatch.setattr(torch_export, "_TELLS_GUARDS", False)
     with pytest.raises(TraceError, match=f"needs a newer PyTorch than {torch.__version__.replace('+', '.')}"):
         from_torch(nn.Linear(2, 3), torch.zeros(1, 2))
+
+
+class _BySize(nn.Module):
+    """What it computes depends on the root of its batch, which torch.export writes with functions of its own."""
+
+    def forward(self, x):
+        y = x * 2 if int(x.shape[0] ** 0.5) >= 3 else x
+        return y + 3 if x.shape[0] / 3 > 1.5 else y
+
+
+def test_conditions_with_functions_of_sizes():
+    theirs = _BySize()
+    ours = from_torch(theirs, torch.rand(12, 2))
+    for n in (9, 10, 15):
+        x = torch.rand(n, 2)
+        np.testing.assert_array_equal(es.jit(ours)(x.numpy()), theirs(x).numpy())
+    with pytest.raises(ShapeError, match=r"_BySize was exported for sizes where .*the inputs' shapes are \(16, 2\)"):
+        es.jit(ours)(np.zeros((16, 2), np.float32))

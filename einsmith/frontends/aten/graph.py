@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from einsmith.errors import DtypeError, ShapeError, TraceError
+from einsmith.frontends.aten import conditions
 from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE
 from einsmith.frontends.graph import Kind, Ref, evaluating
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Guards:
-    """What a module takes for granted of the sizes of its inputs: expressions of Python over L, the inputs by name.
+    """What a module takes for granted of the sizes of its inputs: texts (`conditions`) over L, the inputs by name.
 
     names: of the inputs in order, with whether one takes all that are left.
     """
@@ -41,36 +41,30 @@ class Guards:
     names: tuple[tuple[str, bool], ...]
     conditions: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Raises TraceError for a condition that cannot be read."""
+        for condition in self.conditions:
+            conditions.parse(condition)
+
     def check(self, what: str, inputs: Sequence[Any]) -> None:
         """Raises ShapeError where one does not hold."""
         if not self.conditions:
             return
         rest, known = list(inputs), {}
         for name, several in self.names:
-            known[name] = _sized(rest) if several else _sized(rest.pop(0)) if rest else None
+            known[name] = conditions.sized(rest) if several else conditions.sized(rest.pop(0)) if rest else None
         for condition in self.conditions:
-            names = {"L": known, "max": max, "min": min, "abs": abs, "math": math, "__builtins__": {}}
-            if not eval(condition, names):  # noqa: S307 - torch.export's own text, of sizes alone
+            try:
+                holds = conditions.parse(condition)(known)
+            except (LookupError, AttributeError, TypeError, ArithmeticError, ValueError) as e:
+                why = f"; it cannot be computed for these ({e})"
+            else:
+                why = ""
+            if why or not holds:
                 shapes = ", ".join(str(x.shape) for x in inputs if hasattr(x, "shape"))
-                raise ShapeError(f"{what} was exported for sizes where {condition}; the inputs' shapes are {shapes}")
-
-
-class _Sized:
-    """A tensor in a guard."""
-
-    def __init__(self, shape: tuple[int, ...]):
-        self.shape = shape
-
-    def size(self) -> tuple[int, ...]:
-        return self.shape
-
-
-def _sized(x: Any) -> Any:
-    if isinstance(x, (tuple, list)):
-        return [_sized(v) for v in x]
-    if isinstance(x, Mapping):
-        return {k: _sized(v) for k, v in x.items()}
-    return _Sized(x.shape) if hasattr(x, "shape") else x
+                raise ShapeError(
+                    f"{what} was exported for sizes where {condition}; the inputs' shapes are {shapes}{why}"
+                )
 
 
 @dataclass(frozen=True)
