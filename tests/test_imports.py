@@ -51,6 +51,7 @@ THIRD_PARTY = {
     "torch": ["frontends/torch*"],
     "onnx": ["frontends/onnx*"],
     "ml_dtypes": ["frontends/onnx/types.py"],
+    "google": ["frontends/onnx/reader.py"],
     "safetensors": ["checkpoint.py"],
     "rich": ["training/progress.py", "tune/*", "cli/*"],
     "click": ["cli/*"],

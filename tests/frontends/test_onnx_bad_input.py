@@ -46,7 +46,7 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path):
             load(bytes(broken))(np.zeros((1, 13), np.float32))
         except EinsmithError:
             pass
-    with pytest.raises(DataError, match="is no ONNX file, or is truncated|it has no operator set"):
+    with pytest.raises(DataError, match="is no ONNX file, is truncated|it has no operator set"):
         load(b"not a file of ONNX at all")
     with pytest.raises(ArgumentError, match="a path, bytes"):
         load(3)
@@ -181,3 +181,80 @@ def test_without_the_package_onnx():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'einsmith[onnx]'" in done.stdout
+
+
+def nested(depth: int) -> onnx.ModelProto:
+    """An If in an If, so many, around the identity."""
+    inputs = [h.make_tensor_value_info("x", T.FLOAT, [2]), h.make_tensor_value_info("c", T.BOOL, [])]
+    outputs = [h.make_tensor_value_info("y0", T.FLOAT, [2])]
+    model = h.make_model(h.make_graph([], "nest", inputs, outputs), opset_imports=[h.make_opsetid("", 18)])
+    graph = model.graph
+    for d in range(depth + 1):
+        if d:
+            graph.output.add().CopyFrom(h.make_tensor_value_info(f"y{d}", T.FLOAT, [2]))
+        node = graph.node.add()
+        node.name, node.op_type = f"node{d}", "If" if d < depth else "Identity"
+        node.input.append("c" if d < depth else "x")
+        node.output.append(f"y{d}")
+        if d < depth:
+            body, other = node.attribute.add(), node.attribute.add()
+            body.name, body.type = "then_branch", onnx.AttributeProto.GRAPH
+            same = h.make_graph([h.make_node("Identity", ["x"], ["z"])], "else", [],
+                                [h.make_tensor_value_info("z", T.FLOAT, [2])])  # fmt: skip
+            other.name, other.type = "else_branch", onnx.AttributeProto.GRAPH
+            other.g.CopyFrom(same)
+            graph = body.g
+            graph.name = f"body{d}"
+    return model
+
+
+def message(number: int, content: bytes) -> bytes:
+    """A field of protobuf's wire format, which may be nested deeper than its library writes."""
+    size, out = len(content), bytearray([number << 3 | 2])
+    while size > 127:
+        out.append(size & 127 | 128)
+        size >>= 7
+    return bytes(out) + bytes([size]) + content
+
+
+def test_bodies_are_nested_up_to_a_depth(rng: np.random.Generator):
+    x = rng.standard_normal(2).astype(np.float32)
+    np.testing.assert_array_equal(load(nested(30).SerializeToString())(x, np.array(True)), x)
+    for depth in (31, 32, 400, 3000):
+        with pytest.raises(DataError, match=r"nest nests bodies.* more than 30 deep, down to \w+ 'node31'"):
+            load(nested(depth))
+    with pytest.raises(DataError, match=r"nests bodies.* more than 30 deep, down to Identity 'node31'"):
+        load(nested(31).SerializeToString())
+    inner = b""
+    for _ in range(3000):  # a graph in an attribute of a node of a graph
+        inner = message(1, message(5, message(6, inner)))
+    with pytest.raises(DataError, match="is no ONNX file, is truncated, or nests bodies more than 30 deep"):
+        load(b"\x08\x08" + message(7, inner))
+
+
+def calling(called: onnx.FunctionProto, depth: int) -> onnx.ModelProto:
+    """Calls of a function at the innermost of so many Ifs."""
+    model = nested(depth)
+    graph = model.graph
+    for _ in range(depth):
+        graph = graph.node[0].attribute[0].g
+    graph.node[0].op_type, graph.node[0].domain = called.name, called.domain
+    model.functions.append(called)
+    model.opset_import.append(h.make_opsetid(called.domain, 1))
+    return model
+
+
+def test_functions_that_call_themselves_or_are_too_deep(rng: np.random.Generator):
+    imports = [h.make_opsetid("own", 1), h.make_opsetid("", 18)]
+    itself = h.make_function("own", "f", ["a"], ["b"], [h.make_node("f", ["a"], ["b"], domain="own")], imports)
+    with pytest.raises(ArgumentError, match="its functions cannot be put in line: Cycle"):
+        load(calling(itself, 0))
+    inner = nested(20).graph.node[0]
+    given = [h.make_node("Identity", ["a"], ["x"]), h.make_node("ReduceMin", ["a"], ["least"], keepdims=0),
+             h.make_node("Cast", ["least"], ["c"], to=T.BOOL)]  # fmt: skip
+    deep = h.make_function("own", "deep", ["a"], ["y0"], [*given, inner], imports)
+    for depth in (11, 20):  # 31 together, and more than protobuf reads
+        with pytest.raises(DataError, match="bodies.* more than 30 deep"):
+            load(calling(deep, depth))
+    x = rng.standard_normal(2).astype(np.float32)
+    np.testing.assert_array_equal(load(calling(deep, 5))(x, np.array(True)), x)

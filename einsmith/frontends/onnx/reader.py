@@ -4,8 +4,9 @@ runs."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
 
 try:
     import onnx
+    import onnx.checker
     import onnx.inliner
     import onnx.numpy_helper
     import onnx.shape_inference
+    from google.protobuf.message import DecodeError  # which onnx is made with
 except ImportError as e:
     raise ImportError(
         "einsmith.frontends.onnx reads files with the package onnx, which is missing: pip install 'einsmith[onnx]'"
@@ -30,13 +33,18 @@ except ImportError as e:
 
 STRIPPED = 1024
 """Bytes of an initializer above which inference of types works without its values."""
+DEEPEST = 30
+"""Levels of bodies (of If, Loop and Scan) in bodies. The protobuf library reads 100 levels of messages, of which a body
+takes three, and functions here recurse over bodies."""
 
 
 def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
     """(the model, the folder of its external data, what messages call it) of a path, bytes, a readable object or a
-    ModelProto. Raises DataError for a file that is missing, truncated or none of ONNX."""
+    ModelProto. Raises DataError for a file that is missing, truncated, nested too deeply or none of ONNX."""
     if isinstance(file, onnx.ModelProto):
-        return file, None, file.graph.name or "the model"
+        what = file.graph.name or "the model"
+        _check_depth(file, what)
+        return file, None, what
     folder = None
     if isinstance(file, (str, os.PathLike)):
         path = Path(file)
@@ -54,11 +62,15 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
     try:
         model.ParseFromString(data)
     except Exception as e:
-        raise DataError(f"{what} is no ONNX file, or is truncated: {e}; export or copy it again") from e
+        raise DataError(
+            f"{what} is no ONNX file, is truncated, or nests bodies more than {DEEPEST} deep: {e}; export or copy it "
+            "again"
+        ) from e
     if not model.opset_import or not model.ir_version or not (model.graph.node or model.graph.output):
         raise DataError(
             f"{what} is truncated, or no ONNX model: it has no operator set or no graph; export or copy it again"
         )
+    _check_depth(model, what)
     if not all(isinstance(text, str) for node in _nodes(model.graph) for text in _texts(node)):
         raise DataError(f"{what} is damaged: some of its names are no text; export or copy it again")
     return model, folder, what
@@ -131,11 +143,33 @@ def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for a in node.attribute:
-            if a.type == onnx.AttributeProto.GRAPH:
-                yield from _nodes(a.g)
+    """Yield the nodes of a graph and of the bodies in it, each before those of its own bodies."""
+    yield from (node for node, _ in _nested(graph.node))
+
+
+def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
+    """Yield nodes, each followed by those of its bodies, with the number of bodies that they are in."""
+    stack = [iter(nodes)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        yield node, len(stack) - 1
+        bodies = [a.g.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+        if bodies:
+            stack.append(chain.from_iterable(bodies))
+
+
+def _check_depth(model: onnx.ModelProto, what: str) -> None:
+    """Raises DataError that names a node whose bodies are too deep for anything that follows."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node, depth in _nested(nodes):
+            if depth > DEEPEST:
+                raise DataError(
+                    f"{what} nests bodies of If, Loop and Scan more than {DEEPEST} deep, down to {_label(node)}; write "
+                    "the inner ones as operators in the graph around them"
+                )
 
 
 def _inlined(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
@@ -146,8 +180,11 @@ def _inlined(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
             model = onnx.inliner.inline_local_functions(model)
         while any(_key(n) in COMPOSED for n in _nodes(model.graph)):
             model = onnx.inliner.inline_local_functions(_with_functions(model))
-    except (RuntimeError, ValueError) as e:
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as e:
         raise ArgumentError(f"{what}: its functions cannot be put in line: {e}") from e
+    except DecodeError as e:
+        raise DataError(f"{what}: with its functions in line, bodies are more than {DEEPEST} deep: {e}") from e
+    _check_depth(model, what)
     return model
 
 
