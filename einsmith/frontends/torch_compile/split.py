@@ -20,14 +20,15 @@ from torch._higher_order_ops.effects import with_effects
 from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from einsmith.errors import TraceError
+from einsmith.caches import Once
+from einsmith.errors import EinsmithWarning, TraceError
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import RefusedError, Region, Result
 from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name
 
 _COPY = torch.ops.aten.copy_.default
-_SAID: set[tuple[str, str]] = set()
+_SAID = Once("operators that run in PyTorch")
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,8 @@ class Options:
         text = f"{what} runs in PyTorch: {why}" + (f"\n    {line}" if line else "")
         if self.fallback == "error":
             raise TraceError(text)
-        if (what, line) not in _SAID:
-            _SAID.add((what, line))
-            warnings.warn(f"einsmith: {text}", stacklevel=2)
+        if _SAID((what, line)):
+            warnings.warn(f"einsmith: {text}", EinsmithWarning, stacklevel=2)
 
 
 def split(gm: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
