@@ -89,6 +89,16 @@ def shown(x: Any) -> str:
     return text if len(text) <= 60 else f"<{type(x).__name__}>"
 
 
+def described(x: Any) -> str:
+    """Return what kind of thing x is, with its article, for messages."""
+    return "None" if x is None else with_article(type(x).__name__)
+
+
+def with_article(name: str) -> str:
+    """Return a noun with "a" or "an" before it."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 _UNKNOWN = "; a traced tensor has no value yet: pass a Python number, which es.jit takes under static_argnames"
 
 
@@ -259,4 +269,4 @@ def _words(hint: Any, several: bool = False) -> str:
     name = "tensor" if hint.__name__ == "Value" else hint.__name__
     if hint.__name__ == "PathLike":
         return "paths" if several else "a path"
-    return f"{name}s" if several else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    return f"{name}s" if several else with_article(name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.arguments import checked
+from einsmith.arguments import checked, described
 from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, GradientError, ShapeError
 from einsmith.lang import builder
@@ -79,7 +79,7 @@ def hessian(f: Callable, argnums: int = 0) -> Callable:
             raise GradientError(f"argnums={argnums} but the function was called with {len(args)} arguments")
         at %= len(args)
         if isinstance(args[at], (tuple, list, dict)):
-            raise GradientError(f"hessian: argument {at} is a {type(args[at]).__name__}; it must be one array")
+            raise GradientError(f"hessian: argument {at} is {described(args[at])}; it must be one array")
         x = as_value(args[at])
         if not x.dtype.is_float:
             raise GradientError(f"argument {at} has type {x.dtype}; only float arguments have gradients")

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from einsmith import files, functional, manifest, models, optim, tuning
-from einsmith.arguments import Count, checked
+from einsmith.arguments import Count, checked, described
 from einsmith.errors import EinsmithError, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
@@ -37,8 +37,7 @@ def save(step: Any, path: Any) -> None:
     Raises SaveError where `path` holds something else or cannot be written; what was there stays whole.
     """
     if not isinstance(step, TrainStep):
-        kind = type(step).__name__
-        raise SaveError(f"a TrainStep is saved, not a {kind}; a model's weights alone: model.state_dict()")
+        raise SaveError(f"a TrainStep is saved, not {described(step)}; a model's weights alone: model.state_dict()")
     write(step, path, {})
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html, locks
-from einsmith.arguments import checked
+from einsmith.arguments import checked, described
+from einsmith.arrays import to_array
 from einsmith.caches import Cache, Entry, tick
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
@@ -32,73 +33,6 @@ from einsmith.runtime.threads import get_threads
 from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))
-SUPPORTED = tuple(d.numpy for d in dt.ALL)
-"""The element types of arrays."""
-_SUPPORTED = frozenset(SUPPORTED)
-
-
-def to_array(x: Any, name: str = "array") -> np.ndarray:
-    """A C-contiguous NumPy array with x's elements: no copy where it is one already. Raises DtypeError, with `name`,
-    for what has no such array or one of other elements."""
-    if isinstance(x, np.ndarray):
-        array = x
-    elif hasattr(x, "__einsmith_array__"):
-        array = x.__einsmith_array__()
-    elif hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
-        array = _foreign(x, name)
-    else:
-        raise DtypeError(f"{name} is a {type(x).__name__}; pass an array or a number")
-    if isinstance(array, np.ma.MaskedArray):
-        raise DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
-    if array.dtype not in _SUPPORTED:
-        if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
-            array = array.view(dt.BFLOAT16)
-        if array.dtype.newbyteorder("=") not in _SUPPORTED:
-            raise _unsupported(array, name)
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
-
-
-def _unsupported(array: np.ndarray, name: str) -> DtypeError:
-    kinds = {"O": "an array of Python objects", "V": "a structured array", "M": "an array of dates",
-             "m": "an array of durations", "U": "an array of strings", "S": "an array of bytes"}  # fmt: skip
-    known = ", ".join(str(d) for d in SUPPORTED if d != dt.BFLOAT16)
-    return DtypeError(
-        f"{name} is {kinds.get(array.dtype.kind, 'an array')}, of element type {str(array.dtype)!r}, which is not "
-        f"supported; convert it to one of {known}"
-    )
-
-
-def _foreign(x: Any, name: str) -> np.ndarray:
-    """The elements of another library's array that can be had as a NumPy array."""
-    given, kind = x, type(x).__name__
-    try:
-        if hasattr(x, "detach"):
-            x = x.detach()
-        for view in ("resolve_conj", "resolve_neg"):  # numbers that torch keeps as others with a sign to be put on
-            x = getattr(x, view)() if hasattr(x, view) else x
-        return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
-    except (TypeError, ValueError, RuntimeError, BufferError, NotImplementedError, AttributeError) as e:
-        why = _remedy(given) or str(e).partition("\n")[0]
-        raise DtypeError(f"{name} is a {kind} that gives no NumPy array: {why}") from e
-
-
-def _remedy(x: Any) -> str | None:
-    """What to pass instead of a tensor that NumPy has no like of, told by what tensors say of themselves."""
-    device, layout, dtype = (str(getattr(x, a, "")) for a in ("device", "layout", "dtype"))
-    if getattr(x, "is_nested", False):
-        return "it is nested, so its rows differ in length; pass them padded, .to_padded_tensor(0.0)"
-    if layout not in ("", "torch.strided"):
-        return f"its layout is {layout}; pass .to_dense()"
-    if device == "meta":
-        return "it lies on the meta device and has no elements"
-    if getattr(x, "is_quantized", False):
-        return "it is quantized; pass .dequantize()"
-    if device.partition(":")[0] not in ("", "cpu"):
-        return f"it lies on the device {device}; pass .cpu()"
-    if dtype.startswith(("torch.bfloat16", "torch.float8")):
-        return f"its element type is {dtype}; pass .float()"
-    return None
 
 
 def is_traced(tree: Any) -> bool:
@@ -160,7 +94,7 @@ class Argument:
             hash(self.value)
         except TypeError:
             raise TraceError(
-                f"a static argument is a {type(self.value).__name__}, which cannot be hashed; pass a tuple, a string "
+                f"a static argument is {described(self.value)}, which cannot be hashed; pass a tuple, a string "
                 "or a number"
             ) from None
         # 0.0 and -0.0 are equal, and NaN is not equal to itself.

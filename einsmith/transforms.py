@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.arguments import checked
+from einsmith.arrays import to_array
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
@@ -34,7 +35,6 @@ from einsmith.modes import (
     is_traced,
     kept,
     run_arrays,
-    to_array,
     trace_arguments,
 )
 from einsmith.tree import flatten, map_tree, unflatten
@@ -324,7 +324,7 @@ def _check_tangents(primals: Any, tangents: Any) -> None:
     for n, (x, t) in enumerate(zip(flatten(primals)[0], flat, strict=True)):
         shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
         if t is None:
-            if (x if hasattr(x, "dtype") else np.asarray(x)).dtype.kind == "f":
+            if (x if hasattr(x, "dtype") else to_array(x)).dtype.kind == "f":
                 raise GradientError(f"primal {n} is a float and has no tangent; pass zeros")
             continue
         given = tuple(t.shape) if hasattr(t, "shape") else np.shape(t)
@@ -402,7 +402,7 @@ def check_gradients(
     """
     leaves, structure = flatten(primals)
     rng = np.random.default_rng(seed)
-    arrays = [to_array(x) if not isinstance(x, (int, float)) else np.asarray(x) for x in leaves]
+    arrays = [to_array(x, f"primal {n}") for n, x in enumerate(leaves)]
     at = [i for i, a in enumerate(arrays) if dtype_of(a).is_float]
     if not at:
         raise GradientError("no argument is a float array")

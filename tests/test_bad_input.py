@@ -59,7 +59,7 @@ def test_negative_extents():
 
 
 def test_no_text():
-    with pytest.raises(es.FormulaError, match="a formula is a text, not a int"):
+    with pytest.raises(es.FormulaError, match="a formula is a text, not an int"):
         es.op(3)
     with pytest.raises(es.FormulaError, match="the formula is empty"):
         es.op("  # nothing\n")

@@ -12,6 +12,8 @@ import click
 import numpy as np
 
 from einsmith import models, modes, optim
+from einsmith.arguments import described
+from einsmith.arrays import to_array
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
 from einsmith.compile import Executable
 from einsmith.errors import EinsmithError
@@ -71,7 +73,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
     run = Executable(traced.graph, traced.bind, threads or get_threads(), guard=traced.guard)
     leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
     arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]
-    return run, [np.asarray(x) if isinstance(x, (int, float)) else modes.to_array(x) for x in arrays]
+    return run, [np.asarray(x) if isinstance(x, (int, float)) else to_array(x) for x in arrays]
 
 
 def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
@@ -96,7 +98,7 @@ def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]
             step.threads = threads
         return _of_step(step, inputs)
     if not callable(step):
-        raise click.ClickException(f"`step` of {path} is a {type(step).__name__}, neither a TrainStep nor a function")
+        raise click.ClickException(f"`step` of {path} is {described(step)}, neither a TrainStep nor a function")
     return _of_function(step, inputs, threads)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.arguments import Count, Size, checked, shown
+from einsmith.arrays import as_numpy
 from einsmith.errors import ArgumentError, ShapeError
 
 
@@ -26,8 +27,10 @@ class Batches:
         transform: Callable[..., Any] | None = None, threads: Size = 0,
     ):  # fmt: skip
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
-        self.arrays: tuple[Any, ...] = tuple(a if _is_lazy(a) else np.asarray(a) for a in (*inputs, y))
         names = [f"input {k}" if len(inputs) > 1 else "x" for k in range(len(inputs))] + ["y"]
+        self.arrays: tuple[Any, ...] = tuple(
+            a if _is_lazy(a) else as_numpy(a, n) for n, a in zip(names, (*inputs, y), strict=True)
+        )
         for name, a in zip(names, self.arrays, strict=True):
             if not _is_lazy(a) and a.ndim == 0:
                 raise ShapeError(f"{name} is a single number; the first axis of every array counts the samples")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.arguments import Count, checked
+from einsmith.arrays import as_numpy
 from einsmith.errors import DtypeError, ShapeError
 
 
@@ -93,7 +94,7 @@ def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
 
 def _sequence(tokens: Any) -> np.ndarray:
     """The tokens as an array."""
-    tokens = np.asarray(tokens)
+    tokens = as_numpy(tokens, "tokens")
     if tokens.ndim != 1:
         raise ShapeError(f"tokens has shape {tokens.shape}; windows are cut from one sequence, [n]")
     if tokens.dtype.kind not in "iu":

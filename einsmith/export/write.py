@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import einsmith
 from einsmith import knobs
-from einsmith.arguments import Count, checked
+from einsmith.arguments import Count, checked, described
 from einsmith.backends import registry
 from einsmith.errors import ArgumentError, CheckError, SaveError
 from einsmith.export import build, traces
@@ -204,4 +204,4 @@ def _move(work: Path, place: Path) -> None:
 
 def _shown(x: Any) -> str:
     text = repr(x)
-    return text if len(text) <= 60 else f"a {type(x).__name__}"
+    return text if len(text) <= 60 else described(x)

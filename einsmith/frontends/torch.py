@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from einsmith import locks
+from einsmith.arguments import described
 from einsmith.caches import Bound, Cache
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
@@ -114,7 +115,7 @@ class TorchOperator:
         return self.op(*args)
 
     def _no_tensor(self, name: str, x: Any) -> DtypeError:
-        return DtypeError(f"{self.__name__}: {name} is a {type(x).__name__}; pass a torch tensor")
+        return DtypeError(f"{self.__name__}: {name} is {described(x)}; pass a torch tensor")
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         tensors = list(args)
@@ -138,7 +139,7 @@ class TorchOperator:
                 value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
             else:
                 raise TraceError(
-                    f"{self.__name__}: {name} is a {type(value).__name__}; a call takes tensors, and numbers for "
+                    f"{self.__name__}: {name} is {described(value)}; a call takes tensors, and numbers for "
                     f"run-time parameters. Set other values once, operator(f, {name}=...)"
                 )
             tensors.append(value)

@@ -14,6 +14,7 @@ import torch.fx.experimental._config as _sizes
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from einsmith.arguments import described
 from einsmith.dtypes import ALL, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends import torch_linalg
@@ -46,7 +47,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     if not _TELLS_GUARDS:
         raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
     if not isinstance(module, torch.nn.Module):
-        raise KindError(f"from_torch takes a torch.nn.Module, not a {type(module).__name__}")
+        raise KindError(f"from_torch takes a torch.nn.Module, not {described(module)}")
     tensors = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
     name = type(module).__name__
     with _modes(module):
@@ -296,6 +297,6 @@ def _plain(x: Any, name: str) -> Any:
     if isinstance(x, (tuple, list)):
         return (list if type(x) is list else tuple)(_plain(v, name) for v in x)
     if not isinstance(x, int):
-        raise TraceError(f"{name} gives a {type(x).__name__}; a forward may give tensors, tuples, lists and dicts")
+        raise TraceError(f"{name} gives {described(x)}; a forward may give tensors, tuples, lists and dicts")
     return x
 

@@ -15,10 +15,11 @@ def tensor(
     x: Any, function: str, name: str, *, rank: int | Sequence[int] | None = None, kind: str | None = None
 ) -> Value:
     """`x` as a Value. `rank`: the numbers of dimensions it may have; `kind`: 'float' or 'int'. Errors name both."""
+    called = f"{function}: {name!r}"
     try:
-        value = fb.as_value(x)
+        value = fb.as_value(x, called)
     except (TraceError, DtypeError) as e:
-        raise type(e)(f"{function}: {name!r}: {e}") from None
+        raise type(e)(str(e) if str(e).startswith(called) else f"{called}: {e}") from None
     if isinstance(value.literal, int) and value.literal.bit_length() > 63:
         raise DtypeError(f"{function}: {name!r} is an integer of more than 64 bits; write a float, as in 1e20")
     ranks = () if rank is None else (rank,) if isinstance(rank, int) else tuple(rank)

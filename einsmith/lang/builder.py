@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import FormulaError, ShapeError, TraceError
@@ -186,9 +187,10 @@ class Value(Operators, RunTimeOnly):
 # ------------------------------------------------------------------------------------------------------- conversions
 
 
-def as_value(x: Any) -> Value:
+def as_value(x: Any, name: str = "an array in a traced function") -> Value:
     """`x` as a Value: a Value itself, a Parameter or buffer by its leaf, a number as a weak constant, an array as a
-    constant, copied now. Raises TraceError where an array is met outside a trace, DtypeError for its element type."""
+    constant, copied now; `name` is what messages call it. Raises TraceError where an array is met outside a trace, and
+    as `to_array`."""
     if isinstance(x, Value):
         return x
     if isinstance(x, Ex):
@@ -200,8 +202,8 @@ def as_value(x: Any) -> Value:
         value = x.item() if isinstance(x, np.generic) else x
         return Value(None, weak=not isinstance(value, bool), literal=value)
     if isinstance(x, (list, tuple)) or arraylike(x):
-        array = np.array(x, order="C", copy=True)
-        dtype = dtype_of(array.dtype)
+        array = np.array(to_array(x, name), order="C", copy=True)
+        dtype = dtype_of(array)
         trace = current_trace()
         if trace is None:
             raise TraceError("an array meets a traced tensor outside a trace; pass it as an argument")

@@ -12,7 +12,8 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html
-from einsmith.arguments import checked
+from einsmith.arguments import checked, described
+from einsmith.arrays import as_numpy
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
@@ -49,7 +50,7 @@ class Operator:
         inputs: Sequence[str] | None = None,
     ):
         if not isinstance(text, (str, Source)):
-            raise FormulaError(f"a formula is a text, not {_described(text)}")
+            raise FormulaError(f"a formula is a text, not {described(text)}")
         self.defaults = dict(defaults or {})
         resolved = resolve if isinstance(text, str) else resolve_source
         if extents is None and isinstance(text, FormulaText):
@@ -156,7 +157,7 @@ class Operator:
             return self._apply(inputs, static, numbers, saved)
         if trace.run_arrays is None:
             raise TraceError(f"{self.name} on arrays needs einsmith.modes; `import einsmith` loads it")
-        arrays = [np.asarray(x) if isinstance(x, (list, tuple)) else x for x in inputs.values()]
+        arrays = [as_numpy(x, n) if isinstance(x, (list, tuple)) else x for n, x in inputs.items()]
         key = (saved, *((n, type(v), v) for n, v in static.items()))
         bound = self._bound.get(key) or self._bound.setdefault(key, _Bound(self, static, saved))
         return trace.run_arrays(bound, tuple(arrays), numbers)
@@ -204,7 +205,7 @@ class Operator:
             for name, x in values.items():
                 if x is None or isinstance(x, (str, bytes, set, Mapping)):
                     what = "an array" if kind == "input" else "a number"
-                    raise DtypeError(f"{self.name}: the {kind} {name} is {_described(x)}; pass {what}")
+                    raise DtypeError(f"{self.name}: the {kind} {name} is {described(x)}; pass {what}")
         return {n: given[n] for n in self.inputs}, static, numbers
 
     def _static(self, name: str, value: Any) -> int | float | bool:
@@ -216,7 +217,7 @@ class Operator:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]
         if not isinstance(value, Number):
-            raise FormulaError(f"{self.name}: the parameter {name} is a {type(value).__name__}, not a number")
+            raise FormulaError(f"{self.name}: the parameter {name} is {described(value)}, not a number")
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, float) and name in self.program.in_index:
             raise FormulaError(
@@ -263,10 +264,6 @@ class Operator:
         return out[0] if len(out) == 1 else out
 
 
-def _described(x: Any) -> str:
-    return "None" if x is None else f"a {type(x).__name__}"
-
-
 class _Bound:
     """An operator with its static parameters set: what is traced and compiled for arrays."""
 
@@ -292,7 +289,7 @@ def _abstract(name: str, x: Any, integer: bool) -> tuple[tuple[int, ...], DType,
     if isinstance(x, Value):
         return x.shape, x.dtype, x.weak
     if hasattr(x, "shape") and hasattr(x, "dtype"):
-        return tuple(x.shape), dtype_of(x if isinstance(x, np.ndarray) else np.asarray(x)), False
+        return tuple(x.shape), dtype_of(as_numpy(x, name)), False
     try:
         return tuple(operator.index(n) for n in x), dt.i64 if integer else dt.f32, False
     except TypeError:

@@ -12,6 +12,7 @@ import numpy as np
 
 from einsmith import html, locks
 from einsmith.arguments import Count, bound, check_options, checked, shown
+from einsmith.arrays import as_numpy
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
@@ -19,7 +20,7 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, is_setting
-from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted, to_numpy
+from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
 
 
 class LoadResult(NamedTuple):
@@ -102,7 +103,7 @@ class Module:
     @checked
     def predict(self, *inputs: Any, batch_size: Count = 256) -> Any:
         """The outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
-        arrays = [to_numpy(x) for x in inputs]
+        arrays = [as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
         if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
             raise ShapeError(
                 f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import checked
+from einsmith.arguments import checked, described
+from einsmith.arrays import as_numpy
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, ShapeError, TraceError, UnknownNameError
 from einsmith.lang.builder import Value, as_value
@@ -23,18 +24,15 @@ substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted"
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """An array-like (NumPy, torch, anything with `__array__` or `__dlpack__`) as a NumPy array, maybe a view."""
+    """Return the values for a parameter or buffer (NumPy's, torch's, anything with `__array__` or `__dlpack__`), maybe
+    a view. They are copied: a torch tensor's gradient is none of theirs, as for torch.nn.Parameter."""
     if isinstance(value, Value):
         raise TraceError("a traced tensor has no values yet; it cannot be stored in a parameter")
     if hasattr(value, "detach"):  # a torch tensor that requires a gradient refuses both protocols
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy has not
             value = value.float()
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
-    return np.asarray(value)
+    return as_numpy(value, "what a parameter or buffer takes")
 
 
 def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) -> dict[str, np.ndarray]:
@@ -44,7 +42,7 @@ def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) ->
     Raises UnknownNameError, ShapeError, DtypeError, the first of these that there is a reason for; it lists everything.
     """
     if not isinstance(given, Mapping):
-        raise DtypeError(f"the state of {module} is a {type(given).__name__}; pass a mapping of names to arrays")
+        raise DtypeError(f"the state of {module} is {described(given)}; pass a mapping of names to arrays")
     arrays, faults = {}, {"missing": [], "unexpected": [], "shapes": [], "element types": []}  # type: ignore[var-annotated]
     if strict:
         faults["missing"] = [n for n in own if n not in given]
@@ -151,7 +149,7 @@ class Stored:
         trace = current_trace()
         if trace is None:
             raise TraceError(
-                f"a {type(self).__name__} is a tensor only inside a traced function (a module's forward, es.jit, "
+                f"{described(self)} is a tensor only inside a traced function (a module's forward, es.jit, "
                 "es.grad); for its values take `.data`"
             )
         if id(self) in trace.updates:
@@ -166,7 +164,7 @@ class Stored:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if current_trace() is not None:
             raise TraceError(
-                f"NumPy was given a {type(self).__name__} inside a traced function, where its values are not "
+                f"NumPy was given {described(self)} inside a traced function, where its values are not "
                 "known; use the functions of es.functional"
             )
         return self.numpy().astype(self.memory.dtype if dtype is None else dtype, copy=False)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsmith.arguments import described
+from einsmith.arrays import to_array
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
-from einsmith.modes import Jitted, to_array
+from einsmith.modes import Jitted
 from einsmith.training.losses import named
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def as_tuple(batch: Any) -> Sequence[Any]:
             f"a batch is a mapping of {', '.join(map(str, batch))}; make tuples of it: "
             "(b['input'], b['target']), or read the data set with es.data.columns"
         )
-    raise ArgumentError(f"a batch is a {type(batch).__name__}, and must be a tuple of the model's inputs and a target")
+    raise ArgumentError(f"a batch is {described(batch)}, and must be a tuple of the model's inputs and a target")
 
 
 def evaluated(step: TrainStep) -> Callable:

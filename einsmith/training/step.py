@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith import graph_tuning, html, knobs, tuning
-from einsmith.arguments import Count, checked
+from einsmith.arguments import Count, checked, described
+from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
 from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, NonFiniteError, ShapeError
 from einsmith.lang import trace
-from einsmith.modes import Jitted, to_array
+from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.memory import Memory
@@ -511,7 +512,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 def _shown(x: Any) -> str:
     text = repr(x)
-    return text if len(text) <= 60 else f"a {type(x).__name__}"
+    return text if len(text) <= 60 else described(x)
 
 
 def _samples(arrays: list[np.ndarray]) -> int:

@@ -332,7 +332,7 @@ def test_numbers_at_calls(rng):
 def test_other_values_at_calls_are_refused(rng):
     f = operator(es.op("y[i] = sum[k](x[n*i+k]) + alpha", {"k": 2}))
     x = torch.ones(9)
-    with pytest.raises(TraceError, match="n is a int"):
+    with pytest.raises(TraceError, match="n is an int"):
         f(x, n=2, alpha=0.5)
     with pytest.raises(TraceError, match="alpha is a str"):
         f(x, alpha="a")

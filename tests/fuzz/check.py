@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import numpy as np
 
 import einsmith as es
+from einsmith.arrays import to_array
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph
-from einsmith.modes import to_array, trace_call
+from einsmith.modes import trace_call
 from tests.fuzz.generate import Case
 from tests.fuzz.tolerance import errors
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
+from einsmith.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
-from einsmith.modes import to_array, trace_call
+from einsmith.modes import trace_call
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 from tests.fuzz import memory, torch_twin

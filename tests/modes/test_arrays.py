@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.arrays import to_array
 from einsmith.errors import DtypeError
-from einsmith.modes import to_array
 
 DOUBLED = es.op("y[i] = 2 * A[i]")
 
@@ -28,7 +28,7 @@ DOUBLED = es.op("y[i] = 2 * A[i]")
         (lambda: np.ones(3, np.longdouble), "float128|longdouble"),
         (lambda: np.ones(3, np.uint16), "uint16"),
         (lambda: np.ma.array([1.0, 2.0], mask=[0, 1]), "masked array.*filled"),
-        (lambda: object(), "is a object; pass an array or a number"),
+        (lambda: object(), "is an object; pass an array or a number"),
     ],
 )
 def test_other_elements_are_refused_by_name(made, remedy):
@@ -76,10 +76,9 @@ def test_layouts_of_memory(rng):
 def test_tensors_of_torch(torch, rng):
     x = torch.tensor(rng.standard_normal(6))
     z = torch.complex(x, 2 * x)
-    for t in (x, x[::2], x.flip(0), x.requires_grad_(), x[:1].expand(17), x.float(), z.conj().imag, z.real):
-        want = 2 * t.detach().resolve_neg().numpy()
+    for t in (x, x[::2], x.flip(0), x[:1].expand(17), x.float(), z.conj().imag, z.real):
+        want = 2 * t.resolve_neg().numpy()
         np.testing.assert_array_equal(DOUBLED(t), want)
-    x = x.detach()
     refused = [
         (x.bfloat16(), r"bfloat16; pass \.float\(\)"),
         (x.to_sparse(), r"sparse_coo; pass \.to_dense\(\)"),
@@ -95,6 +94,101 @@ def test_tensors_of_torch(torch, rng):
             DOUBLED(t)
     with pytest.raises(es.EinsmithError, match="A is a Tensor"):
         torch.func.vmap(lambda t: DOUBLED(t))(torch.ones(2, 3))
+
+
+def _step():
+    return es.TrainStep(es.nn.Linear(3, 3), es.functional.mse_loss, es.optim.SGD(lr=0.1))
+
+
+_PLAIN = np.ones((3, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        es.op("y[i,j] = 2 * x[i,j]"),
+        lambda x: es.op("y[i,j] = 2 * x[i,j]")([list(x[0]), list(x[1])]),
+        lambda x: es.op("y[i,j] = s * x[i,j]")(_PLAIN, s=x[0, 0]),
+        lambda x: es.op("y[i,j] = 2 * x[i,j]").gradient("x", x),
+        lambda x: es.functional.permute(x, (1, 0)),
+        lambda x: es.functional.cat([_PLAIN, x]),
+        lambda x: es.exp(x),
+        lambda x: es.jit(lambda a: a + 1)(x),
+        lambda x: es.jit(lambda a: a["w"] + 1)({"w": x}),
+        lambda x: es.jit(lambda a: a + x)(_PLAIN),
+        lambda x: es.grad(lambda a: a.sum())(x),
+        lambda x: es.vjp(lambda a: 2 * a, x),
+        lambda x: es.vjp(lambda a: 2 * a, _PLAIN)[1](x),
+        lambda x: es.jvp(lambda a: 2 * a, (_PLAIN,), (x,)),
+        lambda x: es.interpret(lambda a: 2 * a)(x),
+        lambda x: es.check_gradients(lambda a: (2 * a).sum(), x),
+        lambda x: es.vmap(lambda a: 2 * a)(x),
+        lambda x: es.nn.Linear(3, 3)(x),
+        lambda x: es.nn.Linear(3, 3).predict(x),
+        lambda x: _step()(x, _PLAIN),
+        lambda x: _step()(_PLAIN, x),
+        lambda x: _step().profile(x, _PLAIN),
+        lambda x: _step().evaluate([(x, _PLAIN)]),
+        lambda x: es.data.batches(x, _PLAIN, 1),
+    ],
+)
+def test_a_gradient_of_torch_is_not_lost(torch, call):
+    """Where PyTorch records gradients, a call that it cannot record is refused; elsewhere there is none to lose."""
+    x = torch.ones(3, 3, requires_grad=True)
+    for given in (x, 2 * x):
+        with pytest.raises(es.GradientError, match=r"frontends\.torch\.operator(.|\n)*\.detach\(\)"):
+            call(given)
+    call(x.detach())
+    with torch.no_grad():
+        call(x)
+    with torch.inference_mode():
+        call(x)
+
+
+def test_a_gradient_of_torch_is_refused_by_the_argument_s_name(torch):
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(es.GradientError, match="^A is a torch tensor that requires a gradient"):
+        DOUBLED(x)
+    with pytest.raises(es.GradientError, match="^permute: 'input' is a torch tensor that requires"):
+        es.functional.permute(x[None], (1, 0))
+    with torch.no_grad(), pytest.raises(DtypeError, match=r"bfloat16; pass \.float\(\)"):
+        DOUBLED(x.bfloat16().requires_grad_())
+
+
+def test_parameters_take_the_values_of_torch_s(torch):
+    """They are copies, as those of torch.nn.Parameter are."""
+    layer = torch.nn.Linear(3, 2)
+    own = es.nn.Linear(3, 2)
+    own.load_state_dict(dict(layer.named_parameters()))
+    np.testing.assert_array_equal(own.weight.data, layer.weight.detach().numpy())
+    np.testing.assert_array_equal(es.nn.Parameter(layer.bias).data, layer.bias.detach().numpy())
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: es.jit(lambda a: a + x)(np.ones(2)),
+    lambda x: es.functional.add(np.ones(2), x),
+    lambda x: es.op("y[i,j] = 2 * x[i,j]")([x, [1.0, 2.0]]),
+    lambda x: es.functional.add([x, [1.0, 2.0]], 1.0),
+    lambda x: es.data.batches(x, np.ones(2), 1),
+])  # fmt: skip
+def test_masks_are_not_lost(call):
+    with pytest.raises(DtypeError, match=r"masked array, whose mask would be lost; pass \.filled"):
+        call(np.ma.array([1.0, 2.0], mask=[0, 1]))
+
+
+@pytest.mark.parametrize("call,name", [
+    (lambda x: es.op("y[i,j] = 2 * A[i,j]")(x), "A"),
+    (lambda x: es.jit(lambda a: a + x)(np.ones(2)), "an array in a traced function"),
+    (lambda x: es.jit(lambda a: es.functional.add(a, x))(np.ones(2)), "add: 'other'"),
+    (lambda x: es.functional.add(x, 1.0), "add: 'input'"),
+    (lambda x: es.data.batches(np.ones(2), x, 1), "y"),
+    (lambda x: es.nn.Linear(2, 2).predict(x), "predict: argument 0"),
+    (lambda x: es.nn.Parameter(x), "what a parameter or buffer takes"),
+    (lambda x: es.data.windows(x, 1), "tokens"),
+])  # fmt: skip
+def test_rows_of_unequal_lengths(call, name):
+    with pytest.raises(es.ShapeError, match=f"^{name} is a list whose rows differ in length"):
+        call([[1.0, 2.0], [3.0]])
 
 
 def _powers(x, n=2):

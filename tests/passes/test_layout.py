@@ -11,9 +11,10 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
+from einsmith.arrays import to_array
 from einsmith.compile import Executable
 from einsmith.errors import VerifyError
-from einsmith.modes import to_array, trace_call
+from einsmith.modes import trace_call
 from einsmith.passes.layout import forced
 from einsmith.passes.layout.laid_out import Decided, free, laid_out
 from einsmith.passes.layout.order import as_is, candidates, innermost, moved, name_of, strides

@@ -13,11 +13,12 @@ import pytest
 
 import einsmith as es
 from einsmith import compile as driver
+from einsmith.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable, predicted
 from einsmith.errors import ArgumentError, VerifyError
 from einsmith.expr.nodes import Tensor
-from einsmith.modes import to_array, trace_call
+from einsmith.modes import trace_call
 from einsmith.passes.layout import choice, price
 from einsmith.passes.layout.folded import folded
 from einsmith.passes.layout.laid_out import Converted, Decided, converter, free, held, laid_out

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arrays import as_numpy
 from einsmith.dtypes import DType
 from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from einsmith.frontends.graph import Kind, Part, Taken
@@ -19,7 +20,7 @@ from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.functional.call import in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
-from einsmith.nn.parameter import Buffer, Parameter, Stored, to_numpy
+from einsmith.nn.parameter import Buffer, Parameter, Stored
 from einsmith.tree import map_tree
 
 MOST_STATIC = 4096
@@ -172,7 +173,7 @@ def _as_held(x: Any, i: Input) -> Any:
     kind = ELEMENTS.get(i.type)
     if kind is None or not kind.foreign:
         return x
-    array = to_numpy(x)
+    array = as_numpy(x, f"input {i.name!r}")
     return kind.held(array) if array.dtype == kind.numpy else array
 
 
@@ -180,7 +181,7 @@ def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
     """An array as a setting of a call."""
     if i.type not in ELEMENTS:
         raise DtypeError(f"{what}: extents depend on the input {i.name!r}, a {i.type}, which is not built")
-    array, wanted = to_numpy(x), ELEMENTS[i.type].numpy
+    array, wanted = as_numpy(x, f"{what}: input {i.name!r}"), ELEMENTS[i.type].numpy
     if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
         raise DtypeError(f"{what}: input {i.name!r} is {array.dtype}; the file is for {wanted}")
     if i.shape is not None and (

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import with_article
 from einsmith.errors import ArgumentError, DataError, DtypeError, TraceError
 from einsmith.frontends.onnx import operators  # noqa: F401  # fills the table
 from einsmith.frontends.onnx.nodes import Constant, Graph, Input, Node
@@ -394,7 +395,7 @@ class _Reader:
         name = self.type(value)
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type", "sequence_type", "optional_type"):
-            raise TraceError(f"{self.what}: input {value.name!r} is a {name}; tensors are taken")
+            raise TraceError(f"{self.what}: input {value.name!r} is {with_article(name)}; tensors are taken")
         if name in REFUSED_TYPES or (kind == "tensor_type" and name not in ELEMENTS):
             raise DtypeError(f"{self.what}: input {value.name!r} is of {name}: {REFUSED_TYPES.get(name, 'not here')}")
         return Input(value.name, name, self.shape(value))

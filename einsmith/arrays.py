@@ -1,0 +1,155 @@
+"""What is passed as an array, as NumPy has it: lists, tensors of other libraries, and the errors that name the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from einsmith import dtypes as dt
+from einsmith.arguments import described
+from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
+
+SUPPORTED = tuple(d.numpy for d in dt.ALL)
+"""The element types of arrays."""
+_SUPPORTED = frozenset(SUPPORTED)
+_NUMBERS = frozenset((int, float, bool))
+_UNREADABLE = (TypeError, ValueError, RuntimeError, BufferError, NotImplementedError, AttributeError, OverflowError)
+"""What libraries raise whose arrays NumPy cannot read."""
+
+
+def to_array(x: Any, name: str = "array") -> np.ndarray:
+    """Return a C-contiguous NumPy array with x's elements, x itself where it is one already.
+
+    Raises:
+        DtypeError: x has no such array, or one of other elements; the message begins with `name`.
+        ShapeError: x is a list whose rows differ in length.
+        GradientError: x is a tensor of another library whose gradient would be lost.
+    """
+    array = as_numpy(x, name)
+    if array.dtype not in _SUPPORTED:
+        if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
+            array = array.view(dt.BFLOAT16)
+        if array.dtype.newbyteorder("=") not in _SUPPORTED:
+            raise _unsupported(array, name)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def as_numpy(x: Any, name: str = "array") -> np.ndarray:
+    """Return x as a NumPy array of any element type and layout, a view where there is one. Raises as `to_array`."""
+    if isinstance(x, np.ndarray):
+        array = x
+    elif hasattr(x, "__einsmith_array__"):
+        array = x.__einsmith_array__()
+    elif hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        array = _foreign(x, name)
+    elif isinstance(x, (list, tuple)):
+        array = _listed(x, name)
+    elif isinstance(x, (int, float)):
+        array = np.asarray(x)
+    else:
+        raise DtypeError(f"{name} is {described(x)}; pass an array or a number")
+    if isinstance(array, np.ma.MaskedArray):
+        raise _masked(name)
+    return array
+
+
+def _masked(name: str) -> DtypeError:
+    return DtypeError(f"{name} is a masked array, whose mask would be lost; pass .filled(value) or .data")
+
+
+def _unsupported(array: np.ndarray, name: str) -> DtypeError:
+    kinds = {"O": "an array of Python objects", "V": "a structured array", "M": "an array of dates",
+             "m": "an array of durations", "U": "an array of strings", "S": "an array of bytes"}  # fmt: skip
+    known = ", ".join(str(d) for d in SUPPORTED if d != dt.BFLOAT16)
+    return DtypeError(
+        f"{name} is {kinds.get(array.dtype.kind, 'an array')}, of element type {str(array.dtype)!r}, which is not "
+        f"supported; convert it to one of {known}"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- lists
+
+
+def _listed(x: list | tuple, name: str) -> np.ndarray:
+    """Return the array of nested lists."""
+    parts = list(_parts(x))
+    for part in parts:
+        if hasattr(part, "tensor"):
+            raise TraceError(f"{name} is a list with a traced tensor in it; make one of it by es.functional.stack")
+        if isinstance(part, np.ma.MaskedArray):
+            raise _masked(name)
+    try:
+        return np.asarray(x)
+    except _UNREADABLE as e:
+        lost = [part for part in parts if getattr(part, "requires_grad", False)]
+        if lost:
+            raise _losing(name) from e
+        if "inhomogeneous" in str(e):
+            raise ShapeError(
+                f"{name} is a list whose rows differ in length or depth; an array has one length in each dimension: "
+                "pad the rows, or pass them one by one"
+            ) from e
+        raise DtypeError(f"{name} is {described(x)} that gives no NumPy array: {_first_line(e)}") from e
+
+
+def _parts(x: list | tuple) -> Iterator[Any]:
+    """Yield what nested lists hold that is neither a number nor a list."""
+    stack: list[Any] = [x]
+    while stack:
+        listed = stack.pop()
+        if not _NUMBERS.issuperset(map(type, listed)):
+            for part in listed:
+                if isinstance(part, (list, tuple)):
+                    stack.append(part)
+                elif type(part) not in _NUMBERS:
+                    yield part
+
+
+# --------------------------------------------------------------------------------------------------- other libraries
+
+
+def _foreign(x: Any, name: str) -> np.ndarray:
+    """Return the elements of another library's array, where NumPy can read them."""
+    given = x
+    try:
+        for view in ("resolve_conj", "resolve_neg"):  # numbers that torch keeps as others with a sign to be put on
+            x = getattr(x, view)() if hasattr(x, view) else x
+        return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
+    except _UNREADABLE as e:
+        remedy = _remedy(given)
+        if remedy is None and getattr(given, "requires_grad", False):  # torch refuses those where it records gradients
+            raise _losing(name) from e
+        raise DtypeError(f"{name} is {described(given)} that gives no NumPy array: {remedy or _first_line(e)}") from e
+
+
+def _losing(name: str) -> GradientError:
+    return GradientError(
+        f"{name} is a torch tensor that requires a gradient, which would be lost. For gradients that PyTorch records, "
+        "call einsmith.frontends.torch.operator(f) instead of f; for values alone pass .detach(), or call it under "
+        "torch.no_grad()"
+    )
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).partition("\n")[0]
+
+
+def _remedy(x: Any) -> str | None:
+    """Return what to pass instead of a tensor that NumPy has no like of, told by what tensors say of themselves."""
+    device, layout, dtype = (str(getattr(x, a, "")) for a in ("device", "layout", "dtype"))
+    if getattr(x, "is_nested", False):
+        return "it is nested, so its rows differ in length; pass them padded, .to_padded_tensor(0.0)"
+    if layout not in ("", "torch.strided"):
+        return f"its layout is {layout}; pass .to_dense()"
+    if device == "meta":
+        return "it lies on the meta device and has no elements"
+    if getattr(x, "is_quantized", False):
+        return "it is quantized; pass .dequantize()"
+    if device.partition(":")[0] not in ("", "cpu"):
+        return f"it lies on the device {device}; pass .cpu()"
+    if dtype.startswith(("torch.bfloat16", "torch.float8")):
+        return f"its element type is {dtype}; pass .float()"
+    return None
