@@ -13,7 +13,7 @@ from einsmith.dtypes import is_whole
 from einsmith.errors import ArgumentError, GradientError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
-from einsmith.transforms import _Transformed, batched, grad, jvp
+from einsmith.transforms import Transformed, batched, grad, jvp
 from einsmith.tree import flatten, unflatten
 
 
@@ -61,7 +61,7 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
         return unflatten(made[0], [_moved(v, 0, out_axes, "a result") for v in results])
 
     functools.update_wrapper(traced, f, updated=())
-    return _Transformed(traced)
+    return Transformed(traced, vmap, (f, in_axes, out_axes))
 
 
 @checked
@@ -93,7 +93,7 @@ def hessian(f: Callable, argnums: int = 0) -> Callable:
         return rows.reshape((*x.shape, *x.shape))
 
     functools.update_wrapper(traced, f, updated=())
-    return _Transformed(traced)
+    return Transformed(traced, hessian, (f, argnums))
 
 
 def _check(axis: Any, name: str) -> None:

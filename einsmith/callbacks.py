@@ -139,6 +139,9 @@ class TensorBoard(Callback):
         self._writer: Any = None
         self._written = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_writer": None}  # the file is its training's
+
     def on_begin(self, step: TrainStep) -> None:
         self._writer, self._written = self._make(str(self.folder)), step.steps
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -179,6 +180,37 @@ def bound(
     return graph, bind, [(o, memory) for o, memory, _ in live]
 
 
+def global_name(f: Any) -> str | None:
+    """Return the name by which f's module has f itself, as it has one that a decorator made; None where it has not.
+
+    Such a function is pickled and copied as plain functions are, by its name.
+    """
+    name: str | None = getattr(f, "__qualname__", None)
+    known: Any = sys.modules.get(getattr(f, "__module__", None) or "")
+    for part in name.split(".") if name else ():
+        known = getattr(known, part, None)
+    return name if known is f else None
+
+
+class Derived:
+    """A function that `derive(*arguments)` made of another one. A copy is derived anew of copied arguments: what the
+    function closes over, a model for one, is then the copy's."""
+
+    def __init__(self, f: Callable, derive: Callable[..., Any], arguments: tuple):
+        functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # what derives from it is callable
+        self._derived = derive, arguments
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return global_name(self) or super().__reduce_ex__(protocol)
+
+    def __getstate__(self) -> tuple:
+        return self._derived
+
+    def __setstate__(self, state: tuple) -> None:
+        derive, arguments = state
+        self.__dict__.update(derive(*arguments).__dict__)
+
+
 class Jitted:
     """A compiled function. `static_argnames` are arguments (by name) whose every value is compiled anew; threads: of
     its programs, None for the default; winograd: whether convolutions may be computed in Winograd's form (see `jit`).
@@ -215,6 +247,9 @@ class Jitted:
             given = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
             parts.append(f"for {given or 'no arrays'}\n{run.describe()}")
         return html.Text("\n\n".join(parts) or "nothing is compiled yet; call it on arrays")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return global_name(self) or super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> tuple:
         return self.f, tuple(sorted(self.static)), self.threads, self.winograd

@@ -28,8 +28,8 @@ from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import (
     Argument,
+    Derived,
     Jitted,
-    Weak,
     arguments_of,
     in_trace,
     is_traced,
@@ -62,14 +62,14 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
         return _value_and_grad(f, [p % len(args) for p in positions], bare, has_aux, args, kwargs)
 
     functools.update_wrapper(traced, f, updated=())
-    return _Transformed(traced)
+    return Transformed(traced, value_and_grad, (f, argnums, has_aux))
 
 
-class _Transformed:
+class Transformed(Derived):
     """A transformation's result: extends a trace, or compiles and runs on arrays."""
 
-    def __init__(self, traced: Callable):
-        functools.update_wrapper(self, traced, updated=())
+    def __init__(self, traced: Callable, derive: Callable[..., Any], arguments: tuple):
+        super().__init__(traced, derive, arguments)
         self.traced = traced
         self._jitted = Jitted(traced)
 
@@ -163,7 +163,7 @@ def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -
         return (g, value[1]) if has_aux else g
 
     functools.update_wrapper(traced, f, updated=())
-    return _Transformed(traced)
+    return Transformed(traced, grad, (f, argnums, has_aux))
 
 
 @checked
@@ -179,21 +179,34 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     if not in_trace(primals):
         key = None if trace.random_key is None else trace.random_key()
         out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
-        point = map_tree(_copied, primals)
-        pull = kept(_PULLBACKS, f, _pullback)
-
-        def pullback(cotangent: Any) -> tuple:
-            return pull(point, tuple(_cotangents(out, cotangent)), key)
-
-        held = pull.f.differentiated  # type: ignore[attr-defined]
-        pullback.__wrapped__ = held.target if isinstance(held, Weak) else held  # type: ignore[attr-defined]
-        return out, pullback
+        return out, Pullback(f, map_tree(_copied, primals), out, key)
     result, pull_back = _linearize(f, primals)
 
     def traced_pullback(cotangent: Any) -> tuple:
         return pull_back([as_value(c) for c in _cotangents(result, cotangent)])
 
     return result, traced_pullback
+
+
+class Pullback:
+    """The function from a cotangent of f's output to those of its primals, at a point.
+
+    key: the random numbers' where the output was computed. A copy is that of a copy of f.
+    """
+
+    def __init__(self, f: Callable, point: Any, out: Any, key: Any):
+        self._given = f, point, out, key
+        self._pull = kept(_PULLBACKS, f, _pullback)
+
+    def __call__(self, cotangent: Any) -> tuple:
+        _, point, out, key = self._given
+        return self._pull(point, tuple(_cotangents(out, cotangent)), key)
+
+    def __getstate__(self) -> tuple:
+        return self._given
+
+    def __setstate__(self, state: tuple) -> None:
+        self.__init__(*state)  # type: ignore[misc]  # programs are not copied
 
 
 def _copied(x: Any) -> Any:
@@ -216,7 +229,6 @@ def _pullback(f: Callable) -> Jitted:
         under_way.updates = updates
         return pull([as_value(c) for c in flatten(cotangent)[0]])
 
-    run.differentiated = f  # type: ignore[attr-defined]
     return Jitted(run)
 
 
@@ -376,8 +388,14 @@ def stop_gradient(x: Any) -> Any:
 @checked
 def interpret(f: Callable) -> Callable:
     """f run by the reference evaluator, in float64, without compiling anything."""
+    return Interpreted(f, interpret, (f,))
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+
+class Interpreted(Derived):
+    """A function that the reference evaluator runs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        f = self.__wrapped__  # type: ignore[attr-defined]
         if is_traced((args, kwargs)):
             raise TraceError("interpret runs on arrays; inside a trace call the function itself")
         arguments = arguments_of(args, kwargs, frozenset())
@@ -386,9 +404,6 @@ def interpret(f: Callable) -> Callable:
         bound = [traced.bind[x] for x in traced.graph.inputs[len(given) :]]
         outputs, _ = evaluate(values_only(traced.graph), [*given, *bound])
         return unflatten(traced.structure, outputs)
-
-    functools.update_wrapper(run, f, updated=())
-    return run
 
 
 @checked

@@ -77,6 +77,12 @@ class Library:
                 raise ValueError(f"{file} is not the library that manifest.json describes")
             path = f"{path[:-len(file)]}./{file}"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self.error(
+            f"{self.name} is a model in native memory, and is neither copied nor pickled; write its tensors with "
+            "save(path), and open the folder once more with weights=path"
+        )
+
     # -- what it computes
 
     def step(self, *batch: Any) -> float:

@@ -49,6 +49,12 @@ class AxisVar:
             raise FormulaError(f"axis {name} has the negative extent {extent}")
         self.name, self.extent = name, extent
 
+    def __copy__(self) -> AxisVar:
+        return self  # it is what it is by its identity
+
+    def __deepcopy__(self, memo: dict) -> AxisVar:
+        return self
+
     def __repr__(self) -> str:
         return f"{self.name}<{self.extent}"
 

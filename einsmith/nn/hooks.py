@@ -49,6 +49,11 @@ class Hooks:
     def __init__(self) -> None:
         self._all: list[_Hook] = []
 
+    def copy(self) -> Hooks:
+        new = Hooks()
+        new._all = list(self._all)
+        return new
+
     def __bool__(self) -> bool:
         return bool(self._all)
 

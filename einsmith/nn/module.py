@@ -164,6 +164,13 @@ class Module:
                 return found[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
+    def __copy__(self) -> Module:
+        """Return a module with the same parts, whose attributes and hooks are set apart from this one's."""
+        new = object.__new__(type(self))
+        own = {n: self.__dict__[n].copy() for n in ("_parameters", "_buffers", "_modules", "_transient", "_hooks")}
+        new.__dict__.update(self.__dict__, **own)
+        return new
+
     def __delattr__(self, name: str) -> None:
         for table in (self._parameters, self._buffers, self._modules):
             if name in table:

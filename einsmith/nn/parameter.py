@@ -125,9 +125,15 @@ class Stored:
         to `data`. Raises ShapeError or DtypeError where the layout does not fit."""
         self._move(self.memory.dtype, layout)
 
-    def __setstate__(self, layout: Layout) -> None:
-        """Of a copy, which has the memory's layout too."""
-        self.store_as(layout)
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"memory": (self.numpy(), self.memory.layout)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Fill a copy: memory of its own, in the same layout."""
+        values, layout = state["memory"]
+        self.__dict__.update(state)
+        self.memory = Memory(values.shape, values.dtype, layout)
+        self.memory.store(values)
 
     def convert(self, dtype: Any) -> None:
         """Moves the values to memory of another element type: the address changes, and functions are traced anew."""
@@ -242,9 +248,6 @@ class Parameter(Stored):
         self.requires_grad = requires_grad
         return self
 
-    def __reduce__(self):
-        return Parameter, (self.numpy(), self.requires_grad), self.memory.layout
-
 
 class Buffer(Stored):
     """State of a module that is not learned. In a traced forward, assigning a tensor to the module's attribute makes
@@ -263,6 +266,3 @@ class Buffer(Stored):
         if value.shape != self.shape:
             raise ShapeError(f"a buffer of shape {self.shape} cannot take a tensor of shape {value.shape}")
         trace.update(self, value.astype(self.dtype).tensor)
-
-    def __reduce__(self):
-        return Buffer, (self.numpy(),), self.memory.layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -152,6 +153,17 @@ class Groups:
     def values(self, step: int) -> dict[str, float]:
         """The hyperparameters at a step (the first is 1), as "group/name", callables evaluated."""
         return {f"{label}/{n}": v for label, rule in self.rules.items() for n, v in rule.values(step).items()}
+
+    def __copy__(self) -> Groups:
+        """Return groups with rules of their own, so that hyperparameters are set apart."""
+        new = object.__new__(type(self))
+        own = {id(rule): copy.copy(rule) for rule in self.rules.values()}
+        groups = {label: copy.copy(group) for label, group in self.groups.items()}
+        for group in groups.values():
+            group.rule = own.get(id(group.rule))
+        rules = {label: own[id(rule)] for label, rule in self.rules.items()}
+        new.__dict__.update(self.__dict__, groups=groups, rules=rules, _names=dict(self._names))
+        return new
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "rules" in self.__dict__ and any(name in rule.hyper for rule in self.rules.values()):

@@ -145,10 +145,17 @@ class Rule:
         return done[0], dict(zip(program.written, done[1:], strict=True))
 
     def __getattr__(self, name: str) -> Any:
-        hyper = self.__dict__.get("hyper", {})
+        hyper = self.__dict__.get("hyper")
+        if hyper is None or name.startswith("__"):  # a copy that has no state yet, or a protocol that it does not have
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         if name in hyper:
             return hyper[name]
         raise AttributeError(_unknown(self, name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: hyperparameters of its own, and no compiled operators."""
+        own = {"hyper": dict(self.hyper), "_programs": dict(self._programs), "_operators": {}}
+        return self.__dict__ | own
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.hyper:

@@ -17,7 +17,7 @@ from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
 from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, NonFiniteError, ShapeError
+from einsmith.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
@@ -165,6 +165,12 @@ class TrainStep:
         with self.store.guard:
             self._memory = None if limit is None else size_of(limit, "memory_limit")
             self._drop_programs()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise KindError(
+            "a TrainStep owns the memory that its programs work in, and is neither copied nor pickled; write it with "
+            "es.save(step, folder), and make as many of it as you like with es.load(folder)"
+        )
 
     def change(self, **settings: Any) -> None:
         """Sets some of the settings. Raises ArgumentError for values that cannot be."""

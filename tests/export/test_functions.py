@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import shutil
 import sys
@@ -139,3 +141,14 @@ def test_random_formulas_and_their_gradients(tmp_path, seed) -> None:
     got = library(*arrays)
     for x, y in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_library_says_how_it_is_copied(how, tmp_path, rng) -> None:
+    """Two objects with one handle would free it twice."""
+    x = rng.normal(size=5)
+    library = exported(tmp_path, lambda x: 2 * x, x)
+    with pytest.raises(es.LibraryError, match=r"neither copied nor pickled; write its tensors with save\(path\)"):
+        how(library)
+    library.save(tmp_path / "held")
+    np.testing.assert_array_equal(es.load_library(tmp_path / "out", tmp_path / "held")(x), library(x))
