@@ -1,7 +1,8 @@
 """es.save and es.load: a training step in a folder, as safetensors and JSON; never pickle.
 
 The folder is written beside its place and moved there whole, so that what was saved before stays until the new one is
-complete. Every file's checksum is in `step.json`; a truncated or foreign folder is refused before anything changes.
+complete. `step.json` has the checksum of every file, itself included; a folder of which a byte has changed, a truncated
+and a foreign one are refused before anything else changes.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ def _write(step: TrainStep, work: Path, others: Mapping[str, Callable[[Path], No
     save_file(weights, work / WEIGHTS)
     save_file(state, work / STATE)
     (work / PLAN).write_text(step.plan + "\n")
-    manifest.write(work, told)
     for name, put in others.items():
         put(work / name)
+    manifest.write(work, told)
     for name in (*FILES, *others):
         with open(work / name, "rb") as f:
             os.fsync(f.fileno())

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,9 @@ from einsmith.training.step import MODES
 from einsmith.tuning import GRAPH
 
 FORMAT = "einsmith-step"
-VERSION = 5
+VERSION = 6
+SIGNED = 6
+"""The first version whose step.json has a checksum of itself, and those of all files of the save."""
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
     name
@@ -87,6 +90,15 @@ def _hexadecimal(x: Any) -> bool:
     return isinstance(x, str) and re.fullmatch("([0-9a-f]{2})*", x) is not None
 
 
+def _text(x: Any) -> bool:
+    return isinstance(x, str)
+
+
+def _plain(name: str) -> bool:
+    """Whether a name is that of a file in the folder itself."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
 def _any(x: Any) -> bool:
     return True
 
@@ -116,7 +128,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
     "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
-    "files": (lambda x: _has(x, WEIGHTS, STATE) and _named(lambda d: isinstance(d, str))(x), "the files' checksums"),
+    "files": (lambda x: _named(_text)(x) and all(map(_plain, x)), "the files' checksums"),
 }
 
 
@@ -130,10 +142,34 @@ SINCE: dict[int, dict[str, Any]] = {
 
 
 def write(folder: Path, entries: dict[str, Any]) -> None:
-    """Writes step.json; the checksums of the folder's other files are added."""
+    """Write step.json with the checksums of all other files that are in the folder by now, and of itself."""
     meta = {"format": FORMAT, "version": VERSION} | entries
-    meta["files"] = {n: digest(folder / n) for n in (WEIGHTS, STATE)}
-    (folder / META).write_text(json.dumps(meta, indent=1) + "\n")
+    meta["files"] = {path.name: digest(path) for path in sorted(folder.iterdir())}
+    (folder / META).write_bytes(signed(meta).encode())
+
+
+_LAST = re.compile(rb'(.*),\n "checksum": "([0-9a-f]{64})"\n}\n', re.DOTALL)
+"""The text of step.json: what has the checksum, and the checksum, which is the last entry."""
+
+
+def signed(entries: dict[str, Any]) -> str:
+    """Return the text of step.json, whose last entry is the checksum of what stands before it, byte by byte."""
+    text = json.dumps({n: v for n, v in entries.items() if n != "checksum"}, indent=1).removesuffix("\n}")
+    return f'{text},\n "checksum": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'
+
+
+def _verify(folder: Path, text: bytes, meta: dict[str, Any]) -> None:
+    """Raise SaveError where step.json is not as it was written, and warn where it is too old to tell."""
+    if meta["version"] < SIGNED and "checksum" not in meta:
+        warnings.warn(
+            f"{folder}: {META} of version {meta['version']} has no checksum, so that a change of it is not noticed; "
+            "es.save(step, folder) writes the save with one",
+            stacklevel=5,  # the caller of es.load
+        )
+        return
+    found = _LAST.fullmatch(text)
+    if found is None or hashlib.sha256(found[1]).hexdigest().encode() != found[2]:
+        raise SaveError(f"{folder}: {META} was changed; its checksum is not the saved one")
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -142,13 +178,19 @@ def read(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise SaveError(f"{folder} is not a folder; pass what es.save wrote")
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise SaveError(f"{folder} is not a saved step: {META} is missing or damaged") from e
+        text = (folder / META).read_bytes()
+        meta = json.loads(text.decode("utf-8"))
+    except OSError as e:
+        raise SaveError(f"{folder} is not a saved step: {META} is missing") from e
+    except (ValueError, RecursionError) as e:
+        raise SaveError(f"{folder} is not a saved step: {META} is damaged") from e
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise SaveError(f"{folder} is not a saved step: {META} is of another format")
-    if meta.get("version") not in (*SINCE, VERSION) or not _integer(meta["version"]):
-        raise SaveError(f"{folder} was saved in version {meta.get('version')!r}; this Einsmith reads {VERSION}")
+    if meta.get("version") not in range(min(SINCE), VERSION + 1) or not _integer(meta["version"]):
+        raise SaveError(
+            f"{folder} was saved in version {meta.get('version')!r}; this Einsmith reads {min(SINCE)} to {VERSION}"
+        )
+    _verify(folder, text, meta)
     for version, entries in SINCE.items():
         if meta["version"] <= version:
             meta = entries | meta
@@ -158,6 +200,9 @@ def read(folder: Path) -> dict[str, Any]:
     for name, (allowed, what) in ENTRIES.items():
         if not allowed(meta[name]):
             raise SaveError(f"{folder}: {META} has {name!r}: {_short(meta[name])}, which is not {what}")
+    lacking = {WEIGHTS, STATE, *((PLAN,) if meta["version"] >= SIGNED else ())} - set(meta["files"])
+    if lacking:
+        raise SaveError(f"{folder}: {META} lacks the checksums of {', '.join(sorted(lacking))}")
     for name, saved in meta["files"].items():
         try:
             found = digest(folder / name)
