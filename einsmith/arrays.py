@@ -27,7 +27,7 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
         ShapeError: x is a list whose rows differ in length.
         GradientError: x is a tensor of another library whose gradient would be lost.
     """
-    array = as_numpy(x, name)
+    array = x if type(x) is np.ndarray else as_numpy(x, name)
     if array.dtype not in _SUPPORTED:
         if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
             array = array.view(dt.BFLOAT16)
