@@ -115,8 +115,7 @@ def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
 def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
     """Points, and on one core seconds of arithmetic and of special functions, whatever the tasks."""
     arithmetic = special = 0.0
-    full = bx.lanes_of(kernel, target)
-    found = bx.boxes(kernel)
+    found, rate = bx.boxes(kernel), bx.vectors_per_second(target)
     for box in found:
         (axis, tile), flats, lanes = _axes(box, config), box.every_flat, config.lanes
         count, seconds = bx.operations(box.exprs, target)
@@ -133,7 +132,7 @@ def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int,
                 groups = -(-extent // (lanes * config.unroll))
                 count += bx.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
                 count += 4.0 / -(-extent // lanes)
-        arithmetic += vectors * count / (target.fma_per_second / full)
+        arithmetic += vectors * count / rate
         special += points * seconds
     return sum([x.points for x in found]), arithmetic, special
 
@@ -148,11 +147,11 @@ class Pointwise(Pattern):
 
     def floor(self, kernel: Kernel, target: Target) -> float:
         """The operations, and every access at its cheapest, on all cores."""
-        seconds = 0.0
+        seconds, rate = 0.0, bx.vectors_per_second(target) * bx.lanes_of(kernel, target)
         for box in bx.boxes(kernel):
             count, special = bx.operations(box.exprs, target)
             count += bx.UNVARIED * len(box.every_flat)
-            seconds += box.points * (count / target.fma_per_second + special)
+            seconds += box.points * (count / rate + special)
         return seconds / target.cores
 
     def configs(self, kernel: Kernel, target: Target) -> list[PointwiseConfig]:

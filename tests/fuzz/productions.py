@@ -258,7 +258,7 @@ def pointwise(w: Writer) -> None:
             }[form]  # fmt: skip
             if form == "place":
                 x = places.place(w, [a])
-                at, size = x.moved(-x.low).text, x.span + rest
+                at, size = x.moved(-x.low).text, x.span + rest * (x.text != a)
             index.append(at)
             shape.append(size)
             if len(index) > 1 and w.chance(8):

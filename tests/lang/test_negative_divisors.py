@@ -54,6 +54,12 @@ def test_other_reductions(combiner, rng):
     check(f"Y[i,j] = {combiner}[k]({body} + B[k,j])", {"i": 2, "j": 15, "k": 7}, rng)
 
 
+@pytest.mark.parametrize("guard", ["(k - j) % -3 == -1", "(2*j) % -2 == 0", "i8(k) % -4 == -2", "k % -2 != -1"])
+def test_congruences(guard, rng):
+    """Of which the gradient visits every few points."""
+    check(f"Y[i,j] = sum[k](where({guard}, A[i,k], 1) * B[k,j])", {"i": 5, "j": 7, "k": 13}, rng)
+
+
 def test_without_a_reduction(rng):
     index = "(j + i) // -4 % -3 + 2"
     check(f"Y[i,j] = A[{index}, (i - j) % -3 + 2] * sum[k](B[k,j])", {"i": 5, "j": 16, "k": 3}, rng)

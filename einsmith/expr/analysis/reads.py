@@ -1,4 +1,4 @@
-"""What expressions read: where, and with which axes."""
+"""What expressions read: where, with which axes, and how many bytes an element."""
 
 from __future__ import annotations
 
@@ -13,7 +13,19 @@ Uses = tuple[tuple[Linear, ...], frozenset[int]]
 
 @lru_cache(maxsize=4096)
 def uses(exprs: tuple[Expr, ...]) -> Uses:
-    indices: list[Linear] = []
+    found, others = _walk(exprs)
+    return tuple([index for index, _ in found]), frozenset(others)
+
+
+@lru_cache(maxsize=4096)
+def item_sizes(exprs: tuple[Expr, ...]) -> tuple[int, ...]:
+    """Bytes of an element of what is read at each of the indices of `uses`."""
+    return tuple([size for _, size in _walk(exprs)[0]])
+
+
+def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[Linear, int]], set[int]]:
+    """The index of every read with the bytes of an element, and the axes that are used otherwise."""
+    found: list[tuple[Linear, int]] = []
     others: set[int] = set()
     seen: set[Expr] = set()
     todo = list(exprs)
@@ -26,11 +38,11 @@ def uses(exprs: tuple[Expr, ...]) -> Uses:
             others.add(e.position)
         elif isinstance(e, Read):
             for i in e.index:
-                indices.append(linear(i))
-                todo += indices[-1].atoms
+                found.append((linear(i), e.dtype.itemsize))
+                todo += found[-1][0].atoms
         else:
             todo += e.args
-    return tuple(indices), frozenset(others)
+    return found, others
 
 
 @lru_cache(maxsize=4096)

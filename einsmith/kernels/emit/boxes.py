@@ -18,7 +18,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.analysis.reads import Uses, outer_reads, uses
+from einsmith.expr.analysis.reads import Uses, item_sizes, outer_reads, uses
 from einsmith.expr.functions import identity
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, size
@@ -78,6 +78,11 @@ class Box:
     def flats(self) -> tuple[Linear, ...]:
         """The offsets of the bodies' reads."""
         return uses(self.bodies)[0]
+
+    @cached_property
+    def sized_flats(self) -> tuple[tuple[Linear, int], ...]:
+        """The offsets of the bodies' reads, each with the bytes of an element there."""
+        return tuple(zip(self.flats, item_sizes(self.bodies), strict=True))
 
     @cached_property
     def guarded(self) -> frozenset:
@@ -340,7 +345,7 @@ def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
             count += OPERATIONS
         elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
             seconds = target.special(e.fn)
-            special += seconds
+            special += seconds * e.dtype.arithmetic.itemsize / 4  # it is measured in f32, of which most lie in a vector
             count += 0 if seconds else 1
     return count, special
 
@@ -350,6 +355,11 @@ def lanes_of(kernel: Kernel, target: Target) -> int:
     """Lanes of a vector: by f32 where the kernel computes in 4 bytes, else by its narrowest type above one byte."""
     sizes = {b.dtype.arithmetic.itemsize for b in kernel.buffers} - {1}
     return target.lanes(4 if 4 in sizes else min(sizes, default=4))
+
+
+def vectors_per_second(target: Target) -> float:
+    """Instructions on whole vectors that a core carries out in a second, whatever the type of the elements is."""
+    return target.fma_per_second / target.lanes()
 
 
 def function_name(pattern: str, kernel: Node, config: Any, launch: int = 0) -> str:

@@ -48,6 +48,8 @@ _UNALIGNED = 1.5
 _WALK = 60.0
 """Cycles to find a page that none of the tables of addresses has: products whose reduction goes over 2,365 and 2,934
 rows of 8 and 14 KB, 3 of 153 kernels of random shapes."""
+PARTIAL = 5e-11
+"""Seconds for a byte of a part's results, which a second launch merges."""
 _LINES = 512
 """Lines that a first-level cache keeps, about."""
 
@@ -70,19 +72,18 @@ def _jumps(s: Schedule) -> float:
     if axis is None or not box.reduce or (s.along_row and box.reduced < _LINES):
         return 0.0
     inner, wide = Axis(s.last), 1 if s.along_row else s.config.lanes * s.wide
-    visit = 4 * wide
-    lost = in_window = 0.0
+    lost = 0.0
     axes = reduced_axes(box)
     unrolled = () if s.along_row else axes[len(axes) - innermost(box, axes) :]
-    for f in box.flats:
-        stride, step = 4 * abs(f.coefficient(inner)), abs(f.coefficient(Axis(axis)))
-        along = stride >= 64 if s.along_row else f.coefficient(Axis(axis)) == 1
+    for f, item in box.sized_flats:
+        visit, stride, step = item * wide, item * abs(f.coefficient(inner)), abs(f.coefficient(Axis(axis)))
+        along = stride >= LINE if s.along_row else f.coefficient(Axis(axis)) == 1
         if along and stride >= 2 * visit:
-            lost = max(lost, 40 + 190 * (gcd(stride, PAGE) / PAGE) ** 0.5)
+            lost = max(lost, (40 + 190 * (gcd(stride, PAGE) / PAGE) ** 0.5) / visit)
         reach = step * visit
-        if 1 <= step <= 4 and any(4 * abs(f.coefficient(Axis(a))) >= 2 * reach for a in unrolled):
-            in_window = max(in_window, 100 / reach)
-    return max(lost / visit, in_window)
+        if 1 <= step <= 4 and any(item * abs(f.coefficient(Axis(a))) >= 2 * reach for a in unrolled):
+            lost = max(lost, 100 / reach)
+    return lost
 
 
 def _walks(s: Schedule, target: Target) -> float:
@@ -91,7 +92,7 @@ def _walks(s: Schedule, target: Target) -> float:
     if s.axis is None or not s.box.reduce:
         return 0.0
     points = s.box.reduce[s.last - s.box.rank] * s.walked.get(s.last, 1.0)
-    stride = 4 * max((abs(f.coefficient(Axis(s.last))) for f in s.box.flats), default=0)
+    stride = max((item * abs(f.coefficient(Axis(s.last))) for f, item in s.box.sized_flats), default=0)
     begun = min(1.0, stride / PAGE)
     return _WALK * begun * min(1.0, max(0.0, points * begun / target.overheads.most_pages - 1))
 
@@ -194,9 +195,9 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=8192)
-def _work(s: Schedule, full: int, target: Target) -> _Work:
-    """full: lanes of a vector; the schedule is that of one task and one part."""
-    rate = 2 / target.cycle_seconds * (target.lanes() / full)
+def _work(s: Schedule, target: Target) -> _Work:
+    """The schedule is that of one task and one part."""
+    rate = 2 / target.cycle_seconds
     box, c = s.box, s.config
     count, seconds, after, after_seconds = _operations(box, target)
     rest = box.epilogue_flats
@@ -245,13 +246,13 @@ def _work(s: Schedule, full: int, target: Target) -> _Work:
 def _again(s: Schedule, target: Target) -> float:
     """Bytes that are read once more, for every point of an output axis which an operand does not depend on, because
     what is read of it meanwhile does not stay in the second level."""
-    box, item = s.box, 4
-    if item * box.points * box.reduced <= target.l2:
+    box = s.box
+    if max([item for _, item in box.sized_flats], default=0) * box.points * box.reduced <= target.l2:
         return 0.0
     inner = [a for a in (s.tile, s.axis) if a is not None and a < box.rank]
     at_once = {s.tile: s.config.rows, s.axis: s.config.lanes * s.config.unroll}
     out, facts = 0.0, Facts((*box.extents, *box.reduce))
-    for flat in box.flats:
+    for flat, item in box.sized_flats:
         inside, (low, high) = flat.axes, facts.interval(flat)
         room = inf if low is None or high is None else item * (high - low + 1.0)  # windows and remainders share places
         reduced = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.reduce, box.rank) if a in inside]
@@ -266,40 +267,43 @@ def _again(s: Schedule, target: Target) -> float:
     return out
 
 
-def _in_strips(s: Schedule, target: Target) -> float:
+def _in_strips(kernel: Kernel, s: Schedule, target: Target) -> float:
     """Bytes of results that are waited for (`waited_part`): rows of a tile change within its vectors."""
     box, (tile, axis) = s.box, (s.tile, s.axis)
-    if tile is None or axis is None or axis != box.rank - 1 or s.along_row or not fetched(4 * box.extents[axis]):
+    if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
         return 0.0
-    return 4 * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
+    items = [kernel.buffers[n].dtype.itemsize for _, n, _ in box.stores]
+    waited = sum([item for item in items if fetched(item * box.extents[axis])])
+    return waited * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
 
 
 def _fetched(kernel: Kernel, s: Schedule) -> int:
     """Bytes of results past the caches whose vectors begin within lines: these are fetched before they are written."""
-    box, line = s.box, LINE // 4
-    stores = [offset for _, n, offset in box.stores if kernel.buffers[n].far]
-    steps = [abs(f.coefficient(Axis(a))) for f in stores for a, n in enumerate(box.extents) if n > 1 and a != s.axis]
-    return 4 * box.points * len(stores) * (s.along_row or any(x % line for x in steps))
+    box = s.box
+    stores = [(f, kernel.buffers[n].dtype.itemsize) for _, n, f in box.stores if kernel.buffers[n].far]
+    apart = [a for a, n in enumerate(box.extents) if n > 1 and a != s.axis]
+    within = s.along_row or any(item * f.coefficient(Axis(a)) % LINE for f, item in stores for a in apart)
+    return within * box.points * sum([item for _, item in stores])
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
     """Of these of the kernel's boxes: points times instructions over the vector rate (a lone accumulator waits for
     itself), or bytes."""
-    (moved, footprint), full = touched_bytes(kernel, LINE), bx.lanes_of(kernel, target)
+    moved, footprint = touched_bytes(kernel, LINE)
     one = config.tasks == config.splits == 1
     schedules = [schedule(box, config if one else config._replace(tasks=1, splits=1)) for box in found]
-    work = [_work(s, full, target) for s in schedules]
+    work = [_work(s, target) for s in schedules]
     tasks = max(1, sum([1 if w.parts is None or one else min(config.tasks, w.parts) for w in work]))
     beside = 0.0
     if config.splits > 1 and len(found) == 1:
         parts = schedule(found[0], config).parts
         tasks *= parts
-        beside = 1e-6 + parts * found[0].points * 2e-10
+        beside = 1e-6 + parts * found[0].points * PARTIAL * sum([e.dtype.itemsize for e in found[0].bodies])
     memory = target.seconds_for_bytes(moved + sum([_fetched(kernel, s) for s in schedules]), footprint, tasks)
     if footprint > target.l1 and found:
         far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
-    strips = sum([_in_strips(s, target) for s in schedules])
+    strips = sum([_in_strips(kernel, s, target) for s in schedules])
     beside += target.overheads.strips * strips / LINE * target.cycle_seconds / tasks * (strips > target.l2 * tasks)
     again = sum([w.again for w in work])
     if again:

@@ -100,7 +100,7 @@ class ScatterAdd(Pattern):
         loops, terms = terms_of(kernel)
         every = (*(e for index, _ in terms for e in index.terms), *(body for _, body in terms))
         count, seconds = bx.operations(every, target)
-        rate = target.fma_per_second / bx.lanes_of(kernel, target)
+        rate = bx.vectors_per_second(target)
         tasks = config.tasks
         if config.axis is not None:
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
