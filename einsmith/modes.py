@@ -68,16 +68,17 @@ _Compiled = tuple[Executable, _Traced]
 class Argument:
     """How one leaf of the arguments enters a trace: an array, a run-time number, or a static value."""
 
-    __slots__ = ("static", "dtype", "shape", "weak", "value")
+    __slots__ = ("static", "dtype", "shape", "weak", "wide", "value")
 
     def __init__(self, x: Any, static: bool, name: str = "array"):
         self.static = static or isinstance(x, _STATIC) or (callable(x) and not hasattr(x, "__array__"))
-        self.weak = False
+        self.weak = self.wide = False
         self.value: Any = x
         if self.static:
             return
         if isinstance(x, (int, float)) and not isinstance(x, np.generic):
-            self.weak = isinstance(x, float) or -(2**31) <= x < 2**31  # else it makes int64
+            self.weak = True
+            self.wide = isinstance(x, int) and not -(2**31) <= x < 2**31
             self.dtype: DType = dt.f64 if isinstance(x, float) else dt.i64
             self.shape: tuple[int, ...] = ()
             if isinstance(x, int) and not -(2**63) <= x < 2**63:
@@ -90,7 +91,7 @@ class Argument:
     @property
     def key(self) -> Any:
         if not self.static:
-            return (self.dtype, self.shape, self.weak)
+            return (self.dtype, self.shape, self.weak, self.wide)
         try:
             hash(self.value)
         except TypeError:
@@ -105,7 +106,7 @@ class Argument:
         if self.static:
             return self.value, None
         x = leaf(self.shape, self.dtype)
-        return Value(x, weak=self.weak), x
+        return Value(x, weak=self.weak, wide=self.wide), x
 
 
 def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset()):
@@ -358,7 +359,7 @@ def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
             key.append(x.dtype)
             values.append(x)
         elif kind is float or (kind is int and -(2**63) <= x < 2**63):
-            key.append(kind)
+            key.append(kind if kind is float or -(2**31) <= x < 2**31 else "a wide integer")
             values.append(np.asarray(x, np.float64 if kind is float else np.int64))
         elif kind is tuple or kind is list or kind is dict:
             inner = _plain(tuple(x.values()) if kind is dict else x, values)

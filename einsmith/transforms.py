@@ -80,7 +80,7 @@ class Transformed(Derived):
 def _stand_ins(values: Sequence[Value]) -> list[Value]:
     """New symbols for tensors. A function that is differentiated sees them in the tensors' places: a derivative tells
     apart the places of one tensor that stands twice, and what the function closes over."""
-    return [Value(leaf(v.shape, v.dtype), weak=v.weak) for v in values]
+    return [Value(leaf(v.shape, v.dtype), weak=v.weak, wide=v.wide) for v in values]
 
 
 def _exchange(stand_ins: Sequence[Value], values: Sequence[Value], tensors: Sequence[Tensor]) -> list[Value]:
@@ -253,7 +253,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
 
     _check_indices(outputs)
     made = zip(_exchange(symbols, floats, outputs), results, strict=True)
-    return unflatten(out_structure, [Value(v.tensor, weak=o.weak) for v, o in made]), pull
+    return unflatten(out_structure, [Value(v.tensor, weak=o.weak, wide=o.wide) for v, o in made]), pull
 
 
 @checked

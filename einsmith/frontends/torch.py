@@ -43,7 +43,8 @@ from einsmith.tree import flatten
 _PART = re.compile(r"(\d+)([:>*])([\d,]*)")
 """A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
 many inputs it has, what it is (`torch_register.derived`) and the positions. "scale|3:0,2" is the pullback by inputs 0
-and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number."""
+and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number, with ~~
+that of an integer which int32 does not hold."""
 
 __all__ = ["TorchOperator", "from_torch", "operator", "to_torch"]
 
@@ -135,7 +136,7 @@ class TorchOperator:
             if isinstance(value, torch.Tensor):
                 names.append(name)
             elif self._is_number(name, value):
-                names.append(f"{name}~")
+                names.append(f"{name}~" if -(2**31) <= value < 2**31 or isinstance(value, float) else f"{name}~~")
                 value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
             else:
                 raise TraceError(
@@ -204,7 +205,7 @@ class _Definition:
         def base(*values: Any) -> tuple:
             n = len(values) - len(names)
             given = {
-                name.removesuffix("~"): Value(as_value(x).tensor, weak=True) if name.endswith("~") else x
+                name.rstrip("~"): Value(as_value(x).tensor, True, wide=name.endswith("~~")) if "~" in name else x
                 for name, x in zip(names, values[n:], strict=True)
             }
             return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | given))[0])
@@ -217,7 +218,7 @@ class _Definition:
     def argument(self, program: Program, k: int) -> str:
         """How messages call input k of a program."""
         names, parts = _read(program)
-        names = [x.removesuffix("~") for x in names]
+        names = [x.rstrip("~") for x in names]
         n = parts[0][0] if parts else None
         for known, kind, _ in parts:
             if k >= known:

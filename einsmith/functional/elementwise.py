@@ -144,6 +144,8 @@ clip = clamp
 def where(condition: Any, input: Any, other: Any) -> Value:
     """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
     c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
+    if all(v.literal is not None and v.dtype.is_int for v in (x, y)):  # PyTorch's type of two whole numbers
+        x, y = fb.cast(x, dt.i64), fb.cast(y, dt.i64)
     return fb.where(c, x, y)
 
 

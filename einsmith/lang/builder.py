@@ -13,7 +13,7 @@ import builtins
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import FormulaError, ShapeError, TraceError
+from einsmith.expr.analysis import ranges
 from einsmith.expr.nodes import Compute as _Compute
 from einsmith.expr.nodes import Const as _Const
 from einsmith.expr.nodes import Tensor, leaf, template
@@ -30,10 +31,11 @@ from einsmith.expr.nodes import size as points
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.lang import formula as fm
 from einsmith.lang import trace, views
+from einsmith.lang.array_methods import ArrayMethods
 from einsmith.lang.formula import AxisVar, Form, Weak
 from einsmith.lang.lower import lower
-from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
-from einsmith.lang.protocol import RunTimeOnly, arraylike, needs_value
+from einsmith.lang.operators import Operators
+from einsmith.lang.protocol import RunTimeOnly, arraylike
 from einsmith.lang.trace import current_trace
 
 Number = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -73,16 +75,20 @@ def _reduction(combiner: str) -> Callable[..., Value]:
     return method
 
 
-class Value(Operators, RunTimeOnly):
-    """A traced tensor. `weak` marks a run-time number, which takes the float type of what it meets.
+class Value(ArrayMethods, RunTimeOnly):
+    """A traced tensor. `weak` marks a run-time number, which takes the float type of what it meets, `wide` one of these
+    that is an integer which int32 may not hold.
 
     shape: tuple of ints; dtype: a DType; tensor: the IR's tensor. Its elements exist only when the program runs.
     """
 
-    __slots__ = ("_tensor", "weak", "literal", "name")
+    __slots__ = ("_tensor", "weak", "wide", "literal", "name")
 
-    def __init__(self, tensor: Tensor | None, weak: bool = False, literal: Any = None, name: str | None = None):
-        self._tensor, self.weak, self.literal, self.name = tensor, weak, literal, name
+    def __init__(
+        self, tensor: Tensor | None, weak: bool = False, literal: Any = None, name: str | None = None,
+        wide: bool = False,
+    ):  # fmt: skip
+        self._tensor, self.weak, self.wide, self.literal, self.name = tensor, weak, wide, literal, name
 
     def _takes(self, other: Any) -> bool:
         return isinstance(other, (Value, Ex, list, tuple, *Number)) or arraylike(other)
@@ -116,28 +122,7 @@ class Value(Operators, RunTimeOnly):
     def __repr__(self) -> str:
         return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        fn = UFUNCS.get(ufunc.__name__)
-        if method == "__call__" and fn is not None and not kwargs and len(inputs) == 2:
-            return _apply(fn, inputs[1], inputs[0]) if ufunc.__name__ in SWAPPED else _apply(fn, *inputs)
-        if ufunc is np.matmul and method == "__call__" and not kwargs:
-            return matmul(*inputs)
-        name = ufunc.__name__
-        remedy = f"use es.{name}" if name in __all__ else "use einsmith's own function"
-        raise needs_value(f"np.{name}", remedy)
-
     # Shapes. Each makes a tensor that reads this one.
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        raise TraceError("a traced tensor is not changed in place; make a new one, with es.where or es.compute")
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ShapeError("a 0-d tensor has no length")
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Value]:
-        return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
@@ -165,10 +150,6 @@ class Value(Operators, RunTimeOnly):
             return [axes[places.index(d)] for d in range(len(places))]
 
         return _view(("transpose", places), self, shape, index)
-
-    @property
-    def T(self) -> Value:
-        return self.transpose()
 
     def astype(self, dtype: Any) -> Value:
         return cast(self, dtype)
@@ -214,6 +195,8 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
 def _as_form(x: Any) -> Form:
     if isinstance(x, Ex):
         return x.form
+    if isinstance(x, Number):
+        return fm.literal(x)
     v = as_value(x)
     if v.ndim:
         raise FormulaError(
@@ -224,8 +207,8 @@ def _as_form(x: Any) -> Form:
 
 def element(v: Value, index: Sequence[Form]) -> Form:
     if v.literal is not None:
-        return fm.Literal(v.literal)
-    return fm.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}")
+        return fm.Literal(v.literal, passed=True)
+    return fm.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}", wide=v.wide)
 
 
 def _read(v: Value, keys: Sequence[Any]) -> Ex:
@@ -285,7 +268,7 @@ argmax, argmin = _folding("argmax"), _folding("argmin")
 
 # --------------------------------------------------------------------------------------------------------- elementwise
 
-_MEMO: Cache[tuple, tuple[list[Tensor], list[Tensor], list[bool]]] = Cache(Bound("traced operators", 1024))
+_MEMO: Cache[tuple, tuple[list[Tensor], list[Tensor], list[tuple[bool, bool]]]] = Cache(Bound("traced operators", 1024))
 
 
 def _shared(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
@@ -303,22 +286,23 @@ def shared(
             pattern.append((type(v.literal), repr(v.literal)))
         else:
             place = places.setdefault(v.tensor, len(places))
-            pattern.append((place, v.shape, v.dtype, v.weak, v.name))
+            pattern.append((place, v.shape, v.dtype, v.weak, v.wide, v.name))
     full = (key, *pattern)
     found = _MEMO.get(full)
     if found is None:
         leaves: list[Tensor] = [leaf(t.shape, t.dtype) for t in places]
         stand_ins = [
-            v if v.literal is not None else Value(leaves[places[v.tensor]], v.weak, name=v.name) for v in operands
+            v if v.literal is not None else Value(leaves[places[v.tensor]], v.weak, name=v.name, wide=v.wide)
+            for v in operands
         ]
         results = build(stand_ins)
         if builtins.any(v.literal is not None for v in results):
             return results
-        found = leaves, [v.tensor for v in results], [v.weak for v in results]
+        found = leaves, [v.tensor for v in results], [(v.weak, v.wide) for v in results]
         _MEMO.put(full, found)
     leaves, outs, weak = found
     tensors = rebuild(outs, lambda node: None, dict(zip(leaves, places, strict=True)))
-    return tuple(Value(t, w) for t, w in zip(tensors, weak, strict=True))
+    return tuple(Value(t, w, wide=wide) for t, (w, wide) in zip(tensors, weak, strict=True))
 
 
 def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form]) -> Value:
@@ -330,9 +314,15 @@ def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form
         shape = views.broadcast([v.shape for v in values])
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
         at = [fm.Index(a) for a in out]
-        form = make(*(element(v, views.broadcast_index(v.shape, at)) for v in values))
+        form = make(
+            *(
+                fm.Literal(v.literal) if v.literal is not None else element(v, views.broadcast_index(v.shape, at))
+                for v in values
+            )
+        )
         weak = isinstance(form.ty, Weak) and builtins.all(v.weak for v in values)
-        return Value(lower(out, form, (dt.i64 if form.ty is Weak.INT else dt.f64) if weak else None), weak)
+        wide = form.ty is Weak.INT and ranges.leaves(form.reach, dt.i32)
+        return Value(lower(out, form, (dt.i64 if form.ty is Weak.INT else dt.f64) if weak else None), weak, wide=wide)
 
     return _shared(key, operands, build)
 
@@ -430,12 +420,13 @@ def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Seque
     def build(values: list[Value]) -> Value:
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
         at = index([fm.Index(a) for a in out], *(element(o, ()) for o in values[1:]))
-        return Value(lower(out, element(values[0], at), dt.f64), values[0].weak)
+        (x, *_) = values
+        return Value(lower(out, element(x, at), x.dtype if x.weak else None), x.weak, wide=x.wide)
 
     if v.literal is not None:
-        v = Value(v.tensor, v.weak)
+        v = Value(v.tensor, v.weak, wide=isinstance(v.literal, int) and ranges.leaves((v.literal, v.literal), dt.i32))
     out = _shared(key, [v, *others], build)
-    return Value(out.tensor, v.weak and not out.shape)
+    return Value(out.tensor, v.weak and not out.shape, wide=out.wide and not out.shape)
 
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Value:

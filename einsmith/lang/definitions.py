@@ -28,6 +28,7 @@ from einsmith.lang.infer import Extents, infer
 from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards
 from einsmith.lang.parser import Element, Name, ShapeOf
 from einsmith.lang.program import Line, Program, conditions, reads_of
+from einsmith.lang.result_types import float_type, of_type, result_type
 from einsmith.lang.sweeps import in_one_sweep
 
 _COUNTABLE = 1_000_000  # elements up to which a message names the one that is missing
@@ -42,7 +43,7 @@ def tensors(
     shapes = {n: v.shape for n, v in operands.items() if n in inputs}
     extents = infer(program, shapes, static)
     values = {n: v for n, v in operands.items() if n in inputs}
-    numbers = {n: Literal(v) for n, v in static.items()} | {
+    numbers = {n: Literal(v, passed=True) for n, v in static.items()} | {
         n: element(v, ()) for n, v in operands.items() if n not in inputs
     }
     for group in program.order:
@@ -52,7 +53,8 @@ def tensors(
         values[group[0]] = _defined(program, group[0], extents, values, numbers)
     swept = in_one_sweep([v.tensor for v in values.values()])
     return {
-        n: v if t is v.tensor else Value(t, weak=v.weak) for (n, v), t in zip(values.items(), swept, strict=True)
+        n: v if t is v.tensor else Value(t, weak=v.weak, wide=v.wide)
+        for (n, v), t in zip(values.items(), swept, strict=True)
     }
 
 
@@ -91,7 +93,9 @@ def _cycle(
         found = {n: fm.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
         if found == types:  # what is no more than a number is of the formula's float type
             every = [b for own in bodies.values() for b in own]
-            found = {n: fm.float_type(every) if isinstance(ty, Weak) else ty for n, ty in found.items()}
+            number = float_type(every)
+            whole = result_type(every) if all(ty is Weak.INT for ty in found.values()) else number
+            found = {n: whole if isinstance(ty, Weak) else ty for n, ty in found.items()}
         if found == types:
             break
         types = found
@@ -189,7 +193,7 @@ class _Part:
             v = values[node.name]
             if v.literal is not None and not index:
                 return element(v, ())
-            return fm.load(v.tensor, index, v.weak, node.name, (program.text, node.at))
+            return fm.load(v.tensor, index, v.weak, node.name, (program.text, node.at), v.wide)
 
         def shape(node: ShapeOf, d: int) -> int:
             rank = len(extents.shapes[node.name])
@@ -202,9 +206,9 @@ class _Part:
         body = build.form(line.statement.value)
         found = fm.join(v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak)
         if isinstance(found, DType) and found.is_float:
-            body = fm.of_type(body, found)
+            body = of_type(body, found)
         if dtype is not None and body.ty is not dtype:
-            body = fm.of_type(body, dtype, always=True)
+            body = of_type(body, dtype, always=True)
         self.body = push_guards(body) if pushed else body
 
     @property
@@ -213,7 +217,7 @@ class _Part:
 
     def piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
         """Offset, step and axis of each output dimension; a constant index gets an axis of extent 1."""
-        scope = Scope(self.left, fm.float_type([self.body]))
+        scope = Scope(self.left, float_type([self.body]))
         offset, step, out = [], [], []
         for d, i in enumerate(self.index):
             at = self.line.statement.index[d].at

@@ -6,8 +6,9 @@ sense, so that both front ends give the same tree, and `lang.lower` turns it int
 
 Types: a node's `ty` is a DType, or weak. Weak.INT is an integer literal; Weak.SCALAR comes from literals and run-time
 scalars alone and is computed in float64; Weak.FLOAT is a float of no type of its own, such as the quotient of two
-integers. Weak values take the float type of what they meet, else that of the formula's tensors, else float32. Integers
-are wide enough as `lang.integers` says.
+integers. Weak values take the float type of what they meet, else that of the formula's tensors, else float32; what is
+made of numbers that a call passed, and of literals, is int64 or float64 as in NumPy. Integers are wide enough as
+`lang.integers` says.
 """
 
 from __future__ import annotations
@@ -91,15 +92,17 @@ def _short(value: int) -> str:
 
 
 class Literal(Form):
-    __slots__ = ("value",)
+    """A number that is known. `passed`: a call passed it, or it is computed from such; others stand in the text."""
+
+    __slots__ = ("passed", "value")
     value: bool | int | float
 
-    def __init__(self, value: bool | int | float):
+    def __init__(self, value: bool | int | float, passed: bool = False):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise FormulaError(f"the integer {_short(value)} does not fit 64 bits", hint="write a float, as in 1e20")
         ty: Ty = dt.bool_ if isinstance(value, bool) else Weak.INT if isinstance(value, int) else Weak.SCALAR
         super().__init__(ty)
-        self.value = value
+        self.value, self.passed = value, passed
 
     @property
     def reach(self) -> Range:
@@ -120,22 +123,25 @@ class Index(Form):
 
 
 class Load(Form):
-    """An element of a tensor. `weak`: a run-time number, 0-d, float64, or int64 that int32 holds. `name` is for
-    messages. `computed`: an index depends on elements of float tensors, so no check at the call covers it and its range
-    must be proven."""
+    """An element of a tensor. `weak`: a run-time number, 0-d, float64 or int64; `wide`: an integer of those that int32
+    may not hold. `name` is for messages. `computed`: an index depends on elements of float tensors, so no check at the
+    call covers it and its range must be proven."""
 
-    __slots__ = ("tensor", "weak", "name", "computed")
+    __slots__ = ("tensor", "weak", "wide", "name", "computed")
 
-    def __init__(self, tensor: Tensor, index: Sequence[Form], weak: bool, name: str, at: tuple[str, int] | None):
+    def __init__(
+        self, tensor: Tensor, index: Sequence[Form], weak: bool, name: str, at: tuple[str, int] | None,
+        wide: bool = False,
+    ):  # fmt: skip
         number = Weak.INT if tensor.dtype.is_int else Weak.SCALAR
         super().__init__(number if weak else tensor.dtype, index, at)
-        self.tensor, self.weak, self.name = tensor, weak, name
+        self.tensor, self.weak, self.wide, self.name = tensor, weak, wide, name
         self.computed = any(i.loads and _reads_floats(i) for i in index)
         self.loads = True
 
     @property
     def reach(self) -> Range:
-        return dt.i32.range if self.weak else super().reach
+        return dt.i32.range if self.weak and not self.wide else super().reach
 
 
 def _reads_floats(index: Form) -> bool:
@@ -289,7 +295,9 @@ def literal(value: Any) -> Literal:
     return Literal(value)
 
 
-def load(tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = "the tensor", at=None) -> Load:
+def load(
+    tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = "the tensor", at=None, wide: bool = False
+) -> Load:
     """`name[index]`. Raises ShapeError for a wrong number of indices, FormulaError for an index that is no integer."""
     if len(index) != len(tensor.shape):
         raise ShapeError(
@@ -301,7 +309,7 @@ def load(tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = 
             raise FormulaError(
                 f"index {d} of {name} is {type_name(i.ty)}, not an integer", hint="use // or i32(...) for an integer"
             )
-    return Load(tensor, [exact(i) for i in index], weak, name, at)
+    return Load(tensor, [exact(i) for i in index], weak, name, at, wide)
 
 
 def _fold_literals(fn: str, values: list) -> Literal | None:
@@ -373,6 +381,7 @@ def op(fn: str, *args: Form) -> Form:
     if all(isinstance(a, Literal) for a in args):
         folded = _fold_literals(fn, [a.value for a in args])  # type: ignore[attr-defined]
         if folded is not None:
+            folded.passed = any(a.passed for a in args)  # type: ignore[attr-defined]
             return folded
     return Op(fn, args, ty)
 
@@ -427,6 +436,7 @@ def _pow(x: Form, y: Form) -> Form:
     if isinstance(x, Literal) and isinstance(y, Literal):
         folded = _fold_literals("pow", [float(x.value), float(y.value)])
         assert folded is not None
+        folded.passed = x.passed or y.passed
         return folded
     return Op("pow", (x, y), Weak.FLOAT if is_integer(ty) else ty)
 
@@ -500,29 +510,12 @@ def postorder(root: Form) -> list[Form]:
     return out
 
 
-def float_type(roots: Iterable[Form]) -> DType:
-    """The float type of a formula: the widest among its tensors and casts, float32 where there is none."""
-    found = [n.ty for r in roots for n in postorder(r) if isinstance(n, (Load, Convert))]
-    out = join(t for t in found if isinstance(t, DType) and t.is_float)
-    return out if isinstance(out, DType) and out.is_float else dt.f32
-
-
-def of_type(root: Form, dtype: DType, always: bool = False) -> Form:
-    """A formula whose result would be a float of no certain type, as one of this type; others as they are, but
-    `always`."""
-    if root.ty not in (Weak.FLOAT, Weak.SCALAR) and not always:
-        return root
-    if isinstance(root, Fold) and isinstance(root.ty, Weak):
-        return Fold(root.combiner, root.axes, Convert(root.args[0], dtype.arithmetic), dtype, root.at)
-    return Convert(root, dtype)
-
-
 def rebuilt(node: Form, args: Sequence[Form]) -> Form:
     """The node with other arguments of the same types."""
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
     if isinstance(node, Load):
-        return Load(node.tensor, args, node.weak, node.name, node.at)
+        return Load(node.tensor, args, node.weak, node.name, node.at, node.wide)
     if isinstance(node, Convert):
         assert isinstance(node.ty, DType)
         return Convert(args[0], node.ty)

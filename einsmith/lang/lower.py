@@ -49,7 +49,6 @@ from einsmith.lang.formula import (
     Ty,
     Weak,
     exact,
-    float_type,
     identity,
     is_integer,
     join,
@@ -58,6 +57,7 @@ from einsmith.lang.formula import (
     rebuilt,
     type_name,
 )
+from einsmith.lang.result_types import float_type, result_type
 
 Guards = tuple[tuple[Form, bool], ...]
 
@@ -266,7 +266,7 @@ def _before_wrap(e: Expr) -> Expr:
 def index_type(i: Form) -> DType:
     if isinstance(i.ty, DType):
         return i.ty.arithmetic
-    return dt.i64 if isinstance(i, Literal) and abs(i.value) >= 2**31 else dt.i32
+    return dt.i64 if leaves(i.reach, dt.i32) else dt.i32
 
 
 def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: Scope) -> Expr | Reduce:
@@ -280,7 +280,7 @@ def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scop
     scope.axes += root.axes
     scope.position.update({a: len(axes) + i for i, a in enumerate(root.axes)})
     (body,) = root.args
-    inner = natural(body, float_).arithmetic if root.combiner.startswith("arg") else dtype
+    inner = result_type([body]).arithmetic if root.combiner.startswith("arg") else dtype
     return Reduce(root.combiner, tuple(a.extent for a in root.axes), (scope.convert(body, inner),))
 
 
@@ -333,19 +333,13 @@ def _compute(t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]]) -
 # ------------------------------------------------------------------------------------------------------- entry points
 
 
-def natural(root: Form, float_: DType) -> DType:
-    """The element type of a formula's result."""
-    return root.ty if isinstance(root.ty, DType) else float_
-
-
 def lower(axes: Sequence[AxisVar], root: Form, dtype: DType | None = None) -> Tensor:
     """The tensor `out[axes] = root`. `dtype` is the element type of the result where it is weak.
 
     Raises FormulaError for an axis that is bound nowhere, BoundsError for a read that is not proven in bounds.
     """
-    float_ = float_type([root])
-    want = root.ty if isinstance(root.ty, DType) else dtype or float_
-    return _single(list(axes), root, want, float_)
+    want = root.ty if isinstance(root.ty, DType) else dtype or result_type([root])
+    return _single(list(axes), root, want, float_type([root]))
 
 
 def lower_pieces(
@@ -356,16 +350,13 @@ def lower_pieces(
     """One tensor from pieces `out[offset + step*axes] = body`, each (offset, step, axes, body); `dtype` is the element
     type, if it is not to follow from the bodies."""
     bodies = [b for *_, b in pieces]
-    float_ = float_type(bodies)
-    ty = join(b.ty for b in bodies)
-    return _finish(tuple(shape), pieces, dtype or (ty if isinstance(ty, DType) else float_), float_)
+    return _finish(tuple(shape), pieces, dtype or result_type(bodies), float_type(bodies))
 
 
 def accumulated_type(bodies: Sequence[Form], summed: bool) -> DType:
     """The type that a tensor which starts from these and accumulates them is computed in: integers in int64 where they
     are summed, float16 and bfloat16 in float32. Raises DtypeError for the largest or smallest of conditions."""
-    ty = join(b.ty for b in bodies)
-    dtype = ty if isinstance(ty, DType) else float_type(bodies)
+    dtype = result_type(bodies)
     if dtype.is_bool and not summed:
         raise DtypeError("max= or min= of a bool; use where(c, 1, 0)")
     return dtype.arithmetic if dtype.is_float or not summed else dt.i64

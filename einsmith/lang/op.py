@@ -245,7 +245,7 @@ class Operator:
     ) -> Any:
         operands = []
         for name, x in (*inputs.items(), *numbers.items()):
-            v = as_value(x)
+            v = as_value(np.asarray(x) if isinstance(x, np.generic) else x)  # as where no trace is under way
             if v.ndim and name in numbers:
                 raise ShapeError(f"{self.name}: the parameter {name} is a number, not a tensor of shape {v.shape}")
             if name in inputs:

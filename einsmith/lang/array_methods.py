@@ -1,0 +1,56 @@
+"""NumPy's protocols and attributes, on traced tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import matmul
+from typing import Any
+
+import numpy as np
+
+from einsmith.errors import ShapeError, TraceError
+from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
+from einsmith.lang.protocol import needs_value
+
+FUNCTIONS = ("abs", "cos", "exp", "expm1", "floor", "log", "log1p", "sign", "sin", "sqrt", "tanh")
+"""NumPy's universal functions of one operand that `es` has under their names."""
+
+
+class ArrayMethods(Operators):
+    """What a traced tensor has of NumPy's arrays beside their operators; `astype`, `transpose` and `__getitem__` are
+    the tensor's own."""
+
+    __slots__ = ()
+
+    shape: Any
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        fn = UFUNCS.get(ufunc.__name__)
+        if method == "__call__" and fn is not None and not kwargs and len(inputs) == 2:
+            return self._apply(fn, inputs[1], inputs[0]) if ufunc.__name__ in SWAPPED else self._apply(fn, *inputs)
+        if ufunc is np.matmul and method == "__call__" and not kwargs:
+            left, right = inputs
+            return matmul(left, right) if isinstance(left, ArrayMethods) else right.__rmatmul__(left)
+        name = ufunc.__name__
+        raise needs_value(f"np.{name}", f"use es.{name}" if name in FUNCTIONS else "use einsmith's own function")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TraceError("a traced tensor is not changed in place; make a new one, with es.where or es.compute")
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, key: Any) -> Any:
+        raise NotImplementedError
+
+    def transpose(self, *order: Any) -> Any:
+        raise NotImplementedError
+
+    @property
+    def T(self) -> Any:
+        return self.transpose()

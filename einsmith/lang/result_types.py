@@ -1,0 +1,67 @@
+"""The element types of the tensors that formulas define, where weak values leave them open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from einsmith import dtypes as dt
+from einsmith.dtypes import DType
+from einsmith.lang.formula import Convert, Fold, Form, Index, Literal, Load, Op, Weak, is_bool, join, postorder
+
+
+def float_type(roots: Iterable[Form]) -> DType:
+    """Return the float type of a formula: the widest among its tensors and casts. Where there is none it is float64 if
+    the values are made of numbers that a call passed and of literals, else float32."""
+    roots = list(roots)
+    return _widest_float(roots) or (dt.f64 if _of_numbers(roots) else dt.f32)
+
+
+def result_type(roots: Iterable[Form]) -> DType:
+    """Return the element type of a tensor that these formulas define. Numbers that a call passed keep NumPy's type
+    where they meet no tensor: int64 or float64, with literals too."""
+    roots = list(roots)
+    ty = join(r.ty for r in roots)
+    if isinstance(ty, DType):
+        return ty
+    found = _widest_float(roots)
+    if found is None and _of_numbers(roots):
+        return dt.i64 if ty is Weak.INT else dt.f64
+    return found or dt.f32
+
+
+def _widest_float(roots: Sequence[Form]) -> DType | None:
+    """Return the widest float type of the tensors and casts in formulas; None where there is none."""
+    found = [n.ty for r in roots for n in postorder(r) if isinstance(n, (Load, Convert))]
+    out = join(t for t in found if isinstance(t, DType) and t.is_float)
+    return out if isinstance(out, DType) and out.is_float else None
+
+
+def _of_numbers(roots: Sequence[Form]) -> bool:
+    """Whether values are made of numbers that a call passed, with literals at most: neither of axes nor of elements of
+    tensors. Conditions and indices are no part of a value."""
+    stack, passed = list(roots), False
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (Index, Convert)):
+            return False
+        if isinstance(node, Load):
+            if not node.weak:
+                return False
+            passed = passed or not node.args
+        elif isinstance(node, Literal):
+            passed = passed or node.passed
+        elif isinstance(node, Op) and node.fn == "where":
+            stack += node.args[1:]
+        elif not is_bool(node.ty):
+            stack += node.args
+    return passed
+
+
+def of_type(root: Form, dtype: DType, always: bool = False) -> Form:
+    """A formula whose result would be a float of no certain type, as one of this type; others as they are, but
+    `always`."""
+    if root.ty not in (Weak.FLOAT, Weak.SCALAR) and not always:
+        return root
+    if isinstance(root, Fold) and isinstance(root.ty, Weak):
+        return Fold(root.combiner, root.axes, Convert(root.args[0], dtype.arithmetic), dtype, root.at)
+    return Convert(root, dtype)
