@@ -1,16 +1,13 @@
 """es.save and es.load: a training step in a folder, as safetensors and JSON; never pickle.
 
 The folder is written beside its place and moved there whole, so that what was saved before stays until the new one is
-complete. `step.json` has the checksum of every file, itself included; a folder of which a byte has changed, a truncated
-and a foreign one are refused before anything else changes.
+complete. Processes and threads that save to one folder take turns. `step.json` has the checksum of every file, itself
+included; a folder of which a byte has changed, a truncated and a foreign one are refused before anything else changes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -21,13 +18,16 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import files, functional, manifest, models, optim, tuning
+from einsmith import folders, functional, manifest, models, optim, tuning
 from einsmith.arguments import Count, checked, described
 from einsmith.errors import EinsmithError, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
 from einsmith.training import TrainStep
 from einsmith.training.graph import OWN
+
+_READS = 100
+"""Most attempts to read a save that other processes replace meanwhile."""
 
 
 @checked
@@ -45,36 +45,27 @@ def save(step: Any, path: Any) -> None:
 def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
     """`save`, with other files in the same folder: each by its name and what writes it to a path."""
     target = _folder(path)
+    saved = _Snapshot(step)  # now: who waits for the turn waits with nothing that another thread may need for its own
     try:
-        _put_back(target)
-        if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
-            if not manifest.is_saved_step(target):
-                raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
         if target in (here := Path.cwd(), *here.parents):
             raise SaveError(f"{target} is or holds the working directory, which cannot be replaced; name a new folder")
         target.parent.mkdir(parents=True, exist_ok=True)
-        work, old = _beside(target, "new"), _beside(target, "old")
-        _clear(target)
-        work.mkdir()
-        try:
-            _write(step, work, others)
-            for extra in sorted(target.iterdir()) if target.is_dir() else []:  # what a user has put there stays
-                if extra.is_dir() and not extra.is_symlink():
-                    shutil.copytree(extra, work / extra.name, symlinks=True)
-                elif extra.name not in (*FILES, *others):
-                    shutil.copy2(extra, work / extra.name, follow_symlinks=False)
-            if target.exists():
-                target.rename(old)
-            work.rename(target)
-        except BaseException:
-            if old.exists() and not target.exists():
-                old.rename(target)
-            raise
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        with folders.turn(target):
+            folders.put_back(target, manifest.is_saved_step)
+            if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
+                if not manifest.is_saved_step(target):
+                    raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
+            with folders.replacing(target) as work:
+                saved.write(work, others)
+                for extra in sorted(target.iterdir()) if target.is_dir() else []:  # what a user has put there stays
+                    if extra.is_dir() and not extra.is_symlink():
+                        shutil.copytree(extra, work / extra.name, symlinks=True)
+                    elif extra.name not in (*FILES, *others):
+                        shutil.copy2(extra, work / extra.name, follow_symlinks=False)
     except SaveError:
         raise
+    except folders.TakenError as e:
+        raise SaveError(f"cannot save to {target}: {e}; save to another folder, or end that process") from e
     except (OSError, SafetensorError) as e:
         raise SaveError(f"cannot save to {target}: {e}; choose a folder that can be written") from e
 
@@ -89,21 +80,27 @@ def _folder(path: Any) -> Path:
         raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
 
 
-def _write(step: TrainStep, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
-    """The files of a save, each on the disk when this returns."""
-    with step.store.guard:  # as they are between two steps, whatever other threads do
-        weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
-        state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
-        told = _told(step)
-    save_file(weights, work / WEIGHTS)
-    save_file(state, work / STATE)
-    (work / PLAN).write_text(step.plan + "\n")
-    for name, put in others.items():
-        put(work / name)
-    manifest.write(work, told)
-    for name in (*FILES, *others):
-        with open(work / name, "rb") as f:
-            os.fsync(f.fileno())
+class _Snapshot:
+    """A step as it is between two steps, whatever other threads do."""
+
+    def __init__(self, step: TrainStep):
+        with step.store.guard:
+            self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
+            self.state = {k: np.array(s.data, order="C") for k, s in step.current_state().items()}
+            self.told = _told(step)
+        self.plan = step.plan
+
+    def write(self, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
+        """Write the files of a save, each on the disk when this returns."""
+        save_file(self.weights, work / WEIGHTS)
+        save_file(self.state, work / STATE)
+        (work / PLAN).write_text(self.plan + "\n")
+        for name, put in others.items():
+            put(work / name)
+        manifest.write(work, self.told)
+        for name in (*FILES, *others):
+            with open(work / name, "rb") as f:
+                os.fsync(f.fileno())
 
 
 def _told(step: TrainStep) -> dict[str, Any]:
@@ -132,28 +129,6 @@ def _told(step: TrainStep) -> dict[str, Any]:
     }
 
 
-def _beside(target: Path, what: str) -> Path:
-    return target.parent / f".{target.name}.{os.getpid()}.{what}"
-
-
-def _put_back(target: Path) -> None:
-    """The save that a process which was killed while it replaced `target` had moved aside returns to its place."""
-    if target.exists() or not target.parent.is_dir():
-        return
-    for old in sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old")):
-        if manifest.is_saved_step(old):
-            old.rename(target)
-            return
-
-
-def _clear(target: Path) -> None:
-    """Removes what processes that were killed while they saved to `target` have left beside it."""
-    for left in list(target.parent.iterdir()):
-        found = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.(new|old)", left.name)
-        if found and (int(found[1]) == os.getpid() or not files.runs(int(found[1]))):
-            shutil.rmtree(left, ignore_errors=True)
-
-
 @checked
 def load(
     path: Any, *, model: Module | None = None, loss: Callable | None = None, optimizer: Any = None,
@@ -167,10 +142,7 @@ def load(
     Raises SaveError where the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """
     source = _folder(path)
-    with contextlib.suppress(OSError):
-        _put_back(source)
-    meta = manifest.read(source)
-    weights, state = (_tensors(source, name) for name in (WEIGHTS, STATE))
+    meta, weights, state = _read(source)
     if model is None:
         model = _model(source, meta, weights)
     if loss is None:
@@ -236,6 +208,30 @@ def load(
     step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
     step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
     return step
+
+
+def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The description, weights and state of one save, also where other processes replace it meanwhile."""
+    for left in reversed(range(_READS)):
+        folders.find(source, manifest.is_saved_step)
+        before = _description(source)
+        try:
+            read = manifest.read(source), _tensors(source, WEIGHTS), _tensors(source, STATE)
+        except SaveError:
+            moving = not source.exists() and folders.is_taken(source)
+            if left == 0 or (_description(source) == before and not moving):
+                raise
+        else:
+            if _description(source) == before:  # which has the checksums of all that was read
+                return read
+    raise SaveError(f"{source} was replaced {_READS} times while it was read; load it from a folder of its own")
+
+
+def _description(source: Path) -> bytes | None:
+    try:
+        return (source / META).read_bytes()
+    except OSError:
+        return None
 
 
 def _tensors(source: Path, name: str) -> dict[str, np.ndarray]:

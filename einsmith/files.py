@@ -27,7 +27,7 @@ _swept: tuple[Path, int] = Path(), 0
 """The folder that was last looked through, and by which process: one that writes much does so once."""
 
 
-def _machine() -> str:
+def machine() -> str:
     """What tells apart where process numbers mean other processes: machines that share a folder, boots, containers."""
     told = platform.node()
     with suppress(OSError):
@@ -42,7 +42,7 @@ def beside(path: Path) -> Iterator[Path]:
     """A name beside `path` for what is to take its place. What has that name at the end of the block is removed, with
     what a library has put next to it."""
     tidy(path.parent)
-    name = f".{path.name}.{_machine()}-{os.getpid()}-{next(_numbers)}.new"
+    name = f".{path.name}.{machine()}-{os.getpid()}-{next(_numbers)}.new"
     _mine.add(name)
     try:
         yield path.with_name(name)
@@ -85,8 +85,8 @@ def is_begun(name: str) -> bool:
     return _BEGUN.fullmatch(name) is not None
 
 
-def _is_left(path: Path, machine: str, process: int) -> bool:
-    if machine != _machine():
+def _is_left(path: Path, where: str, process: int) -> bool:
+    if where != machine():
         return time.time() - path.lstat().st_mtime > ABANDONED
     if process == os.getpid():  # or an earlier process had that number
         return not any(path.name.startswith(name) for name in list(_mine))

@@ -38,6 +38,7 @@ GROWING = {
     "einsmith.locks._inside": "threads that hold a lock",
     "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",
     "einsmith.files._mine": "files that are being written",
+    "einsmith.folders._held": "lock files that are open",
     "einsmith.codegen.cache.objects._written": "folders of the cache",
     "einsmith.tune.database._resting": "reading and writing",
     "einsmith.codegen.cache.native._loaded": "machine code, which is held weakly",

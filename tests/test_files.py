@@ -51,7 +51,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
 
 
 def test_what_others_are_writing_stays(tmp_path: Path) -> None:
-    machine = files._machine()
+    machine = files.machine()
     mine, alive = f".x.{machine}-{os.getpid()}-99.new", f".x.{machine}-{os.getppid()}-0.new"
     other, old = f".x.00000000-{os.getpid()}-0.new", ".x.00000000-1-0.new"
     others = {"x.new", ".x.new", ".x.1.new", ".x.zz-1-0.new"}

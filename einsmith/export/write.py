@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import einsmith
-from einsmith import knobs
+from einsmith import folders, knobs
 from einsmith.arguments import Count, checked, described
 from einsmith.backends import registry
 from einsmith.errors import ArgumentError, CheckError, SaveError
@@ -85,15 +83,16 @@ def export(
     made = _Made(called, subject, processor)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        work = place.parent / f".{place.name}.{os.getpid()}.new"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        try:
-            (work / WEIGHTS).write_bytes(state)
-            made.write(work, command)
-            _move(work, place)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        with folders.turn(place):
+            folders.put_back(place, is_export)
+            _folder(place, overwrite)  # once more: another process may have been there
+            with folders.replacing(place) as work:
+                (work / WEIGHTS).write_bytes(state)
+                made.write(work, command)
+    except SaveError:
+        raise
+    except folders.TakenError as e:
+        raise SaveError(f"cannot export to {place}: {e}; export to another folder, or end that process") from e
     except OSError as e:
         raise SaveError(f"cannot export to {place}: {e}; choose a folder that can be written") from e
     return place
@@ -186,20 +185,6 @@ class _Made:
             "reports": list(reports), "accumulate": training.accumulate if training else 1,
             "checks": self.source.violations,
         }  # fmt: skip
-
-
-def _move(work: Path, place: Path) -> None:
-    """Puts the finished folder in its place; what was there stays until then."""
-    old = place.parent / f".{place.name}.{os.getpid()}.old"
-    if place.exists():
-        place.rename(old)
-    try:
-        work.rename(place)
-    except BaseException:
-        if old.exists():
-            old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _shown(x: Any) -> str:

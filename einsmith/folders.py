@@ -1,0 +1,211 @@
+"""Folders that are written beside their place and take it whole, one writer after the other.
+
+A writer holds the lock file `.NAME.lock` beside the folder: the kernel frees it when the process ends, however it ends.
+File systems that have no locks are written to without; there, of two writers at one time one may fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+from einsmith import files
+
+PATIENCE = 600.0
+"""Seconds that a writer waits for others at most; a save of 100 GB at 200 MB/s takes 500 s."""
+_POLL = 0.005
+"""Seconds between two looks at a lock."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of file systems that have no locks."""
+_held: set[int] = set()
+"""Descriptors of open lock files."""
+
+
+class TakenError(OSError):
+    """Another writer has kept a folder for longer than PATIENCE; the message names it."""
+
+
+def _lock_of(place: Path) -> Path:
+    return place.parent / f".{place.name}.lock"
+
+
+@contextmanager
+def turn(place: Path) -> Iterator[None]:
+    """Hold the only right to change a folder, which other processes and threads wait for.
+
+    The parent of the folder exists. Raises TakenError after PATIENCE, OSError where the parent cannot be written to.
+    """
+    path = _lock_of(place)
+    descriptor = _acquire(path, place)
+    try:
+        yield
+    finally:
+        if descriptor in _held:  # it is not in a process that was forked meanwhile
+            with suppress(OSError):
+                path.unlink()
+            _release(descriptor)
+
+
+def is_taken(place: Path) -> bool:
+    """Whether another writer, or thread of this process, has its turn."""
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(_lock_of(place), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as e:
+        return e.errno not in _NO_LOCKS
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _acquire(path: Path, place: Path) -> int:
+    """The descriptor of the lock file at `path`, whose lock this thread now holds."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        _held.add(descriptor)
+        try:
+            if _lock(descriptor) and _is_at(descriptor, path):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+                return descriptor
+            if time.monotonic() >= end:
+                owner = os.read(descriptor, 200).decode(errors="replace") or "another process"
+                raise TakenError(f"{owner} has been writing to {place} for {PATIENCE:.0f} s")
+        except BaseException:
+            _release(descriptor)
+            raise
+        _release(descriptor)
+        time.sleep(_POLL)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock of an open file, unless another one has it. Whether it was taken."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as e:
+        if e.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one at its path: the last owner may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _release(descriptor: int) -> None:
+    """Free a lock, also where a child that was forked meanwhile has the file open."""
+    _held.discard(descriptor)
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _forget() -> None:
+    """Close, in a forked child, the lock files of the parent: an open one would keep its lock when the parent dies."""
+    for descriptor in list(_held):
+        with suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _beside(place: Path, what: str) -> Path:
+    return place.parent / f".{place.name}.{files.machine()}-{os.getpid()}.{what}"
+
+
+@contextmanager
+def replacing(place: Path) -> Iterator[Path]:
+    """Yield a new folder beside `place`, which takes its place where the block ends without an error.
+
+    What was there stays whole until then, and comes back where something fails. Called in one's turn.
+    """
+    _clear(place)
+    work, old = _beside(place, "new"), _beside(place, "old")
+    work.mkdir()
+    try:
+        yield work
+        if place.exists():
+            place.rename(old)
+        work.rename(place)
+    except BaseException:
+        if old.exists() and not place.exists():
+            old.rename(place)
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def put_back(place: Path, is_whole: Callable[[Path], bool]) -> None:
+    """Return to its place the folder that a process which was killed while it replaced it had moved aside.
+
+    Called in one's turn. is_whole: whether a folder is one that may stand there.
+    """
+    if place.exists():
+        return
+    for old in _moved_aside(place):
+        if is_whole(old):
+            old.rename(place)
+            return
+
+
+def find(place: Path, is_whole: Callable[[Path], bool]) -> None:
+    """Wait until a folder that is being replaced is in its place, and put it back where its writer was killed.
+
+    Does nothing where the parent cannot be written to.
+    """
+    if not place.exists() and (is_taken(place) or _moved_aside(place)):
+        with suppress(OSError), turn(place):
+            put_back(place, is_whole)
+
+
+def _moved_aside(place: Path) -> list[Path]:
+    return sorted(place.parent.glob(f".{glob.escape(place.name)}.*.old"))
+
+
+def _clear(place: Path) -> None:
+    """Remove what processes that were killed while they wrote to `place` have left beside it."""
+    for left in list(place.parent.iterdir()):
+        named = re.fullmatch(rf"\.{re.escape(place.name)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.(?:new|old)", left.name)
+        if named and _is_left(left, named[1], int(named[2])):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_left(path: Path, machine: str | None, process: int) -> bool:
+    """Whether nobody writes to a folder beside: its process, of this machine where none is named, is no more."""
+    if machine not in (None, files.machine()):
+        with suppress(OSError):
+            return time.time() - path.lstat().st_mtime > files.ABANDONED
+        return False
+    return process == os.getpid() or not files.runs(process)
