@@ -21,13 +21,21 @@ _POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 
 def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
-    """Two operands as vectors of equal shape, and their common type."""
+    """Two operands as vectors of equal shape, and their common type, in which Python's numbers wrap."""
     (a, b), common = promoted(x, y)
     if not common.is_int:
         raise DtypeError(f"whole numbers are taken, not {common.name}")
-    first, second = tensor(a, common), tensor(b, common)
+    first, second = (tensor(_wrapped(v, common), common) for v in (a, b))
     shape = views.broadcast([first.shape, second.shape])
     return F.broadcast_to(first, shape), F.broadcast_to(second, shape), common
+
+
+def _wrapped(x: Any, dtype: DType) -> Any:
+    """A Python number as the element of an integer type that it equals modulo its values; tensors as they are."""
+    if not isinstance(x, int):
+        return x
+    low, high = dtype.range
+    return (x - low) % (high - low + 1) + low
 
 
 def _power(n: Value) -> Value:
@@ -36,10 +44,13 @@ def _power(n: Value) -> Value:
     return F.index_select(fb.as_value(_POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
 
 
-_SHIFTS = "Tensor Tensor_Scalar Scalar_Tensor"
+def _shifts(way: str) -> str:
+    """The names of the shifts to one side, each with its kinds of operands."""
+    kinds = {f"bitwise_{way}_shift": "Tensor Tensor_Scalar Scalar_Tensor", f"__{way[0]}shift__": "Tensor Scalar"}
+    return " ".join(f"{name}.{kind}" for name, every in kinds.items() for kind in every.split())
 
 
-@aten(" ".join(f"bitwise_left_shift.{way}" for way in _SHIFTS.split()))
+@aten(_shifts("left"))
 def shifted_left(x: Any, n: Any) -> Value:
     """x*2**n, of which the lowest bits are kept; 0 where n is no place of a bit"""
     a, b, common = _pair(x, n)
@@ -49,7 +60,7 @@ def shifted_left(x: Any, n: Any) -> Value:
     return fb.where((b >= 0) & (b < common.bits), whole.astype(common), 0).astype(common)
 
 
-@aten(" ".join(f"bitwise_right_shift.{way}" for way in _SHIFTS.split()))
+@aten(_shifts("right"))
 def shifted_right(x: Any, n: Any) -> Value:
     """floor(x/2**n); 0, or -1 of what is negative, where n is no place of a bit"""
     a, b, common = _pair(x, n)
