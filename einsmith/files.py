@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -78,6 +79,35 @@ def sweep(folder: Path) -> None:
             if found and _is_left(path, found[1], int(found[2])):
                 with suppress(OSError):  # another process has removed it
                     path.unlink()
+
+
+def distrust(folder: Path) -> str:
+    """Return why what is kept in a folder of the cache must not be used, and the remedy; empty where it may be. The
+    folder must be this user's own, and no other user may write into it. One that is not there yet is trusted."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return ""
+    except OSError as e:
+        return f"{folder}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is not a directory; remove it"
+    if hasattr(os, "getuid"):
+        if found.st_uid != os.getuid():
+            return f"{folder} belongs to another user; set EINSMITH_CACHE_DIR to a directory of your own"
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            return f"{folder} can be written by others; run chmod 700 on it"
+    return ""
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder of the cache, for this user alone, unless it is there. Raises OSError where that cannot be, or what
+    is there must not be used (`distrust`)."""
+    if not (problem := distrust(folder)):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = distrust(folder)  # somebody else may have been quicker
+    if problem:
+        raise PermissionError(problem)
 
 
 def is_begun(name: str) -> bool:

@@ -15,14 +15,16 @@ import math
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from einsmith import knobs, locks
+from einsmith import files, knobs, locks
+from einsmith.caches import Once
 from einsmith.codegen.cache import native
-from einsmith.errors import BusyError, EinsmithError
+from einsmith.errors import BusyError, EinsmithError, StoreWarning
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
@@ -30,6 +32,8 @@ from einsmith.target.facts import Target
 from einsmith.tune import store
 from einsmith.tune.load import Watch
 from einsmith.tune.probes import PLAIN, Probe, probes
+
+_SAID = Once("why a machine is not measured", 64)
 
 BUDGET = 2.6
 """Seconds that a calibration may take; probes that find no time keep their static figures."""
@@ -104,7 +108,7 @@ def _find() -> Target:
             return assemble(static, found.seconds)
         return _keep(static, found, overwrite=False)
     except (OSError, MemoryError, EinsmithError) as e:
-        _say(f"not calibrated, static figures are used: {e}")
+        _warn(f"this machine is not measured, so that kernels are chosen by static figures of the processor: {e}")
         return static
 
 
@@ -146,6 +150,12 @@ def _say(what: str) -> None:
         print(f"einsmith: {what}", file=sys.stderr)
 
 
+def _warn(what: str) -> None:
+    """Warn once that measurements are done without."""
+    if _SAID(what):
+        warnings.warn(what, StoreWarning, stacklevel=4)
+
+
 def with_patterns(target: Target, overwrite: bool) -> Target:
     """The machine with what registered patterns measure for themselves (`Pattern.probes`), from the store where it is
     known for the pattern's source. Where nothing can be measured or kept, the defaults in the patterns stand."""
@@ -172,7 +182,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
                     known = store.save_pattern(target, key, known, overwrite)
             found |= known
         except (OSError, MemoryError, EinsmithError) as e:
-            _say(f"nothing measured for the pattern {pattern.name!r}: {e}")
+            _warn(f"nothing is measured for the pattern {pattern.name!r}, whose defaults stand: {e}")
     return replace(target, measured=tuple(sorted(found.items()))) if found else target
 
 
@@ -204,7 +214,7 @@ def _run(made: Sequence[Probe], end: float, latest: float) -> None:
 
 def _writable(folder: Path) -> None:
     """Raises OSError before time is spent on what cannot be kept."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_private(folder)
     probe = folder / f".try-{threading.get_ident()}"
     probe.touch()
     probe.unlink(missing_ok=True)

@@ -72,6 +72,8 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
     OSError where the store cannot be used.
     """
     path = path_of()
+    if problem := files.distrust(path.parent):
+        raise PermissionError(problem)
     if write:
         files.tidy(path.parent)
     with _LOCK:
@@ -116,7 +118,7 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
 
 def _create(path: Path) -> None:
     """Puts an empty store in place, unless another process is quicker."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_private(path.parent)
     with files.beside(path) as work:
         link = sqlite3.connect(work, PATIENCE, isolation_level=None)
         try:

@@ -59,14 +59,16 @@ def path_of(target: Target, pattern: str = "") -> Path:
 
 
 def _body(target: Target, path: Path) -> dict[str, Any] | None:
-    """What a sound record of this machine at `path` holds; None where there is none."""
+    """What a sound record of this machine at `path` holds; None where there is none, or others may have written it."""
+    if files.distrust(path.parent):
+        return None
     try:
         record = json.loads(path.read_bytes())
         body = record["record"]
         if record["checksum"] != _checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
             return None
         return body if _text(body["machine"]) == _text(facts_of(target)) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -123,7 +125,7 @@ def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool)
     """Puts a record in place, unless there is a sound one and `overwrite` is False; whether it did."""
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_private(path.parent)
     with files.beside(path) as work:
         work.write_text(text)
         if not overwrite and _link(work, path):

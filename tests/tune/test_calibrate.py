@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import einsmith as es
 from einsmith.codegen.cache import native
 from einsmith.errors import BusyError
 from einsmith.kernels import choose as autoconfig
@@ -21,6 +24,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate, load, probes, store
+from tests import untrusted
 
 
 @pytest.fixture
@@ -29,6 +33,7 @@ def static(tmp_path, monkeypatch) -> Target:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
     calibrate.forget()
+    calibrate._SAID.clear()
     yield native.host_target()
     calibrate.forget()
 
@@ -183,12 +188,30 @@ def test_where_nothing_can_be_kept_the_static_figures_stand(static, monkeypatch,
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr(calibrate, "measure", None)
-    assert calibrate.target() == static
+    with pytest.warns(es.EinsmithWarning, match="is not measured.*static figures of the processor: .*file"):
+        assert calibrate.target() == static
     with pytest.raises(OSError):
         calibrate.calibrate()
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "version", "machine", "list", "empty"])
+@pytest.mark.parametrize("harm", untrusted.HARMS)
+def test_figures_that_others_may_have_written_are_not_used(static, monkeypatch, harm):
+    store.save(calibrate.assemble(static, found_as(static, 0.9)), ["fma"], overwrite=False)
+    assert store.load(static) is not None
+    monkeypatch.setattr(calibrate, "measure", None)
+    with untrusted.made(store.path_of(static).parent, harm) as reason, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            calibrate.forget()
+            assert calibrate.target() == static and store.measured(static) == []
+        with pytest.raises(OSError, match=reason):
+            calibrate.calibrate()
+    assert [re.search(reason, str(w.message)) is not None for w in said] == [True], "said once"
+    calibrate.forget()
+    assert calibrate.target() == store.load(static) != static
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "version", "machine", "list", "empty", "deep"])
 def test_a_damaged_record_is_made_anew(static, monkeypatch, harm):
     measured = calibrate.assemble(static, found_as(static, 0.9))
     store.save(measured, ["fma"], overwrite=False)
@@ -206,7 +229,7 @@ def test_a_damaged_record_is_made_anew(static, monkeypatch, harm):
         record["checksum"] = store._checksum(record["record"])
         path.write_text(json.dumps(record))
     else:
-        path.write_text("[1]" if harm == "list" else "")
+        path.write_text({"list": "[1]", "empty": "", "deep": "[" * 100_000}[harm])
     assert store.load(static) is None
     monkeypatch.setattr(calibrate, "measure", lambda machine, budget: calibrate.Figures(found_as(machine, 1.3), {}))
     again = calibrate.target()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 from einsmith.tune import database, records
 from einsmith.tune.records import Record
+from tests import untrusted
 from tests.kernels.samples import conv, product
 
 HERE = Target()
@@ -291,6 +293,21 @@ def test_where_there_can_be_no_folder(tmp_path: Path, monkeypatch, capfd: pytest
     assert records.text_of(KERNEL, HERE) == "" and "not kept" in capfd.readouterr().err
     with pytest.raises(StoreError):
         records.import_file(exported(tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("harm", untrusted.HARMS)
+def test_records_that_others_may_have_written_are_not_used(folder: Path, monkeypatch, capfd, harm: str) -> None:
+    put("first")
+    with untrusted.made(folder, harm) as reason:
+        assert records.text_of(KERNEL, HERE) == "" and records.guesses(KERNEL, HERE) == []
+        put("second")
+        err = capfd.readouterr().err
+        assert err.count("not used: ") == 1 == err.count("not kept: ") and len(re.findall(reason, err)) == 2
+        for use in (records.every, records.forget):
+            with pytest.raises(StoreError, match=reason):
+                use()
+    monkeypatch.setattr(database, "_resting", {})
+    assert records.text_of(KERNEL, HERE) == "first"
 
 
 def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -60,26 +60,20 @@ def _say(problem: str) -> None:
 def folder(create: bool = True) -> Path | None:
     """The directory of entries, made if missing; None (said once) where it cannot be used safely."""
     path = knobs.cache_dir() / "objects"
-    try:
-        if create:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        _say(f"{path}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written")
-        return None
-    if not stat.S_ISDIR(found.st_mode):
-        _say(f"{path} is not a directory; remove it")
-        return None
-    if hasattr(os, "getuid"):
-        if found.st_uid != os.getuid():
-            _say(f"{path} belongs to another user; set EINSMITH_CACHE_DIR to a directory of your own")
-            return None
-        if stat.S_IMODE(found.st_mode) & 0o022:
-            _say(f"{path} can be written by others; run chmod 700 on it")
-            return None
-    return path
+    problem, is_there = files.distrust(path), path.is_dir()
+    if create and not problem and not is_there:
+        try:
+            files.make_private(path)
+            is_there = True
+        except OSError as e:
+            problem = str(e) if e.strerror is None else _unwritable(path, e)
+    if problem:
+        _say(problem)
+    return path if is_there and not problem else None
+
+
+def _unwritable(path: Path, e: OSError) -> str:
+    return f"{path}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written"
 
 
 def read(key: str) -> Entry | None:
@@ -113,7 +107,7 @@ def write(key: str, entry: Entry) -> None:
             work.write_bytes(data)
         _limit(where, len(data))
     except OSError as e:
-        _say(f"{where}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written")
+        _say(_unwritable(where, e))
 
 
 def _limit(where: Path, written: int) -> None:
