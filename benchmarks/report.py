@@ -187,7 +187,8 @@ def table(problem: Problem, cell: dict) -> Table:
     """All peers of one problem, the fastest first."""
     bound = "" if cell.get("bound_by", "arithmetic") == "arithmetic" else f" by its {cell['bound_by']}"
     floor = f", floor {1e3 * cell['floor_seconds']:.2f} ms{bound}" if cell.get("floor_seconds") else ""
-    verified = "results agree" if cell["verified"] else "one peer only: nothing to verify against"
+    usual = "results agree" if cell["verified"] else "one peer only: nothing to verify against"
+    verified = cell.get("verification", usual)
     out = Table(title=f"{problem.name}, {cell['threads']} threads{floor} ({verified})")
     for name in ("", "ms", "middle half", "of the floor", "against best peer", "first call s", "MiB", ""):
         out.add_column(name, justify="left" if name == "" else "right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +79,19 @@ class Exact(NamedTuple):
     float32: tuple[list[float], dict[str, np.ndarray]] | None = None
 
 
+def medians(
+    losses: Sequence[Sequence[float]], changes: Sequence[Mapping[str, np.ndarray]]
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Return the medians of the losses and of the changes of several runs, for want of a more precise one. An array
+    that some run does not have, or has in another shape, is that of the first run."""
+    out = dict(changes[0])
+    for name, x in out.items():
+        same = [c[name] for c in changes if name in c and c[name].shape == x.shape]
+        if len(same) == len(changes):
+            out[name] = np.median(np.array(same, np.float64), axis=0)
+    return np.median(np.array(losses, np.float64), axis=0).tolist(), out
+
+
 def step_error(losses: list[float], changes: dict[str, np.ndarray], exact: Exact) -> str:
     """What is wrong with the losses of training steps and with the change of every array in the first, against those of
     a more precise run; empty where nothing is. What float32 rounds off the array itself is allowed, and some times what
@@ -108,4 +122,6 @@ def step_error(losses: list[float], changes: dict[str, np.ndarray], exact: Exact
 
 
 def _losses_off(losses: list[float], exact: Exact) -> np.ndarray:
+    """How far losses are off relatively, as many as the exact run has."""
+    losses = losses[: len(exact.losses)]
     return np.abs(np.array(losses) - exact.losses) / np.maximum(np.abs(exact.losses), 1e-12)
