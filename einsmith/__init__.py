@@ -28,6 +28,7 @@ from einsmith.errors import (
     SaveError,
     ShapeError,
     TraceError,
+    UnknownAttributeError,
     UnknownNameError,
     UnknownOptionError,
     VerifyError,
@@ -73,12 +74,12 @@ __all__ = [
     "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DtypeError",
     "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "IndexOutOfRange", "KindError", "KnobError",
     "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError", "TraceError",
-    "TrainStep", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs", "argmax", "argmin", "axes",
-    "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "erf", "exp", "export", "floor",
-    "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log", "manual_seed", "max",
-    "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt", "save",
-    "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp", "vmap",
-    "where",
+    "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs", "argmax",
+    "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "erf", "exp", "export",
+    "floor", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log", "manual_seed",
+    "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "relu", "rsqrt",
+    "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "value_and_grad", "vjp",
+    "vmap", "where",
 ]  # fmt: skip
 
 

@@ -153,5 +153,9 @@ class UnknownNameError(EinsmithError, KeyError):
         return str(self.args[0])
 
 
+class UnknownAttributeError(EinsmithError, AttributeError):
+    """An object has no attribute of a name; the message shows near ones, or what to use instead."""
+
+
 class KnobError(EinsmithError, ValueError):
     """An environment variable holds a value that it cannot have."""

@@ -36,6 +36,7 @@ from einsmith.lang.formula import AxisVar, Form, Weak
 from einsmith.lang.lower import lower
 from einsmith.lang.operators import Operators
 from einsmith.lang.protocol import RunTimeOnly, arraylike
+from einsmith.lang.torch_methods import TorchMethods
 from einsmith.lang.trace import current_trace
 
 Number = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -75,7 +76,7 @@ def _reduction(combiner: str) -> Callable[..., Value]:
     return method
 
 
-class Value(ArrayMethods, RunTimeOnly):
+class Value(ArrayMethods, TorchMethods, RunTimeOnly):
     """A traced tensor. `weak` marks a run-time number, which takes the float type of what it meets, `wide` one of these
     that is an integer which int32 may not hold.
 
@@ -139,7 +140,10 @@ class Value(ArrayMethods, RunTimeOnly):
         return _view(("reshape", new), self, new, lambda axes: views.reshape_index(self.shape, axes))
 
     def transpose(self, *order: Any) -> Value:
-        """Dimensions in the given order, reversed where none is given."""
+        """Dimensions in the given order, reversed where none is given. Two numbers for more than two dimensions, which
+        to NumPy are no order, exchange these two as in PyTorch."""
+        if len(order) == 2 < self.ndim:
+            return TorchMethods.exchange(self, *order)
         order = views.listed(order)
         places = views.permutation(self.ndim, () if order is None else tuple(order))
         if places == tuple(range(self.ndim)):

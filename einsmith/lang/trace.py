@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,6 +22,9 @@ plan_of: Callable[[Any], str] | None = None
 
 random_key: Callable[[], Any] | None = None
 """Set by einsmith.functional: the seed and the step, [2], with which the next call outside training steps draws."""
+
+functions: Mapping[str, Callable[..., Any]] = {}
+"""Set by einsmith.functional: functions of tensors by their names, which traced tensors have as methods too."""
 
 LOCK = locks.Reentrant("tracing or compiling")
 """Held while tracing and compiling (see `compiling`): memos of templates are shared by all threads. Who needs it and

@@ -14,7 +14,7 @@ from einsmith import html, locks
 from einsmith.arguments import Count, bound, check_options, checked, shown
 from einsmith.arrays import as_numpy
 from einsmith.dtypes import dtype_of
-from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownNameError
+from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownAttributeError, UnknownNameError
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, override, overriding, touch
@@ -162,7 +162,7 @@ class Module:
             if name in found:
                 self._note()
                 return found[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __copy__(self) -> Module:
         """Return a module with the same parts, whose attributes and hooks are set apart from this one's."""

@@ -14,7 +14,7 @@ import numpy as np
 from einsmith.arguments import checked, described
 from einsmith.arrays import as_numpy
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, ShapeError, TraceError, UnknownNameError
+from einsmith.errors import DtypeError, ShapeError, TraceError, UnknownAttributeError, UnknownNameError
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 from einsmith.runtime.memory import Layout, Memory
@@ -177,7 +177,7 @@ class Stored:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Value, name):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.__einsmith_value__(), name)
 
     def __getitem__(self, index: Any) -> Any:

@@ -49,6 +49,24 @@ def _restore_number(value: Any) -> Any:
 
 
 __all__ = [
-    "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Group", "Groups", "LAMB", "Lion", "Muon",
-    "NAdam", "RAdam", "REST", "RMSprop", "Rule", "SGD", "describe", "lr_scheduler", "restore",
+    "LAMB",
+    "REST",
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Group",
+    "Groups",
+    "Lion",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rule",
+    "describe",
+    "lr_scheduler",
+    "restore",
 ]  # fmt: skip
