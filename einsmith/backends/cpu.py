@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +30,9 @@ from einsmith.tune import calibrate, measure, race, records, session
 from einsmith.tune.genetic import Candidate, candidate_of
 from einsmith.tune.race import Raced
 from einsmith.tune.session import Found, Part, Tell
+
+LONG_TASK = 0.05
+"""Predicted seconds of a task from which on it looks at signals itself."""
 
 
 class Decision(NamedTuple):
@@ -152,7 +156,10 @@ def lower(
         "tuned": decision.recorded,
         "unfollowed": unfollowed,
     }
-    return [launch.function for launch in lowered.launches], meta
+    busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
+    return [
+        replace(launch.function, looks=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches
+    ], meta
 
 
 class Cpu(Backend):
@@ -199,7 +206,7 @@ class Cpu(Backend):
         return host(nbytes)
 
     def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
-        return Program(made.steps, threads, scratch_bytes, scratch)
+        return Program(made.steps, threads, scratch_bytes, scratch, made.seconds(), made.commit())
 
     def scratch_area(self, scratch_bytes: int, threads: int) -> int:
         return scratch_area(scratch_bytes, threads)

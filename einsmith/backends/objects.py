@@ -68,7 +68,7 @@ class ObjectCode(Cpu, AheadOfTime):
 
     def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
         triple = llvm_jit.resolve(target).triple
-        named = [replace(self._functions[f], name=f"{prefix}_kernel_{n}") for n, f in enumerate(functions)]
+        named = [replace(self._functions[f], name=f"{prefix}_kernel_{n}", looks=False) for n, f in enumerate(functions)]
         places = ", ".join(f'ptr @"{f.name}"' for f in named)
         data = "\\" + constants.hex("\\") if constants else ""
         tables = [
@@ -77,5 +77,5 @@ class ObjectCode(Cpu, AheadOfTime):
             f"@{prefix}_functions = constant [{len(named)} x ptr] [{places}]",
             f'@{prefix}_constants = constant [{len(constants)} x i8] c"{data}", align 64',
         ]
-        native = entry.emit_entry(triple).replace("@einsmith_", f"@{prefix}_")
+        native = entry.emit_entry(triple, own=True).replace("@einsmith_", f"@{prefix}_")
         return llvm_jit.emit_hidden([emit_module(named, target), native, "\n".join(tables) + "\n"], target)

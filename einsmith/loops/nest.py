@@ -117,7 +117,8 @@ class If:
 
 @dataclass
 class Function:
-    """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number."""
+    """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number. looks: a task takes so
+    long that it looks now and then whether its run is stopped, and then ends."""
 
     name: str
     buffers: tuple[Value, ...]
@@ -125,6 +126,7 @@ class Function:
     task: Value
     body: list
     scratch_bytes: int
+    looks: bool = False
 
 
 _UNARY = {"neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "not"}

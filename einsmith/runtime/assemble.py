@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.expr.loop import Segment
-from einsmith.expr.nodes import ROLES, Item, Tensor, nbytes, size
+from einsmith.expr.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.passes.schedule.arena import Life, arena, lives
 from einsmith.passes.schedule.plan import Call, LoopCall, Plan
 from einsmith.passes.schedule.printer import label
@@ -114,6 +114,22 @@ class Assembler:
         """Of the pointers that no loop moves."""
         self.values: dict[At, Any] = {}
         """What is stored to, or read from, memory whose owner has another value before (an update)."""
+
+    def seconds(self) -> float:
+        """What a run is predicted to take, with all turns of its loops."""
+        turns, around = [], [1]
+        for step in self.steps:
+            if isinstance(step, BeginLoop):
+                around.append(around[-1] * step.most)
+            elif isinstance(step, EndLoop):
+                around.pop()
+            turns.append(around[-1])
+        return sum(self.compiled[c.kernel].seconds * turns[steps[-1]] for c, steps in self.kernels if steps)
+
+    def commit(self) -> int | None:
+        """The first step that stores into a leaf, or a loop's beginning; None where nothing does."""
+        stored = [at[0] for at in self.values if at in self.places and isinstance(self.places[at].owner, Leaf)]
+        return min(stored, default=None)
 
     def calls_of_steps(self) -> np.ndarray:
         """For each step the number of the call that it belongs to; that of calls, which is none, for the others."""

@@ -21,6 +21,8 @@ import numpy as np
 from einsmith import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import program as entry
+from einsmith.codegen.entry import watch
+from einsmith.codegen.llvm import jit as llvm_jit
 from einsmith.runtime import buffers, threads
 
 
@@ -42,8 +44,11 @@ def native_entry() -> Native:
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
-    a, b, c, d = (found[name] for name in entry.NAMES)
+    a, b, c, d = (found[name] for name in entry.NAMES[:4])
     return Native(run(a), worker(b), stop(c), run(d), found)
+
+
+llvm_jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
 
 
 class Pool:

@@ -9,13 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith.codegen.entry import program as entry
-from einsmith.runtime import buffers, pool
+from einsmith.codegen.entry.watch import INTERRUPTED
+from einsmith.runtime import buffers, interrupts, pool
 from einsmith.runtime import threads as threads_now
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
 from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import MAX_THREADS
 
-_POOL, _THREADS, _FORK, _NUMBER = (entry.RUN_WORDS.index(w) for w in ("pool", "threads", "fork", "number"))
+_POOL, _THREADS, _FORK, _NUMBER, _HANDLE, _COMMIT = (
+    entry.RUN_WORDS.index(w) for w in ("pool", "threads", "fork", "number", "handle", "commit")
+)
+WATCHED_FROM = 1e-3
+"""Predicted seconds of a run from which on it looks at signals, which takes 10 ns for each step and each task: a
+prediction that is too low by a factor of a thousand does no harm."""
 
 
 class _Record(NamedTuple):
@@ -30,8 +36,10 @@ class Program:
 
     threads: how many threads share a launch's tasks, None for the default; scratch_bytes: scratch of one thread, the
     largest that any launch needs; scratch: the address of `scratch_area` bytes of the caller's for it, None for memory
-    of the program's own. The memory behind the pointers belongs to the caller and must outlive the program; the code
-    behind the launches' addresses stays as long as the steps have them (see llvm.jit.Address).
+    of the program's own; seconds: what a run is predicted to take; commit: the first step that stores what stays,
+    before which a signal may end a run (None: at any step). The memory behind the pointers belongs to the caller and
+    must outlive the program; the code behind the launches' addresses stays as long as the steps have them (see
+    llvm.jit.Address).
 
     `table` holds every address as np.uint64; `slots[(step, i)]` is where pointer i of a step stands in it (for a check,
     i = 0; for a loop, its base i), `slots[(step, "function")]` is a launch's function, `slots[(step, "stop")]` and
@@ -40,9 +48,12 @@ class Program:
     """
 
     def __init__(
-        self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0, scratch: int | None = None
-    ):
+        self, steps: Sequence[Step], threads: int | None = None, scratch_bytes: int = 0, scratch: int | None = None,
+        seconds: float = 0.0, commit: int | None = None,
+    ):  # fmt: skip
         self.steps = tuple(steps)
+        self.watched = seconds >= WATCHED_FROM and commit != 0
+        self._commit = len(self.steps) + 1 if commit is None else commit
         self.threads = get_threads() if threads is None else threads
         if not 1 <= self.threads <= MAX_THREADS:
             raise ValueError(f"threads must be between 1 and {MAX_THREADS}, not {threads}")
@@ -135,6 +146,7 @@ class Program:
     def _told(self, times: int) -> _Record:
         """What the native entry is told: all but the pool, and on one thread."""
         words = buffers.zeros((len(entry.RUN_WORDS),), np.uint64)
+        words[_COMMIT] = self._commit
         words[:7] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
         return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
 
@@ -146,7 +158,8 @@ class Program:
     def run(self) -> int:
         """Runs all steps: 0, or the code of the first check that fails, after which nothing is run.
 
-        Waits while another thread runs a program. Denormal numbers count as zero inside.
+        Waits while another thread runs a program. Denormal numbers count as zero inside. Raises what a handler of
+        signals raises before the run is over and before it has stored anything that stays.
         """
         return self._call(self._record)
 
@@ -158,16 +171,25 @@ class Program:
     def _call(self, record: _Record) -> int:
         words = record.words
         with pool.Owner() as held:
+            if self.watched:
+                words[_HANDLE] = 0 if held is None else interrupts.handler_here()
             if held is None:
                 words[_POOL], words[_THREADS] = 0, 1
             elif self._forks:
                 words[_THREADS], team = self.threads, threads_now.team
                 if team is not None:
                     words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
-                    return self._run_team(record.address)
+                    return _ended(self._run_team(record.address))
                 held.grow(self.threads)
                 words[_POOL] = held.address
-            return self._run(record.address)
+            return _ended(self._run(record.address))
+
+
+def _ended(status: int) -> int:
+    """The status of a run to its end; raises what has stopped it before."""
+    if status == INTERRUPTED:
+        interrupts.raise_again()
+    return status
 
 
 def _stride(scratch_bytes: int) -> int:

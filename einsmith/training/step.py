@@ -58,7 +58,8 @@ class TrainStep:
     The model's parameters are updated in place. Every batch shape is compiled at its first use; `compile` does that
     without training. winograd: allows 3x3 convolutions at stride 1 in Winograd's form, which is faster and rounds
     differently (the bound is in `composite.winograd`), and in which an infinity or NaN reaches all results of its tile.
-    If the loss is not finite nothing is updated and NonFiniteError names the step. Ctrl-C waits for the end of a step.
+    If the loss is not finite nothing is updated and NonFiniteError names the step. Ctrl-C ends a step that has stored
+    nothing yet, which then counts for nothing; a step that has begun to update is finished first.
 
     clip_grad_value, clip_grad_norm: limits of each element of the gradients, then of the norm of all of them (of order
     norm_type), as in torch.nn.utils; `grad_norm` is that norm, before it is clipped, in the last step. accumulate:

@@ -183,7 +183,7 @@ def test_the_native_entry(tmp_path):
             at = b.add(base, row.var)
             other = b.const(0.5, "f32", 4) if old is None else b.load(b.buffers[old], at, "f32", 4)
             b.store(b.op(fn, b.load(b.buffers[source], at, "f32", 4), other), b.buffers[out], at)
-    native = llvm_jit.emit_object(entry.emit_entry(TARGET.triple), TARGET)
+    native = llvm_jit.emit_object(entry.emit_entry(TARGET.triple, own=True), TARGET)
     text = f"const int64_t einsmith_state_bytes = {entry.STATE_BYTES}, einsmith_tasks = {tasks}, "
     text += f"einsmith_block = {block};"
     start(link(tmp_path, "entry.c", [halve.finish(), add.finish()], [native], text))

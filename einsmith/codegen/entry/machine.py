@@ -1,9 +1,9 @@
 """What the native entry does differently from machine to machine, as LLVM IR text.
 
 `fp_enter` flushes denormal numbers to zero in this thread and gives the control register's old value, which `fp_leave`
-puts back; `relax` is a pause in a loop that watches memory; `park` sleeps while a word has a value, `wake` ends that;
-`note_place` remembers the processor on which a thread runs, `settle` does so too and leaves one that it shares with a
-thread before it.
+puts back; `relax` is a pause in a loop that watches memory; `park` sleeps while a word has a value, `park_for` so many
+nanoseconds at most (less than a second), `wake` ends that; `note_place` remembers the processor on which a thread runs,
+`settle` does so too and leaves one that it shares with a thread before it.
 """
 
 from __future__ import annotations
@@ -76,6 +76,14 @@ define internal void @park(ptr %word, i32 %value) #0 {
   %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i64 128, i32 %value, ptr null, ptr null, i64 0)
   ret void
 }
+define internal void @park_for(ptr %word, i32 %value, i64 %ns) #0 {
+  %ts = alloca [2 x i64], align 8
+  %at = getelementptr i64, ptr %ts, i64 1
+  store i64 0, ptr %ts, align 8
+  store i64 %ns, ptr %at, align 8
+  %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i64 128, i32 %value, ptr %ts, ptr null, i64 0)
+  ret void
+}
 define internal void @wake(ptr %word) #0 {
   %r = call i64 (i64, ...) @syscall(i64 {number}, ptr %word, i64 129, i32 2147483647, ptr null, ptr null, i64 0)
   ret void
@@ -91,6 +99,10 @@ define internal void @park(ptr %word, i32 %value) #0 {
   store i64 0, ptr %ts, align 8
   store i64 50000, ptr %ns, align 8
   %r = call i32 @nanosleep(ptr %ts, ptr null)
+  ret void
+}
+define internal void @park_for(ptr %word, i32 %value, i64 %ns) #0 {
+  call void @park(ptr %word, i32 %value)
   ret void
 }
 define internal void @wake(ptr %word) #0 {

@@ -1,8 +1,8 @@
 """The native entry that runs a program, and its fork-join pool, as LLVM IR text.
 
-Four functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
-`einsmith_worker` is the life of a worker thread, `einsmith_stop` ends all workers, and `einsmith_run_team` runs on the
-threads of an OpenMP runtime. The shared state is a block of
+Its functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
+`einsmith_worker` is the life of a worker thread, `einsmith_stop` ends all workers, `einsmith_run_team` runs on the
+threads of an OpenMP runtime, and `einsmith_look` looks at signals (entry/watch.py). The shared state is a block of
 memory whose words stand on cache lines of their own:
 
     generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
@@ -27,6 +27,8 @@ from __future__ import annotations
 from einsmith.codegen.entry.loops import LOOPS
 from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
 from einsmith.codegen.entry.team import TEAM
+from einsmith.codegen.entry.wait import WAIT
+from einsmith.codegen.entry.watch import INTERRUPTED, INTERVAL, LOOK, watched
 from einsmith.target.facts import LINE, MAX_THREADS
 
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
@@ -35,10 +37,12 @@ STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
 
 RUN_WORDS = (
     "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status",
+    "handle", "commit",
 )  # fmt: skip
 """What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
 thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0). On a team (entry/team.py)
-also OpenMP's functions that open a region and tell a thread's number; the last two words are its own."""
+also OpenMP's functions that open a region and tell a thread's number; the two words after them are its own. Then what
+handles signals (entry/watch.py; 0: nobody looks at them), and the step from which on they wait."""
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
@@ -58,7 +62,7 @@ ALONE_NANOSECONDS = 5_000
 SETTLED_NANOSECONDS = 1_000_000
 """From one move of a worker to another processor to the next, at least. (Not a number of launches: a worker that the
 caller keeps from its processor takes part in few of them.)"""
-NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team")
+NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team", LOOK)
 
 _BODY = """
 declare i32 @clock_gettime(i32, ptr)
@@ -73,106 +77,6 @@ define internal i64 @now() #0 {
   %m = mul i64 %s, 1000000000
   %t = add i64 %m, %ns
   ret i64 %t
-}
-
-; The generation once it is not `last`: watches it for a while, then sleeps.
-define internal i32 @await_launch(ptr %pool, i32 %last) #0 {
-entry:
-  %sleepers = getelementptr i8, ptr %pool, i64 {sleepers}
-  %start = call i64 @now()
-  br label %round
-round:
-  br label %spin
-spin:
-  %k = phi i32 [ 0, %round ], [ %k1, %again ]
-  %g = load atomic i32, ptr %pool acquire, align 4
-  %new = icmp ne i32 %g, %last
-  br i1 %new, label %out, label %again
-again:
-  call void @relax()
-  %k1 = add i32 %k, 1
-  %more = icmp ult i32 %k1, 32
-  br i1 %more, label %spin, label %clock
-clock:
-  %t = call i64 @now()
-  %spent = sub i64 %t, %start
-  %long = icmp sgt i64 %spent, {spin}
-  br i1 %long, label %sleep, label %share
-share:
-  %some = icmp sgt i64 %spent, {alone}
-  br i1 %some, label %yield, label %round
-yield:
-  %y = call i32 @sched_yield()
-  br label %round
-sleep:
-  %a = atomicrmw add ptr %sleepers, i32 1 seq_cst
-  call void @park(ptr %pool, i32 %last)
-  %b = atomicrmw sub ptr %sleepers, i32 1 seq_cst
-  %g2 = load atomic i32, ptr %pool acquire, align 4
-  %new2 = icmp ne i32 %g2, %last
-  br i1 %new2, label %out, label %sleep
-out:
-  %r = phi i32 [ %g, %spin ], [ %g2, %sleep ]
-  ret i32 %r
-}
-
-; Returns when `done` is `tasks`.
-define internal void @await_done(ptr %pool, i32 %tasks) #0 {
-entry:
-  %done = getelementptr i8, ptr %pool, i64 {done}
-  %waiting = getelementptr i8, ptr %pool, i64 {waiting}
-  br label %first
-first:
-  %j = phi i32 [ 0, %entry ], [ %j1, %wait ]
-  %d0 = load atomic i32, ptr %done acquire, align 4
-  %all0 = icmp eq i32 %d0, %tasks
-  br i1 %all0, label %out, label %wait
-wait:
-  call void @relax()
-  %j1 = add i32 %j, 1
-  %few = icmp ult i32 %j1, 64
-  br i1 %few, label %first, label %timed
-timed:
-  %start = call i64 @now()
-  br label %round
-round:
-  br label %spin
-spin:
-  %k = phi i32 [ 0, %round ], [ %k1, %again ]
-  %d = load atomic i32, ptr %done acquire, align 4
-  %all = icmp eq i32 %d, %tasks
-  br i1 %all, label %out, label %again
-again:
-  call void @relax()
-  %k1 = add i32 %k, 1
-  %more = icmp ult i32 %k1, 32
-  br i1 %more, label %spin, label %clock
-clock:
-  %t = call i64 @now()
-  %spent = sub i64 %t, %start
-  %long = icmp sgt i64 %spent, {spin}
-  br i1 %long, label %doze, label %share
-share:
-  %some = icmp sgt i64 %spent, {alone}
-  br i1 %some, label %yield, label %round
-yield:
-  %y = call i32 @sched_yield()
-  br label %round
-doze:
-  store atomic i32 1, ptr %waiting seq_cst, align 4
-  br label %sleep
-sleep:
-  %d2 = load atomic i32, ptr %done seq_cst, align 4
-  %all2 = icmp eq i32 %d2, %tasks
-  br i1 %all2, label %up, label %nap
-nap:
-  call void @park(ptr %done, i32 %d2)
-  br label %sleep
-up:
-  store atomic i32 0, ptr %waiting seq_cst, align 4
-  br label %out
-out:
-  ret void
 }
 
 ; Runs tasks of the open launch, thread %me's share first, until none is left to claim.
@@ -194,7 +98,7 @@ share:
   %count = phi i32 [ 0, %entry ], [ %n0, %next_share ]
   br label %try
 try:
-  %n0 = phi i32 [ %count, %share ], [ %n0, %retry ], [ %n1, %ran ]
+  %n0 = phi i32 [ %count, %share ], [ %n0, %retry ], [ %n1, %run ], [ %n1, %skipped ]
   %threads0 = load atomic i64, ptr %p_threads monotonic, align 8
   %in = icmp ult i64 %me, %threads0
   %left = icmp ult i64 %turn, %threads0
@@ -236,13 +140,19 @@ claim:
 retry:
   br label %try
 ran:
+  %n1 = add i32 %n0, 1
+  %stopped = call i32 @einsmith_look()
+  %goes = icmp eq i32 %stopped, 0
+  br i1 %goes, label %run, label %skipped
+skipped:
+  br label %try
+run:
   %f = inttoptr i64 %fn to ptr
   %b = inttoptr i64 %pointers to ptr
   %off = mul i64 %me, %stride
   %sa = add i64 %scratch, %off
   %s = inttoptr i64 %sa to ptr
   call void %f(ptr %b, ptr %s, i64 %task)
-  %n1 = add i32 %n0, 1
   br label %try
 next_share:
   %turn1 = add i64 %turn, 1
@@ -370,12 +280,32 @@ entry:
   %scratch = load ptr, ptr %r_scratch, align 8
   %stride = load i64, ptr %r_stride, align 8
   %times = load ptr, ptr %r_times, align 8
+  %r_handle = getelementptr i64, ptr %run, i64 11
+  %r_commit = getelementptr i64, ptr %run, i64 12
+  %handle = load i64, ptr %r_handle, align 8
+  %commit = load i64, ptr %r_commit, align 8
   %fp = call i64 @fp_enter()
   %scratch_address = ptrtoint ptr %scratch to i64
   %timed = icmp ne ptr %times, null
+  %watched = icmp ne i64 %handle, 0
+  br i1 %watched, label %watch, label %head
+watch:
+  call void @watch_begin(i64 %handle, i64 %fp)
   br label %head
 head:
-  %n = phi i64 [ 0, %entry ], [ %following, %next ]
+  %n = phi i64 [ 0, %entry ], [ 0, %watch ], [ %following, %next ]
+  br i1 %watched, label %look, label %look_at_end
+look:
+  %l = call i32 @einsmith_look()
+  %halts = call i1 @watch_stopped()
+  br i1 %halts, label %stopped, label %looked
+looked:
+  %stores = icmp uge i64 %n, %commit
+  br i1 %stores, label %committed, label %look_at_end
+committed:
+  call void @watch_end()
+  br label %look_at_end
+look_at_end:
   %more = icmp ult i64 %n, %count
   br i1 %more, label %begin, label %out
 begin:
@@ -443,10 +373,16 @@ serial:
   %buffers = inttoptr i64 %pointers to ptr
   br label %turn
 turn:
-  %k = phi i64 [ 0, %serial ], [ %k1, %do ]
+  %k = phi i64 [ 0, %serial ], [ %k1, %task ]
   %go = icmp ult i64 %k, %tasks
   br i1 %go, label %do, label %next_step
 do:
+  br i1 %watched, label %look_first, label %task
+look_first:
+  %t_look = call i32 @einsmith_look()
+  %t_halts = icmp ne i32 %t_look, 0
+  br i1 %t_halts, label %next_step, label %task
+task:
   call void %what_pointer(ptr %buffers, ptr %scratch, i64 %k)
   %k1 = add i64 %k, 1
   br label %turn
@@ -466,8 +402,16 @@ next:
   br label %head
 failed:
   br label %out
+stopped:
+  call void @watch_clear()
+  br label %out
 out:
-  %status = phi i64 [ 0, %head ], [ %code, %failed ]
+  %status = phi i64 [ 0, %look_at_end ], [ %code, %failed ], [ {interrupted}, %stopped ]
+  br i1 %watched, label %end_watch, label %leave
+end_watch:
+  call void @watch_end()
+  br label %leave
+leave:
   call void @fp_leave(i64 %fp)
   ret i64 %status
 }
@@ -476,8 +420,9 @@ attributes #0 = { nounwind }
 """
 
 
-def emit_entry(triple: str) -> str:
-    """The text for a triple such as x86_64-unknown-linux-gnu."""
+def emit_entry(triple: str, own: bool = False) -> str:
+    """The text for a triple such as x86_64-unknown-linux-gnu. own: with the words of entry/watch.py, which are defined
+    elsewhere else."""
     arch = triple.split("-")[0]
     family = "x86" if arch == "x86_64" else "aarch64" if arch in ("aarch64", "arm64") else "other"
     futex = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}.get(arch) if "linux" in triple else None
@@ -487,12 +432,15 @@ def emit_entry(triple: str) -> str:
         "alone": ALONE_NANOSECONDS,
         "step_bytes": 8 * STEP_WORDS,
         "move_bytes": 8 * MOVE_WORDS,
+        "coarse": 6 if "linux" in triple else 5 if "darwin" in triple or "macos" in triple else 1,
+        "interval": INTERVAL,
+        "interrupted": INTERRUPTED,
         "number": futex,
         "settled": SETTLED_NANOSECONDS,
         **WORDS,
     }
     system = (POLL if futex is None else FUTEX) + (PLACES if "linux" in triple else NO_PLACES)
-    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + TEAM + _BODY
+    text = f'target triple = "{triple}"\n' + FLUSH[family] + system + LOOPS + TEAM + watched(own) + _BODY + WAIT
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

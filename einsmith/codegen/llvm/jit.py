@@ -44,6 +44,8 @@ _LINKED = 64
 takes a millisecond."""
 _loaded: dict[int, tuple[Any, Any]] = {}
 """Objects in memory by number: their linker, and what keeps them there."""
+_provided: dict[str, Callable[[], int]] = {}
+"""What of this process code may refer to by name: a few names, see `provide`."""
 _released: deque[int] = deque()
 """Objects that nobody refers to any more. They are unloaded later: a finalizer may come at any time and in any thread,
 and must not wait for a lock."""
@@ -209,13 +211,21 @@ def _linker(group: int) -> Any:
     return llvm.create_lljit_compiler(machine(cpu, features, triple), use_jit_link=True)
 
 
+def provide(name: str, address: Callable[[], int]) -> None:
+    """Lets code that is loaded from now on refer to something of this process; `address` is asked where it does."""
+    _provided[name] = address
+
+
 def load(code: bytes, names: Sequence[str], metadata: dict[str, Any] | None = None) -> Code:
     """Links object code into the process, and unloads what nobody uses. Raises CompileError if it does not link."""
+    provided = {n: find() for n, find in _provided.items() if n not in names and n.encode() in code}
     with _lock:
         unload()
         library = llvm.JITLibraryBuilder().add_object_img(in_one_segment(code)).add_current_process()
         for name in names:
             library.export_symbol(name)
+        for name, address in provided.items():
+            library.import_symbol(name, address)
         number = next(_numbers)
         linker = _linker(number // _LINKED)
         try:

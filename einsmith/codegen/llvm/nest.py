@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from einsmith.codegen.llvm import faults as llvm_faults
-from einsmith.codegen.llvm import lockstep
+from einsmith.codegen.llvm import lockstep, looks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, Text, constant, mangle, spell
@@ -168,6 +168,7 @@ class _Emitter(MemoryEmitter):
             if turn:
                 self.put(x.var, self.plus(var, turn * x.step, "i64"))
             state = self.turn(x, state)
+        looked = self.look(x, trips)
         back = self.text.block
         following = text.emit(f"add nsw i64 {var}, {x.step * x.unroll}")
         again = text.emit(f"icmp slt i64 {following}, {hi}")
@@ -176,6 +177,9 @@ class _Emitter(MemoryEmitter):
         lines = [f"  {var} = phi i64 [ {lo}, %{before} ], [ {following}, %{back} ]"]
         for name, init, (operand, _) in zip(names, x.init, state, strict=True):
             lines.append(f"  {name} = phi {spell(init.type)} [ {self.get(init)}, %{before} ], [ {operand}, %{back} ]")
+        if looked:
+            count, counted = looked
+            lines.append(f"  {count} = phi i64 [ 0, %{before} ], [ {counted}, %{back} ]")
         text.lines[phis:phis] = lines
         self.text.label(end)
         for out, init, (operand, _) in zip(x.results, x.init, state, strict=True):
@@ -183,6 +187,26 @@ class _Emitter(MemoryEmitter):
                 pairs = f"[ {self.get(init)}, %{before} ], [ {operand}, %{back} ]"
                 operand = text.emit(f"phi {spell(init.type)} {pairs}")
             self.put(out, operand)
+
+    def look(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
+        """Looks at signals in some of a loop's turns: the names of its count of turns before and after this one."""
+        every = looks.period(x, trips, self.number) if self.function.looks else 0
+        if not every:
+            return None
+        text = self.text
+        text.declarations[looks.LOOK] = f"declare i32 @{looks.LOOK}()"
+        ask, stop, on = text.fresh("ask"), text.fresh("stop"), text.fresh("on")
+        turn = "%" + text.fresh("t")
+        after = text.emit(f"add i64 {turn}, 1")
+        due = text.emit(f"icmp eq i64 {text.emit(f'and i64 {after}, {every - 1}')}, 0")
+        text.do(f"br i1 {due}, label %{ask}, label %{on}, !prof !1")
+        text.label(ask)
+        stopped = text.emit(f"icmp ne i32 {text.emit(f'call i32 @{looks.LOOK}()')}, 0")
+        text.do(f"br i1 {stopped}, label %{stop}, label %{on}, !prof !1")
+        text.label(stop)
+        text.do("ret void")
+        text.label(on)
+        return turn, after
 
     # -- instructions
 

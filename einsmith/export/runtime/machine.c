@@ -120,6 +120,8 @@ struct run {
     uint64_t stride;
     void *times, *fork, *number;
     uint64_t generation, status;
+    void *handle; /* of signals: nobody looks at them here */
+    uint64_t commit;
 };
 
 struct worker {

@@ -1,0 +1,152 @@
+"""Signals in a long run, as LLVM IR text: whoever runs a program looks now and then whether one has come.
+
+Python handles signals between its own instructions, of which there are none during a run. So a run that may be long is
+told a function that handles those which wait. The thread that has begun the run calls it every INTERVAL, between steps,
+between tasks, and inside of long tasks (`loops.nest.Function.looks`); the other threads look whether the run has been
+stopped. Then tasks end where they are, and the run with status INTERRUPTED. Nothing is looked at from the step on that
+is the first to store what stays (`commit`): such a run ends as if there were no signals.
+
+The words of @einsmith_watch: the function, or 0; the thread that may call it; when it is due; the control register of
+whoever runs the program; whether the run is stopped; whether the function is at work.
+"""
+
+from __future__ import annotations
+
+INTERRUPTED = -1
+"""The status of a run that was stopped."""
+INTERVAL = 50_000_000
+"""Nanoseconds from one look to the next."""
+WATCH_WORDS = ("handle", "thread", "due", "register", "stopped", "handling")
+LOOK, WATCH = "einsmith_look", "einsmith_watch"
+"""The function that kernels call, and the words."""
+
+WATCHED = """
+declare ptr @pthread_self()
+
+; Of a clock that takes little time to read and goes on every few milliseconds.
+define internal i64 @roughly_now() #0 {
+  %ts = alloca [2 x i64], align 8
+  %r = call i32 @clock_gettime(i32 {coarse}, ptr %ts)
+  %s = load i64, ptr %ts, align 8
+  %p = getelementptr i64, ptr %ts, i64 1
+  %ns = load i64, ptr %p, align 8
+  %m = mul i64 %s, 1000000000
+  %t = add i64 %m, %ns
+  ret i64 %t
+}
+
+; Begins to watch a run of this thread, whose control register was %fp.
+define internal void @watch_begin(i64 %handle, i64 %fp) #0 {
+  %self = call ptr @pthread_self()
+  %me = ptrtoint ptr %self to i64
+  %now = call i64 @roughly_now()
+  %due = add i64 %now, {interval}
+  store i64 %me, ptr {thread}, align 8
+  store i64 %due, ptr {due}, align 8
+  store i64 %fp, ptr {register}, align 8
+  store atomic i64 0, ptr {stopped} monotonic, align 8
+  store atomic i64 %handle, ptr {handle} release, align 8
+  ret void
+}
+
+define internal void @watch_end() #0 {
+  store atomic i64 0, ptr {handle} monotonic, align 8
+  ret void
+}
+
+; After a run that was stopped: what comes next is not.
+define internal void @watch_clear() #0 {
+  store atomic i64 0, ptr {stopped} monotonic, align 8
+  ret void
+}
+
+define internal i1 @watch_stopped() #0 {
+  %stopped = load atomic i64, ptr {stopped} monotonic, align 8
+  %is = icmp ne i64 %stopped, 0
+  ret i1 %is
+}
+
+; Whether the run is stopped, for whoever is about to go on with it.
+define i32 @einsmith_look() #0 {
+entry:
+  %before = load atomic i64, ptr {stopped} monotonic, align 8
+  %ended = icmp ne i64 %before, 0
+  br i1 %ended, label %yes, label %watched
+watched:
+  %handle = load atomic i64, ptr {handle} acquire, align 8
+  %is = icmp ne i64 %handle, 0
+  br i1 %is, label %mine, label %no
+mine:
+  %self = call ptr @pthread_self()
+  %me = ptrtoint ptr %self to i64
+  %thread = load i64, ptr {thread}, align 8
+  %may = icmp eq i64 %me, %thread
+  br i1 %may, label %clock, label %no
+clock:
+  %now = call i64 @roughly_now()
+  %due = load i64, ptr {due}, align 8
+  %early = icmp slt i64 %now, %due
+  br i1 %early, label %no, label %call
+call:
+  ; What handles a signal may run programs itself, which are not watched.
+  store atomic i64 0, ptr {handle} monotonic, align 8
+  store i64 1, ptr {handling}, align 8
+  %fp = load i64, ptr {register}, align 8
+  call void @fp_leave(i64 %fp)
+  %f = inttoptr i64 %handle to ptr
+  %raised = call i32 %f()
+  %ignored = call i64 @fp_enter()
+  store i64 0, ptr {handling}, align 8
+  %then = call i64 @roughly_now()
+  %next = add i64 %then, {interval}
+  store i64 %next, ptr {due}, align 8
+  store atomic i64 %handle, ptr {handle} monotonic, align 8
+  %stop = icmp ne i32 %raised, 0
+  br i1 %stop, label %halt, label %no
+halt:
+  store atomic i64 1, ptr {stopped} monotonic, align 8
+  br label %yes
+yes:
+  ret i32 1
+no:
+  ret i32 0
+}
+"""
+
+HANDLER = """
+declare i32 @PyGILState_Ensure()
+declare void @PyGILState_Release(i32)
+declare i32 @PyErr_CheckSignals()
+declare void @PyErr_Fetch(ptr, ptr, ptr)
+@einsmith_raised = external global [3 x ptr]
+
+; Handles the signals that wait; 1 where that has raised what @einsmith_raised holds from then on.
+define i32 @einsmith_handle() nounwind {
+entry:
+  %held = call i32 @PyGILState_Ensure()
+  %status = call i32 @PyErr_CheckSignals()
+  %raised = icmp ne i32 %status, 0
+  br i1 %raised, label %fetch, label %out
+fetch:
+  %value = getelementptr ptr, ptr @einsmith_raised, i64 1
+  %trace = getelementptr ptr, ptr @einsmith_raised, i64 2
+  call void @PyErr_Fetch(ptr @einsmith_raised, ptr %value, ptr %trace)
+  br label %out
+out:
+  call void @PyGILState_Release(i32 %held)
+  %code = zext i1 %raised to i32
+  ret i32 %code
+}
+"""
+"""Not Python's own code, in which a signal could be handled before there is anybody to catch what that raises."""
+HANDLE, RAISED = "einsmith_handle", "einsmith_raised"
+
+
+def watched(own: bool) -> str:
+    """The text of what watches; own: with words of its own, which nothing outside can reach."""
+    text = WATCHED
+    for n, name in enumerate(WATCH_WORDS):
+        text = text.replace(f"{{{name}}}", f"getelementptr (i64, ptr @{WATCH}, i64 {n})")
+    kind = "internal global" if own else "external global"
+    words = f"[{len(WATCH_WORDS)} x i64]{' zeroinitializer' if own else ''}, align 64"
+    return f"@{WATCH} = {kind} {words}\n" + text.replace("{interval}", str(INTERVAL))
