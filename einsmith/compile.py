@@ -39,6 +39,7 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_kernels, show_steps
 from einsmith.runtime.beside import Beside, bytes_beside
+from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target
@@ -471,8 +472,9 @@ class Executable:
             try:
                 yield
             finally:
-                for a, old in saved:
-                    a[...] = old
+                with Deferred():
+                    for a, old in saved:
+                        a[...] = old
 
     @property
     def nbytes(self) -> int:

@@ -154,28 +154,37 @@ class Awaited(Reentrant):
         try:
             if not self._lock.acquire(blocking=False):
                 self._wait(me)
-        except BaseException:  # Ctrl-C
-            held = _inside[me]
-            held.pop()
-            if not held:
-                del _inside[me]
+            self._owner = me
+            self._depth += 1
+        except BaseException:  # a signal, which may come after the lock was taken too
+            if _inside[me].count(self) == 1 and self._lock._is_owned():  # type: ignore[attr-defined]
+                self._owner, self._depth = 0, 0
+                self._lock.release()
+            self._leave(me)
             raise
-        self._owner = me
-        self._depth += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        me = self._owner
-        self._depth -= 1
-        if not self._depth:
-            self._owner = 0
-        self._lock.release()
+        me = get_ident()
+        try:
+            self._depth -= 1
+            if not self._depth:
+                self._owner = 0
+        finally:
+            try:
+                self._lock.release()
+            finally:
+                self._leave(me)
+        if self._waiting:
+            time.sleep(_POLL)
+
+    @staticmethod
+    def _leave(me: int) -> None:
+        """Note that the thread `me` is inside one awaited lock less."""
         held = _inside[me]
         held.pop()
         if not held:
             del _inside[me]
-        if self._waiting:
-            time.sleep(_POLL)
 
 
 class Guard:
@@ -204,10 +213,16 @@ class Guard:
             if root._above is not None:
                 root = self._root()
             lock = root._lock
-            lock.__enter__()
-            if root._above is None:
-                self._held.append(lock)
-                return self
+            before = lock._depth if lock._owner == get_ident() else 0
+            try:
+                lock.__enter__()
+                if root._above is None:
+                    self._held.append(lock)
+                    return self
+            except BaseException:  # a signal, which may come after the lock was taken
+                if lock._owner == get_ident() and lock._depth > before:
+                    lock.__exit__()
+                raise
             lock.__exit__()
 
     def __exit__(self, *_: object) -> None:

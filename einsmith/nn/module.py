@@ -21,6 +21,7 @@ from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, is_setting
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
+from einsmith.runtime.interrupts import Deferred
 
 
 class LoadResult(NamedTuple):
@@ -417,14 +418,15 @@ class Module:
             return {name: value.numpy() for name, value in own.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
-        """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits.
+        """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits; Ctrl-C
+        waits until all are copied.
 
         Raises UnknownNameError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays
         that do not fit; the message lists all faults of all kinds.
         """
         own = dict(self._state())
         arrays = fitting(type(self).__name__, own, state_dict, strict)
-        with locks.Guard(v.memory.guard for v in own.values()):
+        with locks.Guard(v.memory.guard for v in own.values()), Deferred():
             for name, array in arrays.items():
                 own[name].memory.store(array)
         return LoadResult([n for n in own if n not in arrays], [n for n in state_dict if n not in own])

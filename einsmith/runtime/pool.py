@@ -93,23 +93,25 @@ _depth = 0
 class Owner:
     """Holds the pool for one run, or waits for it. Inside a run of the same thread: None (run on one thread)."""
 
-    __slots__ = ()
+    __slots__ = ("_before",)
 
     def __enter__(self) -> Pool | None:
         global _pool, _depth
-        _lock.acquire()
         try:
+            _lock.acquire()
             if _depth == 0 and _pool is None:
                 _pool = Pool()
-        except BaseException:
-            _lock.release()
+        except BaseException:  # a signal, which may come after the lock was taken too
+            if _lock._is_owned() and _depth == 0:
+                _lock.release()
             raise
+        self._before = _depth
         _depth += 1
         return _pool if _depth == 1 else None
 
     def __exit__(self, *_: object) -> None:
         global _depth
-        _depth -= 1
+        _depth = self._before
         _lock.release()
 
 

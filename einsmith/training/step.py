@@ -217,7 +217,7 @@ class TrainStep:
         return self._programs.get(self._key(arrays, gather))
 
     def _key(self, arrays: list[np.ndarray], gather: bool) -> tuple:
-        shapes = tuple((a.shape, a.dtype) for a in arrays)
+        shapes = tuple([(a.shape, a.dtype) for a in arrays])
         return shapes, self.threads or get_threads(), self._world, gather
 
     def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
@@ -468,8 +468,9 @@ class TrainStep:
                 self.model.load_state_dict(averages)
                 yield self.model
             finally:
-                self.model.load_state_dict(before)
-                self._averaged = False
+                with Deferred():
+                    self.model.load_state_dict(before)
+                    self._averaged = False
 
     # -- for people
 

@@ -1,0 +1,231 @@
+"""Ctrl-C while something is compiled, tuned or taken back: nothing half made stays."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith import locks
+from einsmith.runtime import pool
+
+from .test_interrupts import run
+
+TRAIN = """
+    class Late(Exception):
+        pass
+    def late(number, frame):
+        raise Late
+    signal.signal(signal.SIGALRM, late)
+    es.manual_seed(3)
+    es.set_threads(2)
+    rng = np.random.default_rng(5)
+    x, t = rng.standard_normal((4, 2, 9, 9)).astype(np.float32), rng.integers(0, 3, 4)
+    model = es.nn.Sequential(
+        es.nn.Conv2d(2, 5, 3), es.nn.BatchNorm2d(5), es.nn.ReLU(), es.nn.Flatten(), es.nn.Linear(245, 3)
+    )
+    step = es.TrainStep(model, F.cross_entropy, es.optim.Adam(lr=0.1))
+    begun, ended, after = time.perf_counter(), 0, float(sys.argv[1])
+    while after:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, after)
+            step.compile(x, t)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            break
+        except Late:
+            ended += 1
+            after *= 1.5
+    assert not sys.argv[1] > "0" or ended > 3
+    print(ended, [step(x, t).hex() for _ in range(3)])
+    same_as_ever()
+"""
+
+TUNE = """
+    from einsmith.tune import bench, records
+    started = bench.Bench._start
+    def start(self):
+        started(self)
+        def send():
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+        if self.starts == 1:
+            threading.Thread(target=send, daemon=True).start()
+    bench.Bench._start = start
+    def children():
+        with open(f"/proc/self/task/{os.getpid()}/children") as f:
+            return f.read().split()
+    def whole():
+        assert not children()
+        list(records.every())
+        same_as_ever()
+"""
+
+
+def test_compiling(tmp_path):
+    """A step that is interrupted at ever later places trains bit for bit as one that is not."""
+    found = [
+        run(TRAIN.replace("sys.argv[1]", f'"{after}"'), EINSMITH_CACHE_DIR=str(tmp_path / after))
+        for after in ("0", "0.003")
+    ]
+    for done in found:
+        assert done.returncode == 0, done.stderr
+    plain, ended = (done.stdout.split(" ", 1) for done in found)
+    assert plain[0] == "0" and int(ended[0]) > 3 and plain[1] == ended[1]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_tuning(tmp_path, graph):
+    body = TUNE + f"""
+    x, t = np.ones((4, 8), np.float32), np.zeros(4, np.int64)
+    model = es.nn.Linear(8, 3)
+    before = {{n: v.copy() for n, v in model.state_dict().items()}}
+    step = es.TrainStep(model, F.cross_entropy, es.optim.SGD(lr=0.1), tune={'"graph"' if graph else 3600})
+    if {graph}:
+        threading.Thread(target=lambda: (time.sleep(2), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+    try:
+        step(x, t)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        pass
+    for n, v in model.state_dict().items():
+        np.testing.assert_array_equal(v, before[n])
+    assert step.steps == 0
+    whole()
+    """
+    done = run(body, EINSMITH_CACHE_DIR=str(tmp_path), EINSMITH_TUNED="1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line(tmp_path):
+    body = TUNE + """
+    from einsmith import cli
+    from einsmith.cli.main import run as command
+    assert command(["tune", "lenet5", "--batch", "4", "--seconds", "3600"]) == 1
+    whole()
+    """
+    done = run(body, EINSMITH_CACHE_DIR=str(tmp_path), EINSMITH_TUNED="1")
+    assert done.returncode == 0, done.stderr
+    assert "interrupted" in done.stderr
+
+
+def test_what_runs_stored_is_taken_back_whole(rng, monkeypatch):
+    """Ctrl-C in the middle of it waits for the rest."""
+    model = es.nn.Sequential(es.nn.Linear(5, 16), es.nn.Linear(16, 3))
+    step = es.TrainStep(model, es.functional.cross_entropy, es.optim.Adam(lr=0.1))
+    x, y = rng.standard_normal((7, 5)).astype(np.float32), rng.integers(0, 3, 7)
+    step(x, y)
+    (program,) = [p for _, p in step._programs.items()]
+
+    class Interrupting(dict):
+        def values(self):
+            return [_Interrupting(a) for a in super().values()]
+
+    before = {p: a.copy() for p, a in program.bound.items()}
+    whole = program.bound
+    program.bound = Interrupting(whole)
+    with pytest.raises(KeyboardInterrupt), program.preserved():
+        program([x, y])
+    assert all(np.array_equal(whole[p], old) for p, old in before.items())
+
+
+class _Interrupting:
+    """An array at whose storing a signal comes."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def copy(self):
+        return self.array.copy()
+
+    def __setitem__(self, at, value):
+        signal.raise_signal(signal.SIGINT)
+        self.array[at] = value
+
+
+def test_a_state_is_loaded_whole(monkeypatch):
+    model = es.nn.Sequential(es.nn.Linear(5, 4), es.nn.Linear(4, 3))
+    new = {n: np.full_like(v, 7.0) for n, v in model.state_dict().items()}
+    stored = type(model[0].weight.memory).store
+
+    def store(self, array):
+        signal.raise_signal(signal.SIGINT)
+        stored(self, array)
+
+    monkeypatch.setattr(type(model[0].weight.memory), "store", store)
+    with pytest.raises(KeyboardInterrupt):
+        model.load_state_dict(new)
+    assert all(np.array_equal(v, new[n]) for n, v in model.state_dict().items())
+
+
+class _Raising:
+    """A lock at whose taking a signal comes: when it is taken already."""
+
+    def __init__(self, lock):
+        self.lock = lock
+
+    def acquire(self, *args, **kwargs):
+        got = self.lock.acquire(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return got
+
+    def __getattr__(self, name):
+        return getattr(self.lock, name)
+
+
+def is_free(lock) -> bool:
+    found: list[bool] = []
+
+    def look():
+        found.append(lock.acquire(blocking=False))
+        if found[0]:
+            lock.release()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_no_lock_stays_taken(monkeypatch):
+    lock = locks.Awaited("testing")
+    plain, lock._lock = lock._lock, _Raising(lock._lock)
+    with pytest.raises(KeyboardInterrupt), lock:
+        raise AssertionError("taken")
+    assert is_free(plain) and not locks._inside.get(threading.get_ident())
+    plain = pool._lock
+    monkeypatch.setattr(pool, "_lock", _Raising(plain))
+    with pytest.raises(KeyboardInterrupt), pool.Owner():
+        raise AssertionError("taken")
+    assert is_free(plain) and pool._depth == 0
+
+
+def test_fetching_data(tmp_path):
+    """The client that fetches is ended too, and nothing of what it has begun stays."""
+    client, work = tmp_path / "npm", tmp_path / "work"
+    client.write_text("#!/bin/sh\necho begun > begun.tgz\nexec sleep 3600\n")
+    client.chmod(0o755)
+    work.mkdir()
+    body = f"""
+    import glob
+    from einsmith.data import fetch
+    def send():
+        while not glob.glob("{work}/*/begun.tgz"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=send, daemon=True).start()
+    try:
+        fetch.npm_archive("some@1.0", [], print)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        pass
+    assert not os.listdir("{work}")
+    with open(f"/proc/self/task/{{os.getpid()}}/children") as f:
+        for child in f.read().split():
+            while open(f"/proc/{{child}}/stat").read().split(")")[1].split()[0] != "Z":  # ended: nobody has asked yet
+                time.sleep(0.01)
+    """
+    done = run(body, PATH=f"{tmp_path}:/usr/bin:/bin", TMPDIR=str(work))
+    assert done.returncode == 0, done.stderr
