@@ -1,9 +1,9 @@
 """The fork-join pool: workers that wait in native code.
 
-Programs run on workers of our own or on the threads of an OpenMP runtime (`threads.share`). Workers are daemon Python
-threads, each inside one foreign call that lasts as long as the pool; the interpreter lock is released there. One
-program runs at a time (`owner`); the others wait. At exit the workers are stopped and joined before any code is freed;
-a forked child starts without workers.
+Programs run on workers of our own or on the threads of PyTorch's OpenMP runtime (`threads.current_team`); workers sleep
+while the others do. Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the
+interpreter lock is released there. One program runs at a time (`Owner`); the others wait. At exit the workers are
+stopped and joined before any code is freed; a forked child starts without workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from einsmith.codegen.cache import native
 from einsmith.codegen.entry import program as entry
 from einsmith.codegen.entry import watch
 from einsmith.codegen.llvm import jit as llvm_jit
-from einsmith.runtime import buffers, threads
+from einsmith.runtime import buffers
 
 
 class Native(NamedTuple):
@@ -60,7 +60,7 @@ class Pool:
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
         self.apart = buffers.zeros((entry.STATE_BYTES,), np.uint8)
-        """What a team shares; no worker looks at it."""
+        """State that a team shares; no worker looks at it."""
         self.team_address = self.apart.ctypes.data
 
     def grow(self, count: int) -> None:
@@ -134,7 +134,6 @@ def _exit() -> None:
 def _forked() -> None:
     global _pool, _depth
     _pool, _depth = None, 0
-    threads.share(None)
 
 
 atexit.register(_exit)

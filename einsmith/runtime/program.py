@@ -16,8 +16,8 @@ from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, R
 from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import MAX_THREADS
 
-_POOL, _THREADS, _FORK, _NUMBER, _HANDLE, _COMMIT = (
-    entry.RUN_WORDS.index(w) for w in ("pool", "threads", "fork", "number", "handle", "commit")
+_POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
+    entry.RUN_WORDS.index(w) for w in ("pool", "threads", "fork", "number", "span", "waited", "handle", "commit")
 )
 WATCHED_FROM = 1e-3
 """Predicted seconds of a run from which on it looks at signals, which takes 10 ns for each step and each task: a
@@ -176,10 +176,13 @@ class Program:
             if held is None:
                 words[_POOL], words[_THREADS] = 0, 1
             elif self._forks:
-                words[_THREADS], team = self.threads, threads_now.team
+                words[_THREADS], team = self.threads, threads_now.current_team()
                 if team is not None:
                     words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
-                    return _ended(self._run_team(record.address))
+                    status = self._run_team(record.address)
+                    if words[_WAITED] > threads_now.LATE:
+                        threads_now.leave_team(words[_WAITED], words[_SPAN])
+                    return _ended(status)
                 held.grow(self.threads)
                 words[_POOL] = held.address
             return _ended(self._run(record.address))

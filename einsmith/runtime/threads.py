@@ -1,32 +1,73 @@
-"""How many threads share a program's work."""
+"""How many threads share a program's work, and whose they are."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from functools import cache
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from einsmith import knobs
 from einsmith.arguments import checked
+from einsmith.runtime import openmp
+from einsmith.runtime.openmp import Team
 from einsmith.target.facts import MAX_THREADS, physical_cores
+
+LATE = 1_000_000
+"""Longest wait of a program for a team's threads (nanoseconds); beyond it, they count as kept from their processors. An
+idle machine takes 2,000 to 100,000. One with more work than processors takes 30,000,000: a region of OpenMP ends when
+every thread was there, and its threads spin for milliseconds before they let others run."""
+DEAR = 0.1
+"""Part of a program's time that it may wait for a team."""
+LOST = 0.02
+"""Part of all time that may be lost by waiting for a team whose threads are kept from their processors."""
 
 _threads: int | None = None
 
-
-class Team(NamedTuple):
-    """Threads of an OpenMP runtime: the addresses of its functions GOMP_parallel and omp_get_thread_num."""
-
-    fork: int
-    number: int
-
-
 team: Team | None = None
-"""Whose threads run programs of the CPU, where there is one, instead of workers of our own."""
+"""Threads of PyTorch's OpenMP runtime that run programs of the CPU; None: workers of our own do."""
+decided: bool = openmp.is_forked() and bool(openmp.runtimes())
+"""Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime believes
+in threads that stayed in the parent, and would wait for them for ever."""
+_away_until = 0.0
+"""When programs run on the team again (seconds of `time.monotonic`); 0: they do so now."""
 
 
-def share(found: Team | None) -> None:
-    """From now on programs run on these threads; None: on workers of our own. A forked child has none of them."""
-    global team
-    team = found
+def current_team() -> Team | None:
+    """Return the threads that run the next program; None: workers of our own.
+
+    PyTorch's threads watch for work for milliseconds after each of its operators. Workers of our own would share their
+    processors, and either side would run at half its speed. So programs run on PyTorch's threads once it is loaded.
+    """
+    global team, decided, _away_until
+    if not decided and openmp.LIBRARY in sys.modules:
+        team = openmp.find_team()
+        decided = True
+    if _away_until:
+        if time.monotonic() < _away_until:
+            return None
+        _away_until = 0.0
+    return team
+
+
+def leave_team(waited: int, span: int) -> None:
+    """Run programs on workers of our own for a while, which are not waited for where other processes keep them busy.
+
+    waited, span: nanoseconds that a program has waited for the team, and run.
+    """
+    global _away_until
+    if waited > DEAR * span:
+        _away_until = time.monotonic() + waited * 1e-9 / LOST
+
+
+def _forked() -> None:
+    global team, decided
+    team, decided = None, decided or bool(openmp.runtimes())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 @checked

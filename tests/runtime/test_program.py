@@ -28,12 +28,10 @@ from einsmith.runtime.threads import get_threads, set_threads
 
 
 @pytest.fixture(autouse=True)
-def own_workers():
+def own_workers(monkeypatch):
     """Not the threads of another library that the process has loaded (tests/runtime/test_team.py)."""
-    before = whose.team
-    whose.share(None)
-    yield
-    whose.share(before)
+    monkeypatch.setattr(whose, "team", None)
+    monkeypatch.setattr(whose, "decided", True)
 
 CPU, FEATURES, TRIPLE = llvm_jit.host()
 TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)

@@ -9,21 +9,28 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.runtime import threads
+from einsmith.runtime import pool, threads
+from einsmith.runtime.openmp import find_team
 
 torch = pytest.importorskip("torch", reason="its OpenMP runtime runs programs")
-from einsmith.frontends.torch_threads import find_team  # noqa: E402
-
 TEAM = find_team()
 pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loaded")
 
 
 @pytest.fixture
-def team():
-    before = threads.team
-    threads.share(TEAM)
-    yield
-    threads.share(before)
+def team(monkeypatch):
+    monkeypatch.setattr(threads, "decided", True)
+    monkeypatch.setattr(threads, "team", TEAM)
+    monkeypatch.setattr(threads, "_away_until", 0.0)
+    monkeypatch.setattr(threads, "LATE", 1 << 62)  # busy as the machine may be
+
+
+def generations() -> tuple[int, int]:
+    """Return how often workers of our own, and a team, have been told of a launch."""
+    with pool.Owner() as held:
+        assert held is not None
+        own, shared = (state[:4].view(np.int32) for state in (held.state, held.apart))
+        return int(own[0]), int(shared[0])
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def network():
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_results_are_those_of_own_workers(team, network, count, rng):
+def test_results_are_those_of_own_workers(team, network, count, rng, monkeypatch):
     x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
     want = x
     for _ in range(4):
@@ -51,9 +58,9 @@ def test_results_are_those_of_own_workers(team, network, count, rng):
         for _ in range(20):
             torch.ones(200, 200).mm(torch.ones(200, 200))  # PyTorch's own regions between ours
             np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
-        threads.share(None)
+        monkeypatch.setattr(threads, "team", None)
         np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
-        threads.share(TEAM)
+        monkeypatch.setattr(threads, "team", TEAM)
         np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
     finally:
         es.set_threads(None)
@@ -86,6 +93,44 @@ def test_several_threads_take_turns(team, network, rng):
     for t in others:
         t.join()
     assert not wrong
+
+
+def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, network, rng, monkeypatch):
+    """Each program waits for a team's threads, and for no worker of our own."""
+    now = [100.0]
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
+    x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
+    es.set_threads(2)
+    try:
+        g = es.jit(network)
+        want = g(x, w)
+        first = generations()
+        monkeypatch.setattr(threads, "LATE", -1)
+        monkeypatch.setattr(threads, "DEAR", 0.0)  # every wait is too long
+        assert np.array_equal(g(x, w), want)
+        second = generations()
+        assert second[0] == first[0] and second[1] > first[1]
+        monkeypatch.setattr(threads, "LATE", 1 << 62)
+        assert np.array_equal(g(x, w), want)
+        third = generations()
+        assert third[0] > second[0] and third[1] == second[1]
+        assert now[0] < threads._away_until
+        now[0] = threads._away_until
+        assert np.array_equal(g(x, w), want)
+        last = generations()
+        assert last[0] == third[0] and last[1] > third[1]
+    finally:
+        es.set_threads(None)
+
+
+def test_a_wait_is_compared_with_the_program(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now)
+    monkeypatch.setattr(threads, "_away_until", 0.0)
+    threads.leave_team(2_000_000, 30_000_000)  # 2 ms of 30
+    assert not threads._away_until
+    threads.leave_team(20_000_000, 30_000_000)
+    assert threads._away_until == pytest.approx(now + 0.02 / threads.LOST)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -36,13 +36,14 @@ WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE
 STATE_BYTES = WORDS["places"] + MAX_THREADS * 4
 
 RUN_WORDS = (
-    "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status",
-    "handle", "commit",
+    "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status", "span",
+    "waited", "handle", "commit",
 )  # fmt: skip
 """What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
 thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0). On a team (entry/team.py)
-also OpenMP's functions that open a region and tell a thread's number; the two words after them are its own. Then what
-handles signals (entry/watch.py; 0: nobody looks at them), and the step from which on they wait."""
+also OpenMP's functions that open a region and tell a thread's number; the four words after them are its own, among them
+the nanoseconds of the last run: `span` of the steps, `waited` for the team before and after them. Then what handles
+signals (entry/watch.py; 0: nobody looks at them), and the step from which on they wait."""
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
@@ -280,8 +281,8 @@ entry:
   %scratch = load ptr, ptr %r_scratch, align 8
   %stride = load i64, ptr %r_stride, align 8
   %times = load ptr, ptr %r_times, align 8
-  %r_handle = getelementptr i64, ptr %run, i64 11
-  %r_commit = getelementptr i64, ptr %run, i64 12
+  %r_handle = getelementptr i64, ptr %run, i64 13
+  %r_commit = getelementptr i64, ptr %run, i64 14
   %handle = load i64, ptr %r_handle, align 8
   %commit = load i64, ptr %r_commit, align 8
   %fp = call i64 @fp_enter()

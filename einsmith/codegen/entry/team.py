@@ -14,14 +14,19 @@ entry:
   %r_number = getelementptr i64, ptr %run, i64 8
   %r_generation = getelementptr i64, ptr %run, i64 9
   %r_status = getelementptr i64, ptr %run, i64 10
+  %r_span = getelementptr i64, ptr %run, i64 11
   %pool = load ptr, ptr %r_pool, align 8
   %number = load ptr, ptr %r_number, align 8
   %n = call i32 %number()
   %first = icmp eq i32 %n, 0
   br i1 %first, label %lead, label %follow
 lead:
+  %begun = call i64 @now()
   %status = call i64 @einsmith_run(ptr %run)
+  %ended = call i64 @now()
+  %span = sub i64 %ended, %begun
   store i64 %status, ptr %r_status, align 8
+  store i64 %span, ptr %r_span, align 8
   call void @einsmith_stop(ptr %pool)
   br label %out
 follow:
@@ -41,6 +46,8 @@ entry:
   %r_fork = getelementptr i64, ptr %run, i64 7
   %r_generation = getelementptr i64, ptr %run, i64 9
   %r_status = getelementptr i64, ptr %run, i64 10
+  %r_span = getelementptr i64, ptr %run, i64 11
+  %r_waited = getelementptr i64, ptr %run, i64 12
   %pool = load ptr, ptr %r_pool, align 8
   %wide = load i64, ptr %r_threads, align 8
   %threads = trunc i64 %wide to i32
@@ -50,7 +57,13 @@ entry:
   %g = load atomic i32, ptr %pool seq_cst, align 4
   %g64 = zext i32 %g to i64
   store i64 %g64, ptr %r_generation, align 8
+  %begun = call i64 @now()
   call void %fork(ptr @team_member, ptr %run, i32 %threads, i32 0)
+  %ended = call i64 @now()
+  %whole = sub i64 %ended, %begun
+  %span = load i64, ptr %r_span, align 8
+  %waited = sub i64 %whole, %span
+  store i64 %waited, ptr %r_waited, align 8
   %status = load i64, ptr %r_status, align 8
   ret i64 %status
 }
