@@ -223,13 +223,20 @@ def test_what_fails_in_the_training_thread_ends_exploring_alone(simulated, monke
     assert losses[:300] == [plain(*BATCH) for _ in losses[:300]] or where == "_pair"
 
 
-def test_the_time_for_it(simulated) -> None:
-    simulated.vetted = lambda kernel, text: time.sleep(0.01) or ""
+def test_the_time_for_it(simulated, monkeypatch) -> None:
+    clock = Clock()
+    for module in (dynamic, exploring):
+        monkeypatch.setattr(module, "time", clock)
     made = step("dynamic", tune=0.3)
-    start = time.monotonic()
-    explored(made, simulated)
-    assert exploration(made).over in ("the time for it is over", "nothing is left to gain")
-    assert time.monotonic() - start < 30
+    made.compile(*BATCH)
+    (simulated.run,) = made._programs.values()
+    x = exploration(made)
+    clock.now += 0.299
+    made(*BATCH)
+    assert not x.over
+    clock.now += 0.002
+    made(*BATCH)
+    assert x.over == "the time for it is over"
 
 
 def test_a_busy_machine(simulated, monkeypatch) -> None:

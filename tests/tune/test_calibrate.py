@@ -260,7 +260,8 @@ def test_every_probe_runs_and_scales(monkeypatch):
     assert wanted | {fn for fn, _ in machine.special_seconds} <= set(made)
     for p in made.values():
         p.run()
-        assert 1e-14 < p.seconds < 1
+        p.run()
+        assert 0 < p.seconds == min(p.runs) / p.work < math.inf
     assert ("l3 all" in made) == (machine.cores > 1)
 
 
@@ -390,7 +391,7 @@ def test_a_registered_pattern_measures_once(measuring):
     autoconfig.register(Measuring())
     after = calibrate.target()
     seconds = after.coefficient("halving", 7.0)
-    assert 1e-11 < seconds < 1e-6 and replace(after, measured=()) == before
+    assert 0 < seconds != 7.0 and replace(after, measured=()) == before
     assert store.facts_of(after) == store.facts_of(before)
     calibrate.forget()
     assert calibrate.target() == after and Measuring.built == 1

@@ -32,7 +32,7 @@ def test_candidates_are_timed(rng):
     patterns = {p.name: p for p in autoconfig.PATTERNS}
     chosen = [(patterns[n], c) for n, c, _ in (found[0], found[-1])]
     times = seconds_of(kernel, chosen, target, threads=1, budget=0.0)
-    assert len(times) == 2 and all(1e-8 < t < 1 for t in times)
+    assert len(times) == 2 and all(0 < t < np.inf for t in times)
 
 
 def test_the_example_of_an_own_pattern():

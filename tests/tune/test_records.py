@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,15 +226,19 @@ def test_a_store_of_another_format(folder: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_a_store_that_is_locked_for_long(monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
+    clock, opened, connect = [100.0], [], sqlite3.connect
     monkeypatch.setattr(database, "PATIENCE", 0.05)
+    monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=lambda: clock[0], strftime=time.strftime))
     put("first")
     link = sqlite3.connect(database.path_of(), isolation_level=None)
     link.execute("BEGIN IMMEDIATE")
     assert records.text_of(KERNEL, HERE) == "first", "who reads waits for nobody"
-    for _ in range(3):
-        start = time.monotonic()
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: opened.append(clock[0]) or connect(*args, **kwargs))
+    for later in (0.0, 0.0, database.REST - 1, 2.0, 0.0):
+        clock[0] += later
         put("second")
-    assert time.monotonic() - start < 0.04, "it is left alone for a while"
+    assert opened == [100.0, 101.0 + database.REST], "it is left alone for a while, and then tried again"
+    assert records.text_of(KERNEL, HERE) == "first" and len(opened) == 3, "who reads is not kept from it"
     assert capfd.readouterr().err.count("not kept: ") == 1
     with pytest.raises(StoreError, match="locked"):
         records.forget()
