@@ -362,7 +362,10 @@ def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
             key.append(kind if kind is float or -(2**31) <= x < 2**31 else "a wide integer")
             values.append(np.asarray(x, np.float64 if kind is float else np.int64))
         elif kind is tuple or kind is list or kind is dict:
-            inner = _plain(tuple(x.values()) if kind is dict else x, values)
+            try:
+                inner = _plain(tuple(x.values()) if kind is dict else x, values)
+            except RecursionError:  # `flatten` says it
+                return None
             if inner is None:
                 return None
             key.append((dict, tuple(x), inner) if kind is dict else inner)

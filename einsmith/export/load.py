@@ -24,5 +24,5 @@ def load_library(folder: Any, weights: Any = None, threads: int = 0) -> Library:
     """
     try:
         return Library(folder, weights, threads)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise SaveError(f"{folder} is no exported library that can be loaded: {e}") from e

@@ -299,7 +299,7 @@ def import_file(path: Path) -> int:
         rows = _content(json.loads(path.read_bytes()))
     except OSError as e:
         raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise StoreError(f"{path} is no sound file of `einsmith tune --export`: {e}; nothing is changed") from None
 
     def insert(link: sqlite3.Connection) -> None:

@@ -219,7 +219,7 @@ def test_resume_keeps_its_settings(run: Run, tmp_path: Path) -> None:
     assert status == 2 and "mlp3" in err
 
 
-@pytest.mark.parametrize("damage", ["truncate", "settings", "weights"])
+@pytest.mark.parametrize("damage", ["truncate", "settings", "deep settings", "weights"])
 def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "r"
     assert run("--epochs", 1, "--save", folder)[0] == 0
@@ -227,6 +227,8 @@ def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
         (folder / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes()[:-5])
     elif damage == "settings":
         (folder / "run.json").write_text("{")
+    elif damage == "deep settings":
+        (folder / "run.json").write_text("[" * 100_000)
     else:
         (folder / "weights.safetensors").unlink()
     status, _, err = run("--resume", folder)

@@ -120,7 +120,7 @@ def test_folders_that_are_no_export_are_not_loaded(tmp_path) -> None:
     es.export(lambda a: a * 2, tmp_path / "out", np.arange(3.0), name="fn")
     manifest = tmp_path / "out" / "manifest.json"
     good = json.loads(manifest.read_text())
-    for text in ("", "[]", "{}", json.dumps(good | {"name": 3}), json.dumps(good | {"functions": 3})):
+    for text in ("", "[]", "[" * 100_000, "{}", json.dumps(good | {"name": 3}), json.dumps(good | {"functions": 3})):
         manifest.write_text(text)
         with pytest.raises(es.SaveError, match="no exported library"):
             es.load_library(tmp_path / "out")

@@ -149,6 +149,7 @@ def damaged(file: Path) -> Iterator[tuple[bytes, str]]:
     yield file.read_bytes()[:-40], "Expecting|Unterminated"
     yield b"\xff\xfe\x00", "decode|Expecting"
     yield b"[1, 2]", "something else"
+    yield b"[" * 100_000, "recursion"
     yield b'{"format": "another"}', "something else"
     yield json.dumps(whole | {"number": 99}).encode(), "number 99"
     yield json.dumps({k: v for k, v in whole.items() if k != "checksum"}).encode(), "checksum"
