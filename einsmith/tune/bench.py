@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from einsmith import processes
-from einsmith.errors import EinsmithError
+from einsmith.caches import Once
+from einsmith.errors import EinsmithError, EinsmithWarning
 from einsmith.kernels import choose as autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
@@ -30,22 +32,32 @@ RUNS = 40
 """Of each candidate in a race that ends as soon as it may, in case they are slow."""
 START = 60.0
 """Seconds that a process may take to start."""
+_SAID = Once("patterns that tuning leaves out", 64)
 
 
-def sendable(pattern: Pattern) -> bool:
-    """Whether another process can import a pattern: its class is neither in a script nor in a function."""
+def unsendable(pattern: Pattern) -> str:
+    """Return why another process cannot have a pattern; empty where it can."""
     if type(pattern).__module__ == "__main__":
-        return False
+        return "its class stands in a script"
     try:
         pickle.dumps(pattern)
-        return True
-    except Exception:
-        return False
+        return ""
+    except Exception as e:  # a user's class may raise anything
+        return f"it cannot be pickled: {e}"
 
 
 def own_patterns() -> list[Pattern]:
-    """The user's patterns that another process can import (`worker.register`)."""
-    return [p for p in autoconfig.PATTERNS if not is_builtin(p) and sendable(p)]
+    """The user's patterns that another process can import (`worker.register`). Warns once of each other one."""
+    found = [(p, unsendable(p)) for p in autoconfig.PATTERNS if not is_builtin(p)]
+    for pattern, why in found:
+        if why and _SAID((pattern.name, why)):
+            warnings.warn(
+                f"no configuration of the pattern {pattern.name!r} is tried while kernels are tuned, which another "
+                f"process does: {why}; put its class, with nothing that cannot be pickled, into a module that can be "
+                "imported",
+                EinsmithWarning, stacklevel=3,
+            )  # fmt: skip
+    return [p for p, why in found if not why]
 
 
 class Lost(EinsmithError):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from math import comb
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import Executable
+from einsmith.errors import EinsmithWarning
 from einsmith.kernels import choose
 from einsmith.modes import trace_call
+from einsmith.tune import bench as bench_module
 from einsmith.tune.bench import Bench, Failed, Lost
 from einsmith.tune.genetic import Candidate
 from einsmith.tune.measure import example_buffers, make
@@ -207,3 +210,24 @@ def test_times_are_told_in_proportion_to_the_measured_choice(scaled):
     assert told and found.turns == 3 and found.tried
     assert found.prior != choose.choose(kernel, target).cost.seconds, "measured, not predicted"
     assert {prior for prior, _ in told} == {found.prior}
+
+
+def test_patterns_that_no_other_process_can_have_are_named_once(monkeypatch):
+    class Local(Planted):
+        name = "local"
+
+    class Script(Planted):
+        name = "script"
+        __module__ = "__main__"
+
+    known = Planted()
+    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS, known, Local(), Script()])
+    bench_module._SAID.clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert bench_module.own_patterns() == [known]
+    assert [w.category for w in said] == [EinsmithWarning] * 2
+    local, script = (str(w.message) for w in said)
+    assert "the pattern 'local' is tried" in local and "cannot be pickled" in local and "put its class" in local
+    assert "the pattern 'script' is tried" in script and "stands in a script" in script
