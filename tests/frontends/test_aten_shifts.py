@@ -1,4 +1,5 @@
-"""Shifts of bits as PyTorch has them: all integer types, counts that are no place of a bit, numbers, in place."""
+"""Shifts of bits as PyTorch has them: all integer types, counts that are no place of a bit, numbers, in place; numbers
+that are no elements of a type, in other functions of integers."""
 
 from __future__ import annotations
 
@@ -52,6 +53,14 @@ def test_by_tensors(name, dtype, rng):
 def test_of_numbers(name, dtype, rng):
     for x in (3, -1, 300, -(1 << 31)):
         check(name, (x, torch.arange(9).to(getattr(torch, dtype))), gradients=False)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "remainder", "eq", "lt", "ge"])
+def test_numbers_wrap_in_arithmetic_and_comparisons(name, dtype, rng):
+    for n in (-300, -1, 7, 255, 256, 257, 300, (1 << 40) + 1):
+        if name != "remainder" or int(np.array(n).astype(dtype)):
+            check(f"{name}.Scalar", (elements(rng, dtype), n), gradients=False)
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, *TENSORS])

@@ -21,21 +21,13 @@ _POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 
 def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
-    """Two operands as vectors of equal shape, and their common type, in which Python's numbers wrap."""
+    """Two operands as vectors of equal shape, and their common type."""
     (a, b), common = promoted(x, y)
     if not common.is_int:
         raise DtypeError(f"whole numbers are taken, not {common.name}")
-    first, second = (tensor(_wrapped(v, common), common) for v in (a, b))
+    first, second = tensor(a, common), tensor(b, common)
     shape = views.broadcast([first.shape, second.shape])
     return F.broadcast_to(first, shape), F.broadcast_to(second, shape), common
-
-
-def _wrapped(x: Any, dtype: DType) -> Any:
-    """A Python number as the element of an integer type that it equals modulo its values; tensors as they are."""
-    if not isinstance(x, int):
-        return x
-    low, high = dtype.range
-    return (x - low) % (high - low + 1) + low
 
 
 def _power(n: Value) -> Value:

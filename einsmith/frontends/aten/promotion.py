@@ -48,12 +48,20 @@ def convert(x: Any, dtype: DType) -> Any:
     return {"f": float, "i": int, "b": bool}[dtype.kind](x)
 
 
+def _wrapped(x: Any, dtype: DType) -> Any:
+    """A number of an integer type as the element that it equals modulo their number, as operands are in PyTorch."""
+    if isinstance(x, Value) or not dtype.is_int:
+        return x
+    low, high = dtype.range
+    return (x - low) % (high - low + 1) + low
+
+
 def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
     """The operands in their common type, and it. floats: integers and bools become floats."""
     common = result_type(*operands)
     if floats and not common.is_float:
         common = DEFAULT
-    return [convert(x, common) for x in operands], common
+    return [_wrapped(convert(x, common), common) for x in operands], common
 
 
 def tensor(x: Any, dtype: DType | None = None) -> Value:
