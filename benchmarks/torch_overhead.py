@@ -4,8 +4,8 @@ operator: an elementwise formula on 8 numbers, forward and with its gradient, be
 operator of torch that computes nothing, and the compiled program alone. module: a tiny network by torch.compile's
 backends, in evaluation, forward and with its gradient. Microseconds, the best of several turns.
 
-between: kernels of ours that alternate with operators of PyTorch's, both of them alone and in turn; the threads of one
-side must not keep the other from its processors. Milliseconds, medians.
+between: programs that alternate with operators of PyTorch's; the threads of one side must not keep the other from its
+processors (benchmarks/beside_torch.py). Exits with 1 where either side takes over 1.1 times its time alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import einsmith as es
+from benchmarks import beside_torch
 from einsmith.frontends.torch import TorchOperator, operator
 
 ELEMENTS = 8
@@ -84,44 +85,6 @@ def modules(calls: int, turns: int) -> None:
     print(f"{'einsmith / inductor':28}{a:11.2f}{b:10.2f}{c:14.2f}")
 
 
-def between(turns: int) -> None:
-    """Kernels of ours between operators of PyTorch's."""
-    a, image, weight = torch.rand(384, 384), torch.rand(4, 32, 28, 28), torch.rand(32, 32, 3, 3)
-    wide = torch.rand(1 << 20)
-    product = operator(es.op("C[i,j] = sum[k](A[i,k]*B[k,j])"))
-    filtered = operator(lambda x, w: es.functional.conv2d(x, w, padding=1))
-    curved = torch.compile(lambda x: torch.tanh(x) * 2, backend="einsmith")
-    ours: dict[str, Callable] = {
-        "product 384": lambda: product(a, a), "convolution 3x3": lambda: filtered(image, weight),
-        "tanh of 2**20": lambda: curved(wide),
-    }  # fmt: skip
-    theirs: dict[str, Callable] = {
-        "torch.mm 384": lambda: a.mm(a), "torch.sigmoid of 2**20": lambda: torch.sigmoid(wide)
-    }  # fmt: skip
-
-    def seconds(f: Callable) -> float:
-        start = time.perf_counter()
-        f()
-        return time.perf_counter() - start
-
-    def alone(f: Callable) -> float:
-        time.sleep(0.05)  # until the other side's threads sleep
-        for _ in range(3):
-            f()
-        return statistics.median(seconds(f) for _ in range(turns))
-
-    print(f"{'ours':18}{'PyTorch':24}{'alone':>8}{'between':>9}{'ratio':>7}{'alone':>10}{'between':>9}{'ratio':>7}")
-    for mine, f in ours.items():
-        for other, g in theirs.items():
-            before = alone(f), alone(g)
-            pairs = [(seconds(f), seconds(g)) for _ in range(turns)]
-            now = [statistics.median(t) for t in zip(*pairs, strict=True)]
-            (p, q), (r, s) = before, now
-            print(
-                f"{mine:18}{other:24}{p * 1e3:8.3f}{r * 1e3:9.3f}{r / p:7.2f}{q * 1e3:10.3f}{s * 1e3:9.3f}{s / q:7.2f}"
-            )
-
-
 def operators(options: argparse.Namespace) -> None:
     f = operator(es.op("y[i] = 2*x[i]"))
     x, g = torch.randn(ELEMENTS), torch.randn(ELEMENTS)
@@ -151,15 +114,18 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[[], *known], help="of these; all where none is given")
     parser.add_argument("--calls", type=int, default=500, help="calls in a turn")
     parser.add_argument("--turns", type=int, default=9, help="turns, of which the best counts")
+    parser.add_argument("--rounds", type=int, default=beside_torch.ROUNDS, help="rounds of `between`")
+    parser.add_argument("--workers", action="store_true", help="`between` without PyTorch's threads; it ought to fail")
+    parser.add_argument("--json", metavar="FILE", help="where `between` writes its figures")
     options = parser.parse_args()
     parts = options.parts or known
     if "operator" in parts:
         operators(options)
     if "module" in parts:
         modules(options.calls, options.turns)
-    if "between" in parts:
-        between(20 * options.turns)
+    passes = "between" not in parts or beside_torch.compare(options.rounds, options.workers, options.json)
     print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, torch {torch.__version__}")
+    sys.exit(0 if passes else 1)
 
 
 if __name__ == "__main__":
