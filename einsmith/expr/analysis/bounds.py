@@ -8,7 +8,6 @@ Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`, of a n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from math import gcd
 
 import numpy as np
@@ -16,12 +15,14 @@ import numpy as np
 from einsmith.expr.analysis import intervals
 from einsmith.expr.analysis.intervals import Interval
 from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.lines import COMPARISONS, lines_of, own_lines
 from einsmith.expr.analysis.sample import Sample
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply
+from einsmith.expr.nodes import Apply, Axis, Const, Expr
 from einsmith.expr.rewrite.rebuild import operands
 
 _DEPTH = 2  # lines combined one after the other in the search for one bound
 _LINES = 24  # lines tried at each turn of that search
+_FEW = 4  # lines with which a search takes less than a look at the points of the sample
 _CASES = 3  # disjunctions split into cases
 _NESTING = 40  # atoms inside atoms looked into
 _CHOICES = 2  # integer `where`s whose conditions are assumed one inside the other
@@ -50,6 +51,7 @@ class Facts:
     __slots__ = (
         *("extents", "known", "lines", "cases", "feasible"),
         *("_tight", "_atoms", "_plain", "_low", "_children", "_depth", "_reach", "_choices", "_sample", "_here"),
+        *("_ends", "_line_seen"),
     )
 
     def __init__(self, extents: Sequence[int]):
@@ -62,6 +64,8 @@ class Facts:
         self._atoms: dict[Expr, Interval] = {}
         self._plain: dict[Expr, Interval] = {}  # by the intervals of their parts, without lines
         self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
+        self._ends: dict[int, tuple[Linear, tuple[int, dict[Expr, int]] | None]] = {}  # by line, held with it
+        self._line_seen: dict[int, tuple[Linear, np.ndarray | None]] = {}
         self._children: dict[tuple[tuple[tuple[Expr, bool], ...], bool, int], Facts] = {}
         self._depth = 0
         self._reach = _DEPTH
@@ -118,6 +122,22 @@ class Facts:
             self._here = here
         return self._here
 
+    def _seen(self, form: Linear) -> np.ndarray | None:
+        """The values of a linear form at the points of the sample where the known conditions hold: its least value is
+        none above these. None: they cannot be told, or there is no such point."""
+        here = self._points()
+        value = self._sample.of_form(form) if here is not None and here.any() else None
+        return None if value is None else value[here]
+
+    def _is_less_seen(self, seen: np.ndarray | None, a: int, line: Linear, b: int, best: int | None) -> bool:
+        """Whether points of the sample show that a*form - b*line bounds the form no better than `best`. seen: the
+        form's values there."""
+        if seen is None or best is None:
+            return False
+        if (known := self._line_seen.get(id(line))) is None:
+            known = self._line_seen[id(line)] = line, self._seen(line)
+        return known[1] is not None and -(-int((seen * a - known[1] * b).min()) // a) <= best
+
     def _with(self, conditions: Sequence[tuple[Expr, bool]], drop_case: bool, choices: int) -> Facts:
         out = Facts(self.extents)
         out.feasible = self.feasible
@@ -142,13 +162,13 @@ class Facts:
                 todo += [(a, truth) for a in c.args]
             elif c.fn in ("and", "or"):
                 cases.append(tuple((a, truth) for a in c.args))
-            elif c.fn in _COMPARISONS and c.args[0].dtype.is_int:
-                holds, differs = _lines(c, truth)
+            elif c.fn in COMPARISONS and c.args[0].dtype.is_int:
+                holds, differs = lines_of(c, truth)
                 lines += holds
                 unequal += differs
                 # A guard on e//k, abs(e) and the like says something of e: their lines tie the two together.
                 atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
-                lines += [own for a in atoms for own in _own_lines(a)]
+                lines += [own for a in atoms for own in own_lines(a)]
         out.known, out.cases = frozenset(known), tuple(cases)
         old = {line.key for line in self.lines}
         new = {line.key: line for line in lines if line.key not in old}
@@ -163,7 +183,8 @@ class Facts:
                 out.lines += tuple(more)
                 out._propagate()
                 out._keep_telling()
-            if out.feasible and any(
+            met = out._seen(Linear()) if len(out.lines) > _FEW else None  # where they hold they do not contradict
+            if out.feasible and met is None and any(
                 (out._search(line * -1, 1) or 0) > 0 for line in out.lines if line.key not in old
             ):
                 out.feasible = False
@@ -196,13 +217,13 @@ class Facts:
             return None
         a, b = linear(atom.args[0]), linear(atom.args[-1])
         if atom.fn == "mod":
-            lo, hi = self.interval(a)
             k = b.const
-            if b.terms or k == 0 or lo is None or hi is None or lo // k != hi // k:
-                return None
-            return a - lo // k * k
+            quotient = None if b.terms or k == 0 else self.quotient(a, k)
+            return None if quotient is None else a - quotient * k
         if atom.fn == "abs":
             b = a * -1
+        if len(self.lines) > _FEW and (seen := self._seen(a - b)) is not None and seen.min() < 0 < seen.max():
+            return None
         lo, hi = self.interval(a - b)
         if lo is not None and lo >= 0:
             return b if atom.fn == "min" else a
@@ -237,12 +258,16 @@ class Facts:
                         lo, changed = -(-least // c), True
                     elif c < 0 and (hi is None or least // c < hi):
                         hi, changed = least // c, True
-                    tight[atom] = (lo, hi)
+                    if tight.get(atom) != (lo, hi):
+                        tight[atom] = (lo, hi)
+                        if self._ends:
+                            self._ends = {n: end for n, end in self._ends.items() if atom not in end[0].terms}
                     if lo is not None and hi is not None and lo > hi:
                         self.feasible = False
                         return
             self._atoms.clear()
             self._plain.clear()
+            self._ends.clear()
             if not changed:
                 break
         self._reach = _DEPTH
@@ -275,6 +300,13 @@ class Facts:
         high = self._search(form * -1, self._reach)
         return self._search(form, self._reach), None if high is None else -high
 
+    def quotient(self, form: Linear, k: int) -> int | None:
+        """The value of form // k, k not 0, where it is known to be the same everywhere."""
+        if len(self.lines) > _FEW and (seen := self._seen(form)) is not None and seen.min() // k != seen.max() // k:
+            return None
+        lo, hi = self.interval(form)
+        return lo // k if lo is not None and hi is not None and lo // k == hi // k else None
+
     def _sum_low(self, form: Linear) -> int | None:
         """The sum of the atoms' own least values."""
         out = form.const
@@ -285,45 +317,68 @@ class Facts:
             out += c * end
         return out
 
-    def _less_low(self, form: Linear, low: int | None, a: int, line: Linear, b: int) -> int | None:
-        """`_sum_low(a*form - b*line)`; `low` is that of the form."""
-        if low is None:
-            return self._sum_low(form * a - line * b)
-        out = a * low - b * line.const
+    def _greatest(self, line: Linear) -> tuple[int, dict[Expr, int]] | None:
+        """The greatest value of a line by its atoms' own intervals, and the length of each of these; None: unbounded.
+
+        Forgotten as soon as one of these intervals is another."""
+        known = self._ends.get(id(line))
+        if known is not None:
+            return known[1]
+        most, lengths = line.const, dict[Expr, int]()
         for atom, c in line.terms.items():
             lo, hi = self._atom(atom)
             if lo is None or hi is None:
-                return self._sum_low(form * a - line * b)
-            out -= b * c * (hi if c > 0 else lo)
-            mine = form.terms.get(atom, 0)
-            if mine * c > 0:  # what cancels is not taken from one end for the form and from the other for the line
-                out += min(abs(a * mine), abs(b * c)) * (hi - lo)
+                break
+            most += c * (hi if c > 0 else lo)
+            lengths[atom] = hi - lo
+        ends = (most, lengths) if len(lengths) == len(line.terms) else None
+        self._ends[id(line)] = line, ends
+        return ends
+
+    def _less_low(self, form: Linear, low: int | None, a: int, line: Linear, b: int) -> int | None:
+        """`_sum_low(a*form - b*line)`; `low` is that of the form."""
+        ends = None if low is None else self._greatest(line)
+        if low is None or ends is None:
+            return self._sum_low(form * a - line * b)
+        most, lengths = ends
+        out = a * low - b * most
+        for atom, mine in form.terms.items():
+            # What cancels is not taken from one end for the form and from the other for the line.
+            if atom in line.terms and mine * (c := line.terms[atom]) > 0:
+                out += min(abs(a * mine), abs(b * c)) * lengths[atom]
         return out
 
     def _search(self, form: Linear, depth: int) -> int | None:
         if not form.terms:
             return form.const
-        plain = all(isinstance(a, Axis) for a in form.terms)
-        if depth == 0 or (not self.lines and (plain or len(form.terms) == 1)):
+        if depth == 0:
+            return self._sum_low(form)
+        if not self.lines and (len(form.terms) == 1 or all(isinstance(a, Axis) for a in form.terms)):
             return self._sum_low(form)
         key = (depth, frozenset(form.terms.items()))
         if key not in self._low:
             form0 = Linear(0, form.terms)
             best = plain_low = self._sum_low(form0)
-            tried = 0
-            for line in [*self.lines, *(ln for a in form.terms for ln in _own_lines(a))]:
+            # No bound is above what the form is somewhere: one that is there needs no search.
+            seen = self._seen(form0) if len(self.lines) > _FEW else None
+            most = None if seen is None else int(seen.min())
+            terms, tried = form.terms, 0
+            for line in [*self.lines, *(ln for a in terms for ln in own_lines(a))]:
+                if tried >= _LINES or (most is not None and best is not None and best >= most):
+                    break
                 for atom, c in line.terms.items():
-                    mine = form.terms.get(atom, 0)
-                    if mine * c <= 0 or tried >= _LINES:
+                    if atom not in terms or (mine := terms[atom]) * c <= 0 or tried >= _LINES:
                         continue
                     tried += 1
                     g = gcd(mine, c)
                     a, b = abs(c) // g, abs(mine) // g
                     # a*form >= a*form - b*line, as line >= 0
-                    if depth > 1:
-                        found = self._search(form0 * a - line * b, depth - 1)
-                    else:
+                    if depth == 1:
                         found = self._less_low(form0, plain_low, a, line, b)
+                    elif self._is_less_seen(seen, a, line, b, best):
+                        continue
+                    else:
+                        found = self._search(form0 * a - line * b, depth - 1)
                     if found is not None and (best is None or -(-found // a) > best):
                         best = -(-found // a)
             self._low[key] = best
@@ -343,6 +398,8 @@ class Facts:
                 self._reach = reach
             found = known[atom] = intervals.meet(known.get(atom, (None, None)), self._own_interval(atom))
             self._depth -= 1
+            if reach and self._ends:  # lines had what was known of the atom so far
+                self._ends = {n: end for n, end in self._ends.items() if atom not in end[0].terms}
         tight = self._tight.get(atom)
         return found if tight is None else intervals.meet(found, tight)
 
@@ -440,8 +497,8 @@ class Facts:
                     and self.assume(c.args[0], False).prove(c.args[2], truth)
                 ):
                     return False
-            elif c.fn in _COMPARISONS and c.args[0].dtype.is_int:
-                holds, differs = _lines(c, truth)
+            elif c.fn in COMPARISONS and c.args[0].dtype.is_int:
+                holds, differs = lines_of(c, truth)
                 if not all(_at_least(self.low(line), 0) for line in holds):
                     return False
                 if not all(self._differs(line) for line in differs):
@@ -458,43 +515,5 @@ class Facts:
         return _at_least(self.low(form), 1) or _at_least(self.low(form * -1), 1)
 
 
-_COMPARISONS = ("lt", "le", "eq", "ne")
-
-
 def _at_least(x: int | None, least: int) -> bool:
     return x is not None and x >= least
-
-
-def _lines(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
-    """An integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
-    a, b = c.args if truth or c.fn in ("eq", "ne") else c.args[::-1]
-    fn = c.fn if truth else {"lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}[c.fn]
-    d = linear(b) - linear(a)
-    if fn in ("lt", "le"):
-        return [d - int(fn == "lt")], []
-    return ([d, d * -1], []) if fn == "eq" else ([], [d])
-
-
-@lru_cache(maxsize=1 << 15)
-def _own_lines(atom: Expr) -> Sequence[Linear]:
-    """Forms >= 0 that an atom's meaning implies."""
-    if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
-        return []
-    this = Linear(0, {atom: 1})
-    a = linear(atom.args[0])
-    if atom.fn == "abs":
-        return [this - a, this + a]
-    b = linear(atom.args[1])
-    if atom.fn == "min":
-        return [a - this, b - this]
-    if atom.fn == "max":
-        return [this - a, this - b]
-    k = b.const
-    if b.terms or k == 0:
-        return []
-    if atom.fn == "floordiv":  # 0 <= a - k*q < k, or k < a - k*q <= 0
-        sign = intervals.sign(k)
-        return [(a - this * k) * sign, (this * k - a) * sign + (abs(k) - 1)]
-    quotient = linear(apply("floordiv", *atom.args))
-    difference = a - quotient * k - this
-    return [difference, difference * -1]

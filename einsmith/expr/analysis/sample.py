@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
 
@@ -30,6 +31,16 @@ class Sample:
                     if x not in self._known:
                         self._known[x] = self._value(x)
         return self._known[e]
+
+    def of_form(self, form: Linear) -> np.ndarray | None:
+        """The values of a linear form at the points; None as for `values`."""
+        total = np.full(_points(self.extents).shape[1], form.const)
+        for atom, c in form.terms.items():
+            value = self.values(atom)
+            if value is None:
+                return None
+            total = total + c * value
+        return total
 
     def everywhere(self) -> np.ndarray:
         """True at every point."""

@@ -159,9 +159,9 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
                     return apply("mod", body, Const(k, dtype))
     whole = Linear(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
     rest = Linear(form.const, {a: c for a, c in form.terms.items() if c % k})
-    lo, hi = facts.interval(rest)
-    if lo is not None and hi is not None and lo // k == hi // k:
-        return _expr(rest - lo // k * k if is_mod else whole + lo // k, dtype)
+    known = facts.quotient(rest, k)
+    if known is not None:
+        return _expr(rest - known * k if is_mod else whole + known, dtype)
     quotient, const = divmod(rest.const, k)
     g, low = _without_carry(rest - (rest.const - const), k, facts)
     inner = Linear(const // g, {a: c // g for a, c in rest.terms.items() if a not in low.terms})
@@ -206,10 +206,10 @@ def decide_sign(e: Apply, facts: Facts) -> Expr | None:
 
 def decide(e: Expr, facts: Facts) -> Expr | None:
     """An atom with one value only. Axes stay, even of extent 1: reads at the identity index keep their look."""
-    lo, hi = facts.interval(linear(e))
-    if lo is None or lo != hi or isinstance(e, (Axis, Const)) or not fits(lo, e.dtype):
+    if isinstance(e, (Axis, Const, Read)) or e.fn in SUMS or len(linear(e).terms) != 1:
         return None
-    return Const(lo, e.dtype) if len(linear(e).terms) == 1 and not isinstance(e, Read) and e.fn not in SUMS else None
+    value = facts.quotient(linear(e), 1)
+    return Const(value, e.dtype) if value is not None and fits(value, e.dtype) else None
 
 
 SUMS = ("add", "sub", "neg", "mul", "cast")

@@ -36,6 +36,7 @@ from einsmith.expr.rewrite.free_axes import fold_free_axes, fold_scattered_axes
 from einsmith.expr.rewrite.rebuild import (
     map_bodies,
     map_templates,
+    operands,
     prune_args,
     replace,
     substitute,
@@ -84,13 +85,16 @@ def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> 
     return Piece(offset, piece.step, extents, body)
 
 
-def simplify_template(t: Template, rules: tuple[Rule, ...] = RULES) -> Template:
+def simplify_template(
+    t: Template, rules: tuple[Rule, ...] = RULES, boxes: dict[tuple[int, ...], Facts] | None = None
+) -> Template:
     """Every body simplified over its own box, with integers in types that hold them (`widths`); reductions
     over axes that bodies do not depend on in closed form (`free_axes`), reduction axes of extent 1 dropped, a sum,
-    product, max or min of one body over no axes replaced by the body, empty pieces dropped. Arguments stay."""
+    product, max or min of one body over no axes replaced by the body, empty pieces dropped. Arguments stay as they are.
+    `boxes`: facts by box, shared by templates with mostly the same conditions, so that each is proven once."""
     if rules is not RULES:
-        return _template(t, rules)
-    out = t.memo("simplify", lambda t: _template(t, RULES))
+        return _template(t, rules, {})
+    out = t.memo("simplify", lambda t: _template(t, RULES, {} if boxes is None else boxes))
     out.memo("simplify", lambda t: t)
     return out
 
@@ -125,12 +129,16 @@ def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
     # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where that goes round in
     # a circle, the circle's least ranks decide. A circle is as long as the order of a permutation of the operands may
     # be, exponentially long in their number: of one that is not closed in time, the least ranks so far do.
+    boxes: dict[tuple[int, ...], Facts] = {}
     seen: dict[Template, tuple[int, ...]] = {}
     found, slots = _numbered(t, tuple(range(len(t.params))))
-    size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
-    while found not in seen and len(seen) < max(_SHORTEST, _RENUMBERED // (size + 1)):
+    most = _SHORTEST
+    while found not in seen and len(seen) < most:
         seen[found] = slots
-        found, slots = _numbered(simplify_template(found), slots)
+        if len(seen) == _SHORTEST:
+            size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
+            most = max(_SHORTEST, _RENUMBERED // (size + 1))
+        found, slots = _numbered(simplify_template(found, boxes=boxes), slots)
     circle = list(seen)
     circle = circle[circle.index(found) :] if found in seen else circle[1:]
     final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
@@ -152,7 +160,7 @@ def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int,
     return map_bodies(t, lambda b: substitute(b, {}, order), params), tuple(slots[s] for s in order)
 
 
-def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
+def _template(t: Template, rules: tuple[Rule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
     run = _Run(rules)
     parts: list[Piece | Scatter] = []
     for part in t.parts:
@@ -160,7 +168,9 @@ def _template(t: Template, rules: tuple[Rule, ...]) -> Template:
             body = _without_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
             step = tuple(s if n > 1 else 1 for s, n in zip(part.step, part.extents, strict=True))
             part = Piece(part.offset, step, part.extents, body)
-        facts = Facts(part.domain)
+        if part.domain not in boxes:
+            boxes[part.domain] = Facts(part.domain)
+        facts = boxes[part.domain]
         if not facts.feasible:
             parts.append(part)
         elif isinstance(part, Scatter):
@@ -333,8 +343,11 @@ class _Run:
             if became is not None:
                 done[e, known] = done[became, known]
                 continue
-            if isinstance(e, Apply) and e.fn == "where":
-                new, missing = self._where(e, known)
+            fn = e.fn if isinstance(e, Apply) else ""
+            if fn == "where":
+                new, missing = self._where(e, known)  # type: ignore[arg-type]
+            elif fn in ("and", "or"):
+                new, missing = self._connected(e, known)  # type: ignore[arg-type]
             else:
                 new, missing = self._plain(e, known)
             if missing:
@@ -356,6 +369,16 @@ class _Run:
         wanted = [(a, known if known is self.base else self.at(a, known)) for a in e.args]
         missing = [w for w in wanted if w not in self.done]
         return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
+
+    def _connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        """`and` or `or` with all operands of the nested ones simplified, so that the rule prunes them once, not the
+        first two, the first three, and so on."""
+        parts = operands(e, e.fn)
+        if not 2 < len(parts) <= PRUNED:
+            return self._plain(e, known)
+        wanted = [(a, known if known is self.base else self.at(a, known)) for a in parts]
+        missing = [w for w in wanted if w not in self.done]
+        return (None, missing) if missing else (connect(e.fn, (self.done[w] for w in wanted)), [])
 
     def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
         """A `where` with its condition simplified, and each side under the condition, or the side that is chosen."""
