@@ -9,6 +9,7 @@ from einsmith.autodiff.adjoint.node import plan_adjoint
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.recurrence.derivatives import pull_back
 from einsmith.autodiff.recurrence.recompute import recomputed
+from einsmith.autodiff.split_bodies import split_body
 from einsmith.autodiff.totals import add, converted, zeros
 from einsmith.errors import GradientError
 from einsmith.expr.nodes import (
@@ -43,9 +44,15 @@ def gradients(
     cotangents = [g and converted(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
     # The steps of a product of many factors serve the gradients of all of them.
     steps: dict = {}
-    outputs = rebuild(outputs, contraction_order, steps)
+    outputs = rebuild(outputs, _in_steps, steps)
     rewritten, found = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])
     return rewritten, [converted(g, t.dtype) for g, t in zip(found, wrt, strict=True)]
+
+
+def _in_steps(node: Tensor) -> Tensor | None:
+    """The tensor in steps: those of less work, and the links of a chain of many factors; None where it is one step."""
+    ordered = contraction_order(node)
+    return split_body(node if ordered is None else ordered) or ordered
 
 
 def _swept(
