@@ -10,6 +10,7 @@ import pytest
 import einsmith as es
 from einsmith.modes import trace_call
 from tests.fuzz import session
+from tests.fuzz import trial as trial_module
 from tests.fuzz.case import Case, Input
 from tests.fuzz.check import Unfit, agree
 from tests.fuzz.choices import Choices
@@ -121,3 +122,47 @@ def test_configurations_that_are_forced_are_announced(tmp_path, monkeypatch) -> 
     session._run(trial, Check("value", 1, "host", (session.VARIED,)), Choices("announced"), ())
     os.close(file)
     assert trial.seen.forced and repr(tuple(trial.seen.forced)) in told.read_text()
+
+
+@pytest.fixture
+def compiling_takes(monkeypatch):
+    """Set the clock of trials, which goes on only where something is compiled, by so many seconds each time."""
+
+    class Clock:
+        now = 0.0
+
+        def process_time(self) -> float:
+            return self.now
+
+    def takes(seconds: float) -> None:
+        clock, whole = Clock(), trial_module._Program.compiled
+
+        def compiled(self, n, target):
+            clock.now += seconds
+            return whole(self, n, target)
+
+        monkeypatch.setattr(trial_module, "time", clock)
+        monkeypatch.setattr(trial_module._Program, "compiled", compiled)
+
+    return takes
+
+
+@pytest.mark.parametrize("seconds, forced, slow", [(4.9, (), False), (5.1, (), True), (5.1, (session.VARIED,), False)])
+def test_a_formula_that_is_compiled_slowly_is_a_find(
+    seconds: float, forced: tuple, slow: bool, monkeypatch, compiling_takes
+) -> None:
+    compiling_takes(seconds)
+    case = Case("Y[i] = sum[k](X[i, k])", {}, {"X": Input((5, 33), "float32")}, {}, False, 3)
+    monkeypatch.setitem(session.THEMES, "rows", lambda choose: case)
+    monkeypatch.setattr(session, "_checks", lambda choose: iter((Check("value", 1, "host", forced),)))
+    outcome = session.Outcome(theme="rows")
+    session._legal(Choices("slow"), outcome, ())
+    if slow:
+        assert outcome.find is not None and outcome.find["kind"] == "Slow" and "def test_found" in outcome.find["test"]
+    else:
+        assert outcome.find is None and outcome.compared == 1
+
+
+def test_a_graph_of_formulas_may_take_longer(compiling_takes) -> None:
+    compiling_takes(100.0)
+    run_check(Case("def f(F, x):\n    return F.relu(x)\n", {}, {"x": Input((5,), "float32")}, {}, False, 3), Check())

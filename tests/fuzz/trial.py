@@ -6,6 +6,7 @@ arena, scratch and outputs, and once as a user calls it, on arrays that lie in m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +50,15 @@ class Check:
 
 class Wrong(AssertionError):
     """A find: what has been computed is wrong, or memory has been touched that may not be."""
+
+
+class Slow(Exception):
+    """A find: compiling one small formula takes too long."""
+
+
+COMPILE_SECONDS = 5.0
+"""Most processor seconds, of all threads of this process, to derive and compile one program of a formula in the
+configurations that are chosen for it. A graph of many formulas has no such limit, nor have forced configurations."""
 
 
 class Trial:
@@ -139,11 +149,15 @@ class Trial:
 
     def compare(self, check: Check, pick: Picker | None = None) -> None:
         """Raises AssertionError where the compiled program is wrong. `pick` goes before `check.forced`."""
+        start = time.process_time()
         program, case = self.program(check.what), self.case
         pick = pick or (nearest(check.forced) if check.forced else None)
         target = _target(check)
         with observed(self.seen, pick), drawn_orders(check.orders):
             run = program.compiled(check.threads, target)
+        seconds = time.process_time() - start
+        if seconds > COMPILE_SECONDS and pick is None and not case.is_python:
+            raise Slow(f"{check.what}: {seconds:.1f} s of compiling, {COMPILE_SECONDS:.0f} s are allowed")
         what = f"{check.what}, {check.threads} threads, {check.target}"
         first = program.run(run, what, bool(case.seed % 2), 0xFF)
         agree(first, program.traced.graph, program.inputs, what, case.exact, program.want(), program.bounds())
