@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from einsmith import knobs, locks
 from einsmith.backends import registry
 from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound
-from einsmith.errors import ArgumentError, IndexOutOfRange, TraceError
+from einsmith.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
@@ -31,7 +32,7 @@ from einsmith.passes.pipeline import PassContext, decided_out, leaving_out, run_
 from einsmith.passes.schedule.arena import passing_bytes, whole_lines
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import label, layouts, namer, show_arena, show_plan
-from einsmith.passes.schedule.rematerialize import Cost, fitted
+from einsmith.passes.schedule.rematerialize import Cost, fit
 from einsmith.passes.schedule.roles import kernel_roles, saved
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
@@ -66,9 +67,9 @@ class Executable:
     leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
     `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
     memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
-    hold in all, with what is bound to leaves, inputs and outputs; raises ArgumentError where it needs more. `backend`:
-    what compiles, where it is not the target's own. `guard`: the lock of the parameters and the state in `bind`, held
-    by every run.
+    hold in all, with what is bound to leaves, inputs and outputs; raises MemoryLimitError where it needs more.
+    `backend`: what compiles, where it is not the target's own. `guard`: the lock of the parameters and the state in
+    `bind`, held by every run.
     """
 
     def __init__(
@@ -116,18 +117,9 @@ class Executable:
             middle = time.perf_counter()
             self.bound = dict(bind)
             self._compile()
-            as_it_is = self.plan
             self._lay_out()
-            laid = self.plan is not as_it_is
             if memory is not None:
-                try:
-                    self._fit(memory)
-                except ArgumentError:  # copies, and places that are shared no more, take memory
-                    if not laid:
-                        raise
-                    self.plan = as_it_is
-                    self._compile()
-                    self._fit(memory)
+                self._fit(memory)
         self._inputs = [x for x in graph.inputs if x not in self.bound]
         stored = {p: self.bound[p] for p, _ in graph.updates if p in self.bound}
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
@@ -160,7 +152,7 @@ class Executable:
         """This program with some of its kernels compiled to these texts (`decisions`; empty for the model's
         choice): no pass is run again, and both take turns on one memory. `beside`: the program stays as it is, and runs
         them in both ways into memory of their own too (`beside`, by kernel). Raises CompileError for what cannot be and
-        ArgumentError where both together take more memory than the limit."""
+        MemoryLimitError where both together take more memory than the limit."""
         other = self.backend.compile_as({k: text for k, text in texts.items() if k in self._compiled}, self.target)
         made = copy(self)
         made._take(self._compiled if beside else self._compiled | other)
@@ -212,25 +204,33 @@ class Executable:
         return sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
 
     def _fit(self, memory: int) -> None:
-        """Exchanges the plan for one that computes some of its results again, so that a run holds `memory` bytes."""
+        """Exchange the plan for one that computes results again, so that a run holds at most `memory` bytes.
+
+        Raises MemoryLimitError, which names the least limit that is met.
+        """
         arrays, batch = self.fixed_bytes()
         outside = {*self.graph.inputs, *self.bound, *self._outputs()}
-        cost = Cost(self._predicted, lambda k: self._compiled[k].workspace if k in self._compiled else 0)
+        given = self._compiled  # the search must not depend on which plans were compiled
+        cost = Cost(self._predicted, lambda k: given[k].workspace if k in given else 0)
 
-        def taken(plan: Plan) -> int:
+        def measure(plan: Plan) -> int:
             if plan is not self.plan:
                 self.plan = plan
                 self._compile()
             return whole_lines(layout(plan, outside, self._compiled).nbytes) + self._scratch_area()
 
-        now, least, without = fitted(self.plan, outside, memory - arrays - batch, cost, taken)
-        if now > memory - arrays - batch:
-            raise ArgumentError(
-                f"memory_limit={show_size(memory)} is too little: {show_size(arrays + batch + least)} are needed at "
-                f"least, {show_size(arrays)} for parameters, buffers and the optimizer's state, {show_size(batch)} for "
-                f"the batch and {show_size(least)} for intermediate results, which are {show_size(without)} where none "
-                "is computed again; give more, or smaller batches"
+        found = fit(self.plan, outside, memory - arrays - batch, cost, measure)
+        if found.plan is None:
+            least = arrays + batch + found.least
+            raise MemoryLimitError(
+                f"memory_limit={show_size(memory, ROUND_FLOOR)} is too little: {show_size(least, ROUND_CEILING)} are "
+                f"needed at least, {show_size(arrays)} for parameters, buffers and the optimizer's state, "
+                f"{show_size(batch)} for the batch and {show_size(found.least)} for intermediate results, which are "
+                f"{show_size(found.without)} where none is computed again; give more, or smaller batches", least,
             )
+        if found.plan is not self.plan:
+            self.plan = found.plan
+            self._compile()
 
     def _build(
         self, finite: Tensor | None, told: Sequence[Listing], beside: Mapping[Kernel | Rows, CompiledKernel], more: int
@@ -251,8 +251,9 @@ class Executable:
         if more and self._shared.block.nbytes < self._reserved:
             more += self._shared.block.nbytes  # which a run may have until it ends
         if self._memory is not None and self.held_bytes + more > self._memory:
-            needed = show_size(self.held_bytes + more)
-            raise ArgumentError(f"{needed} are more than memory_limit={show_size(self._memory)}")
+            needed = self.held_bytes + more
+            limit = show_size(self._memory, ROUND_FLOOR)
+            raise MemoryLimitError(f"{show_size(needed, ROUND_CEILING)} are more than memory_limit={limit}", needed)
         self.beside = {k: Beside(k, compiled[k], x) for k, x in beside.items()}
         block = self._shared.reserve(self._reserved, self.backend.allocate)
         base = block.address

@@ -138,6 +138,14 @@ class ArgumentError(EinsmithError, ValueError):
     """An option has a value that it cannot have; the message names both."""
 
 
+class MemoryLimitError(ArgumentError):
+    """A program needs more memory than its limit. `needed`: the least limit that is found to be enough (bytes)."""
+
+    def __init__(self, message: str, needed: int = 0):
+        super().__init__(message)
+        self.needed = needed
+
+
 class KindError(ArgumentError, TypeError):
     """An argument is of another kind than it must be, or out of its range; the message names it and what it takes."""
 

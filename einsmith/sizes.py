@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 from einsmith.dtypes import is_whole
@@ -12,6 +13,8 @@ UNITS = {"": 1, "b": 1} | {
     f"{prefix}{i}b": (1024 if i else 1000) ** (n + 1) for n, prefix in enumerate("kmgt") for i in ("", "i")
 }
 """Bytes of each unit, in small letters: kB is 1000, KiB 1024."""
+_DIGITS = 4
+"""Digits of a size that is shown."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
 
@@ -19,7 +22,7 @@ def size_of(x: Any, name: str) -> int:
     """Bytes: a number, or text as "800MB", "1.5 GiB". Raises ArgumentError, which says `name`, for what is no size."""
     found = _SIZE.fullmatch(x) if isinstance(x, str) else None
     if found and found[2].lower() in UNITS:
-        n = int(float(found[1]) * UNITS[found[2].lower()])
+        n = int(Decimal(found[1]) * UNITS[found[2].lower()])
     elif is_whole(x):
         n = int(x)
     else:
@@ -29,7 +32,16 @@ def size_of(x: Any, name: str) -> int:
     return n
 
 
-def show_size(n: int) -> str:
-    """A size in the unit in which it has the fewest digits before its point."""
+def show_size(n: int, rounding: str = ROUND_HALF_EVEN) -> str:
+    """Return a size in the unit in which it has the fewest digits before its point, in four digits.
+
+    Args:
+        n: the size (bytes).
+        rounding: of `decimal`. What `size_of` makes of the text is n or more for ROUND_CEILING, and n or less for
+            ROUND_FLOOR, as a limit that is met is to be met when it is typed.
+    """
     unit = next((u for u in ("GB", "MB", "kB") if n >= UNITS[u.lower()]), "B")
-    return f"{n} B" if unit == "B" else f"{n / UNITS[unit.lower()]:.4g} {unit}"
+    if unit == "B":
+        return f"{n} B"
+    context = Context(prec=_DIGITS, rounding=rounding)
+    return f"{context.normalize(context.divide(Decimal(int(n)), Decimal(UNITS[unit.lower()]))):f} {unit}"
