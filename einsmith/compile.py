@@ -22,6 +22,7 @@ from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.caches import Bound
 from einsmith.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
+from einsmith.expr.origins import Origins
 from einsmith.kernels import choose as autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
@@ -69,7 +70,7 @@ class Executable:
     memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
     hold in all, with what is bound to leaves, inputs and outputs; raises MemoryLimitError where it needs more.
     `backend`: what compiles, where it is not the target's own. `guard`: the lock of the parameters and the state in
-    `bind`, held by every run.
+    `bind`, held by every run. `origins`: of the graph's leaves and indices, for messages.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class Executable:
         memory: int | None = None,
         backend: Backend | None = None,
         guard: locks.Guard | None = None,
+        origins: Origins | None = None,
     ):
         start = time.perf_counter()
         self.note: Any = None  # of whoever had it compiled
         self.threads = threads
+        self._origins = origins or Origins()
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
         if passing_bytes(graph) > self.target.l3:
             self.target = replace(self.target, kept=KEPT_BESIDE)
@@ -167,6 +170,7 @@ class Executable:
             made = Executable(
                 self.given, self.bound, self.threads, None if self._index < 0 else self.given.outputs[self._index],
                 self.target, self.target.winograd, self._shared, self._memory, self.backend, self._lock,
+                self._origins,
             )  # fmt: skip
         made.note = self.note
         return made
@@ -371,9 +375,12 @@ class Executable:
         try:
             status = self._run(places, run)
         except IndexOutOfRange as e:
-            known = self.bound | dict(zip(self._inputs, inputs, strict=True))
-            raise IndexOutOfRange(violation(self._roots, known) or str(e)) from None
+            raise self._explained(e, inputs) from None
         return status, self._collect(inputs, arrays)
+
+    def _explained(self, error: IndexOutOfRange, inputs: Sequence[np.ndarray]) -> IndexOutOfRange:
+        known = self.bound | dict(zip(self._inputs, inputs, strict=True))
+        return IndexOutOfRange(violation(self._roots, known, self._origins) or str(error))
 
     def timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
         """A call, and the seconds that each kernel took in all turns of its loop."""
@@ -397,7 +404,10 @@ class Executable:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
         with self._lock:
-            status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
+            try:
+                status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
+            except IndexOutOfRange as e:
+                raise self._explained(e, list(map(buffers.array_at, inputs, self._inputs))) from None
             for k, source, count in self._copies:
                 if source in self.bound:
                     address = buffers.address(self.bound[source])

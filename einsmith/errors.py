@@ -30,6 +30,16 @@ def _excerpt(line: str, place: int) -> tuple[str, int]:
     return before + shown + after, place - start + len(before)
 
 
+def marked(source: str, offset: int) -> str:
+    """Return the line of a text at an offset, with its number and a caret below the place."""
+    offset = min(max(offset, 0), len(source))
+    start = source.rfind("\n", 0, offset) + 1
+    end = source.find("\n", offset)
+    line, place = _excerpt(source[start : end if end >= 0 else len(source)], offset - start)
+    head = f"  line {source.count(chr(10), 0, offset) + 1}: "
+    return f"{head}{line}\n" + " " * (place + len(head)) + "^"
+
+
 class FormulaError(EinsmithError, ValueError):
     """A formula is wrong. Shows the line, a caret and what to write instead.
 
@@ -40,13 +50,7 @@ class FormulaError(EinsmithError, ValueError):
         self.message, self.source, self.offset, self.hint = message, source, offset, hint
         text = message
         if source is not None and offset is not None:
-            offset = min(max(offset, 0), len(source))
-            start = source.rfind("\n", 0, offset) + 1
-            end = source.find("\n", offset)
-            line = source[start : end if end >= 0 else len(source)]
-            line, place = _excerpt(line, offset - start)
-            head = f"  line {source.count(chr(10), 0, offset) + 1}: "
-            text += f"\n{head}{line}\n" + " " * (place + len(head)) + "^"
+            text += f"\n{marked(source, offset)}"
         if hint:
             text += f"\n  {hint}"
         super().__init__(text)
@@ -74,7 +78,8 @@ class BoundsError(FormulaError):
 
 
 class IndexOutOfRange(EinsmithError, IndexError):
-    """An index computed from integer inputs leaves its tensor; nothing has been changed."""
+    """An index computed from integer inputs leaves its tensor; nothing has been changed. Names the input, the element,
+    its value, what it is no index into, and the line of the formula."""
 
 
 class VerifyError(EinsmithError):

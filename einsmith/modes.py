@@ -25,6 +25,7 @@ from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, leaf
+from einsmith.expr.origins import Origins
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.passes.analysis.index_checks import index_checks
@@ -55,6 +56,7 @@ class _Traced:
     live: list[tuple[Any, Memory]]
     structure: Any
     depends: list[Any]
+    origins: Origins
 
     @property
     def guard(self) -> locks.Guard | None:
@@ -68,11 +70,12 @@ _Compiled = tuple[Executable, _Traced]
 class Argument:
     """How one leaf of the arguments enters a trace: an array, a run-time number, or a static value."""
 
-    __slots__ = ("static", "dtype", "shape", "weak", "wide", "value")
+    __slots__ = ("static", "dtype", "shape", "weak", "wide", "value", "name")
 
     def __init__(self, x: Any, static: bool, name: str = "array"):
         self.static = static or isinstance(x, _STATIC) or (callable(x) and not hasattr(x, "__array__"))
         self.weak = self.wide = False
+        self.name = name
         self.value: Any = x
         if self.static:
             return
@@ -118,18 +121,22 @@ def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = froze
 class _Shaped:
     """An argument of which only shape and type are known."""
 
-    __slots__ = ("leaf",)
+    __slots__ = ("leaf", "name")
 
-    def __init__(self, shape: Sequence[int], dtype: DType):
-        self.leaf = leaf(shape, dtype)
+    def __init__(self, shape: Sequence[int], dtype: DType, name: str):
+        self.leaf, self.name = leaf(shape, dtype), name
 
     def symbol(self) -> tuple[Value, Leaf]:
         return Value(self.leaf), self.leaf
 
 
-def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]]) -> _Traced:
-    """f traced for tensors of these shapes and types, passed by position; nothing is compiled."""
-    symbols = [_Shaped(shape, dtype) for shape, dtype in arguments]
+def trace_shapes(
+    f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], names: Sequence[str] = ()
+) -> _Traced:
+    """f traced for tensors of these shapes and types, passed by position; nothing is compiled. `names` is for
+    messages."""
+    names = [*names, *(f"argument {n}" for n in range(len(names), len(arguments)))]
+    symbols = [_Shaped(shape, dtype, name) for (shape, dtype), name in zip(arguments, names, strict=True)]
     return trace_arguments(f, symbols, flatten((symbols, {}))[1])
 
 
@@ -138,7 +145,7 @@ def names_of(f: Callable) -> tuple[str, ...]:
     if hasattr(f, "argument_names"):
         return tuple(f.argument_names)
     try:
-        found = inspect.signature(f).parameters.values()
+        found = inspect.signature(getattr(f, "forward", f)).parameters.values()
     except (TypeError, ValueError):
         return ()
     return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
@@ -166,7 +173,9 @@ def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], struct
     captured = [x for _, x in t.captured.values()]
     graph = Graph((*inputs, *captured), outputs, updates, index_checks(t.checked))
     graph, bind, live = bound(graph, t.captured.values())
-    return _Traced(graph, bind, live, out_structure, list(t.depends.values()))
+    names = {x: a.name for a, (_, x) in zip(arguments, symbols, strict=True) if x is not None}
+    origins = Origins(names, tuple(t.origins), tuple(t.checked))
+    return _Traced(graph, bind, live, out_structure, list(t.depends.values()), origins)
 
 
 def bound(
@@ -312,7 +321,7 @@ class Jitted:
                     traced = trace_arguments(self.f, arguments, structure)
                     run = Executable(
                         traced.graph, traced.bind, threads, winograd=self.winograd, shared=self._arena,
-                        guard=traced.guard,
+                        guard=traced.guard, origins=traced.origins,
                     )  # fmt: skip
                     made = run, traced
                     current = self._keep(key, made), made

@@ -19,7 +19,7 @@ from einsmith.autodiff.batch import batch
 from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
-from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
+from einsmith.errors import DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
 from einsmith.expr.rewrite.rebuild import rebuild
@@ -34,9 +34,11 @@ from einsmith.modes import (
     in_trace,
     is_traced,
     kept,
+    names_of,
     run_arrays,
     trace_arguments,
 )
+from einsmith.passes.analysis.index_checks import violation
 from einsmith.tree import flatten, map_tree, unflatten
 
 # ------------------------------------------------------------------------------------------------------ gradients
@@ -398,11 +400,15 @@ class Interpreted(Derived):
         f = self.__wrapped__  # type: ignore[attr-defined]
         if is_traced((args, kwargs)):
             raise TraceError("interpret runs on arrays; inside a trace call the function itself")
-        arguments = arguments_of(args, kwargs, frozenset())
+        arguments = arguments_of(args, kwargs, frozenset(), names_of(f))
         traced = trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
         given = [a.value for a in arguments if not a.static]
         bound = [traced.bind[x] for x in traced.graph.inputs[len(given) :]]
-        outputs, _ = evaluate(values_only(traced.graph), [*given, *bound])
+        try:
+            outputs, _ = evaluate(values_only(traced.graph), [*given, *bound])
+        except IndexOutOfRange as e:
+            known = dict(zip(traced.graph.inputs, [*given, *bound], strict=True))
+            raise IndexOutOfRange(violation(traced.graph.roots, known, traced.origins) or str(e)) from None
         return unflatten(traced.structure, outputs)
 
 

@@ -73,18 +73,19 @@ def test_an_index_outside_names_its_element(bad):
     ids = IDS.copy()
     ids[1] = bad
     take = es.op("Y[i] = E[ids[i]]")
-    with pytest.raises(IndexError, match=rf"element \[1\] of the i64 input of shape \(3,\) is {bad}.* extent of 5"):
+    message = rf"element \[1\] of ids, i64 of shape \(3,\), is {bad}, .* of E, .*: only 0 to 4"
+    with pytest.raises(IndexError, match=message):
         take(V, ids)
     np.testing.assert_array_equal(take(V, IDS), V[IDS])
-    with pytest.raises(IndexError, match=rf"element \[\] of the i64 input of shape \(\) is {bad}"):
+    with pytest.raises(IndexError, match=rf"element \[\] of n, i64 of shape \(\), is {bad}"):
         es.op("Y[] = E[n[]]")(V, np.array(bad))
 
 
 def test_an_index_of_an_index_is_checked_before_it_is_used():
     take = es.op("Y[i] = E[a[b[i]]]")
-    with pytest.raises(IndexError, match=rf"\[2\] of the i64 input of shape \(3,\) is {2**40}.* extent of 3"):
+    with pytest.raises(IndexError, match=rf"\[2\] of b, i64 of shape \(3,\), is {2**40}, .* of a, .*: only 0 to 2"):
         take(V, IDS, np.array([0, 1, 2**40]))
-    with pytest.raises(IndexError, match=r"\[1\] of the i64 input of shape \(3,\) is 7.* extent of 5"):
+    with pytest.raises(IndexError, match=r"\[1\] of a, i64 of shape \(3,\), is 7, .* of E, .*: only 0 to 4"):
         take(V, np.array([0, 7, 1]), np.array([0, 1, 1]))
 
 
@@ -96,13 +97,13 @@ def test_indices_that_a_guard_excludes_may_be_anything():
     nested = es.op("Y[i] = where(i < 3, where(E[ids[i]] > 2, F[E[ids[i]]], 0), 1)", extents={"i": 6})
     e = np.array([0, 3, 4, 1, 9])
     np.testing.assert_array_equal(nested(e, IDS[[0, 2, 2]], V), [0, V[4], V[4], 1, 1, 1])
-    with pytest.raises(IndexError, match=r"\[4\] of the i64 input of shape \(5,\) is 9"):
+    with pytest.raises(IndexError, match=r"\[4\] of E, i64 of shape \(5,\), is 9, .* of F"):
         nested(e, np.array([0, 4, 2]), V)
 
 
 def test_a_scatter_index_outside_changes_nothing():
     add = es.op("E[ids[i]] += X[i]", extents={"E.shape[0]": 4})
-    with pytest.raises(IndexError, match=r"element \[1\].* is 4.* extent of 4"):
+    with pytest.raises(IndexError, match=r"element \[1\] of ids.* is 4, .* of E, of shape \(4,\): only 0 to 3"):
         add(IDS, V[:3])
 
 
@@ -111,18 +112,100 @@ def test_labels(label, rng):
     y = rng.integers(0, 10, 6)
     y[4] = label
     logits = rng.standard_normal((6, 10)).astype(np.float32)
-    with pytest.raises(IndexError, match=rf"element \[4\].*\(6,\) is {label}.* extent of 10"):
+    with pytest.raises(IndexError, match=rf"\[4\] of 'target' of cross_entropy, .* is {label}, .*: only 0 to 9"):
         es.functional.cross_entropy(logits, y)
     es.manual_seed(0)
     step = es.TrainStep(es.models.mlp3(), es.functional.cross_entropy, es.optim.Adam(lr=1e-3))
     x = rng.standard_normal((6, 1, 28, 28)).astype(np.float32)
     before = {k: v.copy() for k, v in step.model.state_dict().items()}
-    with pytest.raises(IndexError, match=rf"element \[4\].* is {label}"):
+    with pytest.raises(IndexError, match=rf"element \[4\] of argument 1, the target, .* is {label}, .* cross_entropy"):
         step(x, y)
     assert step.steps == 0
     assert all(np.array_equal(v, before[k]) for k, v in step.model.state_dict().items())
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=rf"element \[4\] of target, .* is {label}, .* cross_entropy"):
         step.evaluate([(x, y)])
+
+
+TWO = es.op("""
+    s[i] = X[n[i]] * 2     # the first of two reads by indices of one length
+    y[i] = s[i] + X[m[i]]
+""")
+
+
+def _twice(X, left, right):
+    return TWO(X=X, n=left, m=right)
+
+
+@pytest.mark.parametrize(
+    "call,names",
+    [
+        (TWO, ("n", "m")),
+        (es.jit(_twice), (r"left \(n in the formula\)", r"right \(m in the formula\)")),
+        (es.interpret(_twice), ("left", "right")),
+        (es.grad(lambda X, n, m: TWO(X=X, n=n, m=m).sum()), ("n", "m")),
+        (es.grad(lambda X, n, m: (TWO(X=X, n=n, m=m) ** 2).sum()), ("n", "m")),
+        (lambda X, n, m: es.jvp(lambda x: TWO(X=x, n=n, m=m), (X,), (X,)), ("n", "m")),
+    ],
+)  # fmt: skip
+def test_the_input_and_the_line_are_named(call, names):
+    good, bad = np.array([0, 4, 2]), np.array([0, 5, -1])
+    for n, m, name, line in ((bad, good, names[0], 2), (good, bad, names[1], 3)):
+        with pytest.raises(IndexError, match=rf"^element \[1\] of {name}.* is 5, .* of shape \(5,\)") as e:
+            call(V, n, m)
+        text, place, caret = str(e.value).splitlines()
+        assert place.startswith(f"  line {line}: ") and place[caret.index("^") :].startswith("nm"[line - 2] + "[i]")
+
+
+def test_batches_of_a_formula_name_its_line():
+    take = es.op("Y[i] = E[ids[i]]")
+    with pytest.raises(IndexError, match=r"^element \[1\] of ids, .* is 5, (.|\n)*line 1: Y\[i\] = E\[ids\[i\]\]"):
+        es.jit(lambda E, ids: es.vmap(lambda e: take(e, ids))(E))(np.ones((2, 5)), np.array([0, 5, 1]))
+
+
+def test_members_of_a_recurrence_name_theirs():
+    walk = es.op("h[t] = where(t > 0, h[t-1], 0) + E[ids[t]]")
+    with pytest.raises(IndexError, match=r"^element \[1\] of ids, .* is 5, .* of E(.|\n)*E\[ids\[t\]\]\n +\^$"):
+        walk(E=V, ids=np.array([0, 5, 1]))
+
+
+def test_what_is_computed_from_an_input_names_it():
+    with pytest.raises(IndexError, match=r"^element \[2\] of ids .*, i64 of shape \(3,\), gives 5, which"):
+        es.jit(lambda E, ids: es.op("y[i] = E[k[i] + 1]")(E, ids))(V, np.array([0, 1, 4]))
+    with pytest.raises(IndexError, match=r"^element \[1\] of .*k.*, i64 of shape \(3,\), is 8, which"):
+        es.jit(lambda E, ids: es.op("y[i] = E[k[i]]")(E, 2 * ids))(V, np.array([0, 4, 1]))
+
+
+def test_functions_and_layers_name_their_argument():
+    layer, F = es.nn.Embedding(5, 2), es.functional
+    ids = np.array([[0, 1], [5, 2]])
+    for call, name in (
+        (lambda: F.embedding(ids, M), "'input' of embedding"), (lambda: layer(ids), "input"),
+        (lambda: es.jit(lambda tokens: layer(tokens))(ids), "tokens"), (lambda: layer.predict(ids), "input"),
+    ):  # fmt: skip
+        with pytest.raises(IndexError, match=rf"^element \[1, 0\] of {name}, i64 .* is 5, .*, of shape"):
+            call()
+    with pytest.raises(IndexError, match=r"^element \[1, 0\] of tokens, .*, in embedding$"):
+        es.jit(lambda tokens: layer(tokens))(ids)
+
+
+def test_two_formulas_alike_are_told_apart():
+    """They have one template; where it is not known which of them reads, none is named."""
+    first, second = es.op("Y[i] = A[a[i]]"), es.op("Z[i] = B[b[i]]")
+    both = es.jit(lambda x, p, q: first(x, p) + second(x, q))
+    for p, q in (([0, 9], [0, 1]), ([0, 1], [0, 9])):
+        with pytest.raises(IndexError) as e:
+            both(V, np.array(p), np.array(q))
+        text = str(e.value)
+        assert text.startswith(f"element [1] of {'p' if 9 in p else 'q'}, ") and "is 9" in text
+        assert ("B[b" if 9 in p else "A[a") not in text
+
+
+def test_inside_torch(torch):
+    from einsmith.frontends.torch import operator
+
+    f = operator(es.op("Y[i] = E[ids[i]]"))
+    with pytest.raises(IndexError, match=r"^element \[1\] of ids, i64 of shape \(2,\), is 5, (.|\n)*line 1: Y\[i\]"):
+        f(torch.ones(5), torch.tensor([0, 5]))
 
 
 # ------------------------------------------------------------------------------------------------- traced functions

@@ -70,7 +70,9 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
     traced = modes.trace_call(f, inputs, {}, static)
-    run = Executable(traced.graph, traced.bind, threads or get_threads(), guard=traced.guard)
+    run = Executable(
+        traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins
+    )
     leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
     arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]
     return run, [np.asarray(x) if isinstance(x, (int, float)) else to_array(x) for x in arrays]

@@ -173,7 +173,9 @@ class _Compiled:
     __slots__ = ("run_at", "outputs", "nbytes")
 
     def __init__(self, traced: Any, threads: int, arena: Arena):
-        made = Executable(traced.graph, traced.bind, threads, shared=arena, guard=traced.guard)
+        made = Executable(
+            traced.graph, traced.bind, threads, shared=arena, guard=traced.guard, origins=traced.origins
+        )
         self.run_at, self.nbytes = made.run_at, made.nbytes
         self.outputs = _outputs(traced)
 
@@ -245,7 +247,8 @@ class _Definition:
         traced = self._traced.get(key)
         if traced is None:
             with trace.compiling():
-                traced = trace_shapes(self.function(program), [(s, TYPES[t]) for s, t in kinds])
+                names = [self.argument(program, k) for k in range(len(kinds))]
+                traced = trace_shapes(self.function(program), [(s, TYPES[t]) for s, t in kinds], names)
                 if traced.live:
                     raise TraceError(
                         f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "

@@ -150,7 +150,11 @@ def traced(function: F) -> F:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_trace(args, kwargs):
-            return function(*args, **kwargs)
+            under_way = trace.current_trace()
+            if under_way is None:
+                return function(*args, **kwargs)
+            with trace.within(under_way, function.__name__):
+                return function(*args, **kwargs)
         arrays: list[Any] = []
         structure = _freeze((args, kwargs), arrays)
         return call_with_arrays(_kept(function, structure), tuple(arrays), {})

@@ -28,6 +28,7 @@ from einsmith.expr.nodes import Compute as _Compute
 from einsmith.expr.nodes import Const as _Const
 from einsmith.expr.nodes import Tensor, leaf, template
 from einsmith.expr.nodes import size as points
+from einsmith.expr.origins import Origin
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.lang import formula as fm
 from einsmith.lang import trace, views
@@ -272,7 +273,8 @@ argmax, argmin = _folding("argmax"), _folding("argmin")
 
 # --------------------------------------------------------------------------------------------------------- elementwise
 
-_MEMO: Cache[tuple, tuple[list[Tensor], list[Tensor], list[tuple[bool, bool]]]] = Cache(Bound("traced operators", 1024))
+_Memo = tuple[list[Tensor], list[Tensor], list[tuple[bool, bool]], list[Origin]]
+_MEMO: Cache[tuple, _Memo] = Cache(Bound("traced operators", 1024))
 
 
 def _shared(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], Value]) -> Value:
@@ -299,12 +301,17 @@ def shared(
             v if v.literal is not None else Value(leaves[places[v.tensor]], v.weak, name=v.name, wide=v.wide)
             for v in operands
         ]
+        under_way = current_trace()
+        known = len(under_way.origins) if under_way is not None else 0
         results = build(stand_ins)
         if builtins.any(v.literal is not None for v in results):
             return results
-        found = leaves, [v.tensor for v in results], [(v.weak, v.wide) for v in results]
+        origins = under_way.origins[known:] if under_way is not None else []
+        found = leaves, [v.tensor for v in results], [(v.weak, v.wide) for v in results], origins
         _MEMO.put(full, found)
-    leaves, outs, weak = found
+    elif found[3]:
+        trace.know(found[3])
+    leaves, outs, weak, _ = found
     tensors = rebuild(outs, lambda node: None, dict(zip(leaves, places, strict=True)))
     return tuple(Value(t, w, wide=wide) for t, (w, wide) in zip(tensors, weak, strict=True))
 

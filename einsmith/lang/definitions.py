@@ -162,7 +162,7 @@ def _tensor(
     total = lower_pieces(shape, pieces, dtype) if pieces else None
     for p in added:
         assert p.line.statement.combiner is not None
-        total = lower_scatter(p.line.statement.combiner, shape, p.left, p.index, p.body, dtype, total)
+        total = lower_scatter(p.line.statement.combiner, shape, p.left, p.index, p.body, dtype, total, name)
     assert total is not None
     return Value(converted(total, ty) if isinstance(ty, DType) and (ty.is_float or not summed) else total)
 

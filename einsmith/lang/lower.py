@@ -9,7 +9,7 @@ enclosing scope. Where its reads are in bounds only under the guards around it, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
@@ -34,6 +34,7 @@ from einsmith.expr.nodes import (
     apply,
     cast,
 )
+from einsmith.expr.origins import SCATTERED, Origin
 from einsmith.expr.rewrite.rebuild import map_bodies, substitute
 from einsmith.expr.rewrite.simplify import canonical
 from einsmith.lang.composed import COMPOSED
@@ -58,6 +59,7 @@ from einsmith.lang.formula import (
     type_name,
 )
 from einsmith.lang.result_types import float_type, result_type
+from einsmith.lang.trace import current_trace, know
 
 Guards = tuple[tuple[Form, bool], ...]
 
@@ -312,11 +314,20 @@ def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float
     return Item(node, 1) if positions else node
 
 
-def _compute(t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]]) -> Compute:
+def _compute(
+    t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]], places: Sequence[Form] = (), name: str = ""
+) -> Compute:
+    """The tensor of a template. `places`, `name`: of what is scattered, where it goes and what it is called."""
+    indexed: list[Load] = []
     for scope, root in roots:
-        if root.loads and any(isinstance(n, Load) and n.computed for n in postorder(root)):
-            _diagnose(scope, root)
+        if root.loads:
+            loads = [n for n in postorder(root) if isinstance(n, Load) and any(i.loads for i in n.args)]
+            if any(n.computed for n in loads):
+                _diagnose(scope, root)
+            indexed += loads
     node = canonical(t, args)
+    if (indexed or places) and current_trace() is not None:
+        know(_origins(node, indexed, places, name))
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:
@@ -370,9 +381,10 @@ def lower_scatter(
     body: Form,
     dtype: DType,
     start: Tensor | None = None,
+    name: str = "",
 ) -> Tensor:
     """`out[index] += body`, or with another combiner, over the box of `axes`, from `start`, or from what is neutral to
-    it. Where `start` is made without reductions, it becomes a part of the new tensor."""
+    it. Where `start` is made without reductions, it becomes a part of the new tensor. `name` is for messages."""
     scope = Scope(axes, float_type([body]))
     for d, i in enumerate(index):
         if not is_integer(i.ty):
@@ -396,7 +408,24 @@ def lower_scatter(
             before = map_bodies(start.template, lambda b: substitute(b, {}, slots)).parts
             args += start.args
     params = tuple((a.dtype, a.shape) for a in args)
-    return _compute(Template(tuple(shape), params, (*before, part)), args, [(scope, body)])
+    return _compute(Template(tuple(shape), params, (*before, part)), args, [(scope, body)], index, name)
+
+
+def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], name: str) -> Iterator[Origin]:
+    """Yield where the indices of a tensor come from that are read from others."""
+    slots = {t: s for s, t in enumerate(node.args)}
+    found = [(n.name, n.tensor.shape, slots.get(n.tensor), d, i) for n in indexed for d, i in enumerate(n.args)]
+    found += [(name or "the result", node.shape, SCATTERED, d, i) for d, i in enumerate(places)]
+    for tensor, shape, slot, d, i in found:
+        while isinstance(i, Convert):
+            (i,) = i.args
+        source = i if isinstance(i, Load) else next((n for n in postorder(i) if isinstance(n, Load)), None)
+        if source is not None and slot is not None and source.tensor in slots:
+            text, offset = source.at or (None, 0)
+            yield Origin(
+                tensor, source.name, shape, d, source.tensor.shape, node.template, slot, slots[source.tensor], text,
+                offset,
+            )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis

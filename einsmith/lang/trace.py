@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from einsmith import locks
 from einsmith.dtypes import DType
 from einsmith.expr.nodes import Leaf, Tensor, leaf
+from einsmith.expr.origins import Origin
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 
@@ -109,6 +111,7 @@ class Trace:
     """Objects captured during a trace: a live object (a Parameter, a buffer) has one leaf; updates are new values for
     such objects, stored at the end of the step; depends are objects whose `trace_key()` decided what was traced;
     checked are tensors that were differentiated: their indices are checked also where nothing needs their values.
+    `origins`: of indices that are read from tensors; `function`: of `einsmith.functional`, the outermost under way.
     `key`: the seed and the step of random numbers, as ints or 0-d tensors, where they are known; `streams`: how often
     each of their streams was drawn from; `paths`: names of modules, by id."""
 
@@ -117,6 +120,8 @@ class Trace:
         self.updates: dict[int, tuple[Any, Tensor]] = {}
         self.depends: dict[int, Any] = {}
         self.checked: list[Tensor] = []
+        self.origins: list[Origin] = []
+        self.function = ""
         self.key: tuple[Any, Any] | None = None
         self.streams: dict[str, int] = {}
         self.paths: dict[int, str] = {}
@@ -144,3 +149,21 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         yield trace
     finally:
         _CURRENT.reset(token)
+
+
+def know(origins: Iterable[Origin]) -> None:
+    """Adds origins of indices to the current trace, as those of the function of tensors that is under way."""
+    trace = current_trace()
+    if trace is not None:
+        trace.origins += [replace(o, function=trace.function) for o in origins]
+
+
+@contextmanager
+def within(trace: Trace, function: str) -> Iterator[None]:
+    """Names the function of tensors that is under way, unless it is a part of another one."""
+    outer = trace.function
+    trace.function = outer or function
+    try:
+        yield
+    finally:
+        trace.function = outer

@@ -12,6 +12,7 @@ import numpy as np
 
 from einsmith import locks
 from einsmith.errors import OutOfMemoryError
+from einsmith.expr.nodes import Leaf, nbytes
 
 ALIGNMENT = 64
 """Bytes; a vector register and a cache line. Generated streaming stores need it."""
@@ -143,3 +144,11 @@ def aligned_copy(array: np.ndarray, alignment: int = ALIGNMENT) -> np.ndarray:
 def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
     """Whether an array's first element lies at a multiple of `alignment` bytes (an empty array has none)."""
     return array.size == 0 or array.ctypes.data % alignment == 0
+
+
+def array_at(address: int, leaf: Leaf) -> np.ndarray:
+    """A leaf's values in memory of the caller's, C-contiguous at an address."""
+    if not nbytes(leaf):
+        return np.empty(leaf.shape, leaf.dtype.numpy)
+    memory = (ctypes.c_char * nbytes(leaf)).from_address(address)
+    return np.frombuffer(memoryview(memory), leaf.dtype.numpy).reshape(leaf.shape)

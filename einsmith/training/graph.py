@@ -14,9 +14,10 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
 from einsmith.errors import GradientError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
+from einsmith.expr.origins import Origins
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
-from einsmith.modes import bound
+from einsmith.modes import bound, names_of
 from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value
 from einsmith.training.counts import Group
@@ -43,6 +44,7 @@ class StepGraph:
     reports: tuple[str, ...]
     groups: list[Group]
     divided: bool
+    origins: Origins
 
 
 class _Build:
@@ -116,7 +118,9 @@ class _Build:
         leaves = (*inputs, *(x for _, x in captured))
         graph = Graph(leaves, (out, *reports.values()), tuple(self.updates), (), tuple(grads))
         graph, bind, _ = bound(graph, captured)
-        return StepGraph(graph, bind, live, dict(t.depends), tuple(reports), self.groups, self.divided)
+        names = [f"argument {n}, {name}" for n, name in enumerate(names_of_batch(step.model, len(inputs)))]
+        origins = Origins(dict(zip(inputs, names, strict=True)), tuple(t.origins), tuple(t.checked))
+        return StepGraph(graph, bind, live, dict(t.depends), tuple(reports), self.groups, self.divided, origins)
 
     def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
         """Gradients weighed by their batches' samples are added up in state; where `gather` is not set the result is
@@ -169,6 +173,12 @@ class _Build:
                 # The first step copies: what the parameter was before it has no part in the average.
                 mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
                 self.updates.append((x, mean.astype(p.dtype).tensor))
+
+
+def names_of_batch(model: Any, count: int) -> list[str]:
+    """What messages call a batch's arrays: the model's own names of its inputs, and the target."""
+    named = names_of(model.forward)[: count - 1]
+    return [*named, *(f"input {n}" for n in range(len(named), count - 1)), "the target"]
 
 
 def build(step: TrainStep, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:

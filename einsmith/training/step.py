@@ -227,7 +227,7 @@ class TrainStep:
             key, generation = self._key(arrays, gather), self._generation
         run = Executable(
             made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
-            memory=self._memory, guard=self.store.guard,
+            memory=self._memory, guard=self.store.guard, origins=made.origins,
         )  # fmt: skip
         exploration = None
         if self.mode == "dynamic" and not gather and not knobs.CHECK.get():

@@ -63,7 +63,7 @@ class _Program:
             outputs = tuple(graph.outputs[k] for k in kept)
             graph = Graph(graph.inputs, outputs, (*graph.updates, *stored), graph.checks, graph.gradients)
             results = tuple(results[k] for k in kept)
-        run = Executable(graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA)
+        run = Executable(graph, traced.bind, threads, winograd=region.winograd, shared=_ARENA, origins=traced.origins)
         self.run_at, self.nbytes = run.run_at, run.nbytes
         self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
         self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
@@ -125,7 +125,8 @@ class Region:
             return tuple(_stored(known[r.name], r.order) for r in self.results)
 
         with trace.compiling():
-            traced = trace_shapes(f, kinds)
+            names = [name for name, x in zip(self.inputs, inputs, strict=True) if isinstance(x, Placed)]
+            traced = trace_shapes(f, kinds, names)
         if traced.live:
             raise TraceError("a Parameter or a buffer of Einsmith is held; pass it as a tensor")
         return traced

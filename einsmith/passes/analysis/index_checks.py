@@ -7,10 +7,12 @@ after:  the same, and a check: sum[b](0 where 0 <= ids[b] < X.shape[1], else 1),
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.errors import marked
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.verify import proven
 from einsmith.expr.interp import evaluate
@@ -37,6 +39,7 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
+from einsmith.expr.origins import SCATTERED, Origins
 from einsmith.expr.printer import show
 from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, substitute
 from einsmith.expr.rewrite.simplify import simplify_template
@@ -53,13 +56,13 @@ def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
     return tuple(found.items())
 
 
-def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray]) -> str | None:
-    """The first element, in evaluation order, that makes an index leave its tensor, in words; for messages, once a
-    check has failed. None where there is none."""
-    for node in postorder(roots):
+def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray], origins: Origins) -> str | None:
+    """The first element, in evaluation order, that makes an index leave its tensor, in words, with the names and the
+    line that `origins` has; for messages, once a check has failed. None where there is none."""
+    for node in postorder([*origins.differentiated, *roots]):
         for one in _nodes(node):
-            for domain, guards, index, extent in _conditions(one, node):
-                found = _violation(one, domain, guards, index, extent, arrays)
+            for condition in _conditions(one, node):
+                found = _violation(one, condition, arrays, origins)
                 if found is not None:
                     return found
     return None
@@ -76,50 +79,97 @@ def _nodes(node: Compute | Recurrence) -> list[Compute]:
     return [Compute(t, args) for t in node.members]
 
 
-def _violation(node: Compute, domain, guards, index: Expr, extent: int, arrays) -> str | None:
-    plain = index
+@dataclass(frozen=True)
+class _Condition:
+    """An index that is read from tensors, over a box of axes where the guards hold: of dimension `dimension`, which has
+    this extent, of the argument in `slot`, or of the result where that is SCATTERED."""
+
+    domain: tuple[int, ...]
+    guards: tuple[Expr, ...]
+    index: Expr
+    extent: int
+    slot: int
+    dimension: int
+
+
+def _violation(node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], origins: Origins) -> str | None:
+    plain = c.index
     while isinstance(plain, Apply) and plain.fn == "cast":
         plain = plain.args[0]
-    source = plain if isinstance(plain, Read) else next(e for e in postorder([index]) if isinstance(e, Read))
-    bad = _bad(guards, index, extent)
-    shown = [bad, index, *source.index]
-    shown[1:] = [guarded(guards, e) for e in shown[1:]]
-    tensors = [prune_args(template(domain, node.template.params, e), node.args) for e in shown]
+    source = plain if isinstance(plain, Read) else next(e for e in postorder([c.index]) if isinstance(e, Read))
+    bad = _bad(c.guards, c.index, c.extent)
+    shown = [bad, c.index, *source.index]
+    shown[1:] = [guarded(c.guards, e) for e in shown[1:]]
+    tensors = [prune_args(template(c.domain, node.template.params, e), node.args) for e in shown]
     given = [x for x in postorder(tensors) if isinstance(x, Leaf)]
+    if any(x not in arrays for x in given):  # of a tensor that was differentiated and lies in memory in another layout
+        return None
     (wrong, value, *at), _ = evaluate(Graph(tuple(given), tuple(tensors), (), ()), [arrays[x] for x in given])
     if not wrong.any():
         return None
     first = np.unravel_index(np.argmax(wrong != 0), wrong.shape)
     place = ", ".join(str(int(a[first])) for a in at)
-    of = f"element [{place}] of the {source.dtype.name} input of shape {node.args[source.slot].shape}"
-    verb = "is" if plain is source else "gives"
-    return f"{of} {verb} {int(value[first])}, which is no index into an extent of {extent}"
+    read, shape = (None, node.shape) if c.slot == SCATTERED else (node.args[c.slot], node.args[c.slot].shape)
+    known = node.args[source.slot]
+    origin = origins.find(node.template, c.slot, source.slot, shape, c.dimension, known.shape)
+    inner = origin.source if origin is not None and origin.text is not None else None
+    outer = origin.tensor if origin is not None and origin.text is not None else None
+    name, into = _called(known, origins, inner), _called(read, origins, outer)
+    exist = f"only 0 to {c.extent - 1} exist" if c.extent else "it is empty"
+    text = (
+        f"element [{place}] of {name}, {source.dtype.name} of shape {known.shape}, "
+        f"{'is' if plain is source else 'gives'} {int(value[first])}, which is no index into dimension {c.dimension} "
+        f"of {into}, of shape {shape}: {exist}"
+    )
+    if origin is not None and origin.text is not None:
+        text += "\n" + marked(origin.text, origin.offset)
+    elif origin is not None and origin.function and origin.function not in name:
+        text += f", in {origin.function}"
+    return text
+
+
+def _called(t: Tensor | None, origins: Origins, formula: str | None) -> str:
+    """What messages call a tensor: as the user passed it, and as the formula has it."""
+    function, _, argument = origins.names.get(t, "").rpartition(": ") if isinstance(t, Leaf) else ("", "", "")
+    if argument:
+        name = f"{argument} of {function}" if function else argument
+        return name if formula in (None, argument) else f"{name} ({formula} in the formula)"
+    if formula is not None:
+        return formula
+    made = [origins.names[x] for x in postorder([t]) if isinstance(x, Leaf) and x in origins.names] if t else []
+    return f"a tensor that is computed from {', '.join(made)}" if made else "a tensor"
 
 
 def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor, str]]:
-    return [_check(node, *condition) for condition in _conditions(node, within)]
+    return [_check(node, condition) for condition in _conditions(node, within)]
 
 
-def _conditions(
-    node: Compute, within: Compute | Recurrence
-) -> Iterator[tuple[tuple[int, ...], tuple[Expr, ...], Expr, int]]:
-    """(domain, guards, index, extent) of every index of the node that reads a tensor, no member of `within`, and
-    is not proven by its range."""
+def _conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condition]:
+    """The conditions of every index of the node that reads a tensor, no member of `within`, and is not proven by its
+    range."""
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
-        conditions: list[tuple[tuple[Expr, ...], Expr, int]] = []
+        found: list[_Condition] = []
         for body in part.bodies:
             for read, guards in guarded_reads(body, lambda r: any(map(has_read, r.index))):
                 extents = node.template.params[read.slot][1]
-                conditions += [(guards, i, n) for i, n in zip(read.index, extents, strict=True) if has_read(i)]
+                found += [
+                    _Condition(part.domain, guards, i, n, read.slot, d)
+                    for d, (i, n) in enumerate(zip(read.index, extents, strict=True))
+                    if has_read(i)
+                ]
         if isinstance(part, Scatter):
-            unguarded = ((*_chosen(i, n), n) for i, n in zip(part.index, node.shape, strict=True))
-            conditions += [(guards, i, n) for guards, i, n in unguarded if has_read(i)]
-        for guards, index, extent in conditions:
-            facts = Facts.of(part.domain, guards)
-            known = not facts.feasible or proven(index, extent, facts)
-            if not known and members.isdisjoint(r.slot for r in reads(index)):
-                yield part.domain, guards, index, extent
+            unguarded = [_chosen(i, n) for i, n in zip(part.index, node.shape, strict=True)]
+            found += [
+                _Condition(part.domain, guards, i, n, SCATTERED, d)
+                for d, ((guards, i), n) in enumerate(zip(unguarded, node.shape, strict=True))
+                if has_read(i)
+            ]
+        for c in found:
+            facts = Facts.of(part.domain, c.guards)
+            known = not facts.feasible or proven(c.index, c.extent, facts)
+            if not known and members.isdisjoint(r.slot for r in reads(c.index)):
+                yield c
 
 
 def _chosen(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
@@ -141,7 +191,8 @@ def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
     return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard may read where only those around it let it
 
 
-def _check(node: Compute, domain, guards, index: Expr, extent: int) -> tuple[Tensor, str]:
+def _check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
+    domain, guards, index, extent = condition.domain, condition.guards, condition.index, condition.extent
     # What a read, and what its gradient reads under the same guards, is one check: axes and guards have one order.
     used = sorted(axes_of(index, *guards), key=lambda a: (domain[a], a))
     to = {a: Axis(i) for i, a in enumerate(used)}
