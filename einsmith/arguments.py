@@ -99,6 +99,27 @@ def with_article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+class Shown:
+    """Base of objects that are shown as the call that makes them: `Name(option=value, ...)`."""
+
+    def __repr__(self) -> str:
+        names = [n for n in inspect.signature(type(self)).parameters if hasattr(self, n)]
+        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
+
+def signature_of(f: Callable[..., Any]) -> str:
+    """Return a function's name with its parameters, for people; the name alone where nothing says how it is called."""
+    own = getattr(f, "signature", None)  # of an operator, which has no parameters of Python's
+    if isinstance(own, str):
+        return own
+    name = getattr(f, "__name__", type(f).__name__)
+    try:
+        plain = [p.replace(annotation=p.empty) for p in inspect.signature(f).parameters.values()]
+    except (TypeError, ValueError):
+        return name
+    return f"{name}{inspect.Signature(plain)}"
+
+
 _UNKNOWN = "; a traced tensor has no value yet: pass a Python number, which es.jit takes under static_argnames"
 
 

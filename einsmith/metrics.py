@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import Count, checked
+from einsmith.arguments import Count, Shown, checked
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 
@@ -34,7 +34,7 @@ def _same(output: Any, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return output.astype(np.float64), target.astype(np.float64)
 
 
-class top_k:  # noqa: N801  # used as a function
+class top_k(Shown):  # noqa: N801  # used as a function
     """The part of the samples whose class is among the k largest outputs."""
 
     @checked
@@ -63,7 +63,7 @@ def accuracy() -> top_k:
     return top_k(1)
 
 
-class _Counts:
+class _Counts(Shown):
     """Right, wrong and missed samples of each class; `score` makes a number of them, `average` one of all classes:
     "macro", the mean over the classes that occur, or "micro", over the samples."""
 
@@ -130,7 +130,7 @@ def mean_squared_error(output: Any, target: np.ndarray) -> float:
     return float(((a - b) ** 2).mean())
 
 
-class r2:  # noqa: N801
+class r2(Shown):  # noqa: N801
     """The part of the targets' variance that the outputs explain."""
 
     def reset(self) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html, locks
-from einsmith.arguments import checked, described
+from einsmith.arguments import checked, described, signature_of
 from einsmith.arrays import to_array
 from einsmith.caches import Cache, Entry, tick
 from einsmith.compile import PROGRAMS, Executable
@@ -210,6 +210,12 @@ class Derived:
         functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # what derives from it is callable
         self._derived = derive, arguments
 
+    def __repr__(self) -> str:
+        derive, (f, *options) = self._derived
+        parameters = list(inspect.signature(derive).parameters.values())[1:]
+        told = [f", {p.name}={x!r}" for p, x in zip(parameters, options, strict=False) if x != p.default]
+        return f"<{derive.__name__} of {signature_of(f)}{''.join(told)}>"
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return global_name(self) or super().__reduce_ex__(protocol)
 
@@ -260,6 +266,11 @@ class Jitted:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return global_name(self) or super().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        static = f", static {', '.join(sorted(self.static))}" if self.static else ""
+        count = len(self._cache)
+        return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
         return self.f, tuple(sorted(self.static)), self.threads, self.winograd

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import checked
+from einsmith.arguments import checked, signature_of
 from einsmith.arrays import to_array
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.forward import tangents as push_tangents
@@ -187,6 +187,7 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     def traced_pullback(cotangent: Any) -> tuple:
         return pull_back([as_value(c) for c in _cotangents(result, cotangent)])
 
+    traced_pullback.__qualname__ = f"pullback of {signature_of(f)}"
     return result, traced_pullback
 
 
@@ -199,6 +200,9 @@ class Pullback:
     def __init__(self, f: Callable, point: Any, out: Any, key: Any):
         self._given = f, point, out, key
         self._pull = kept(_PULLBACKS, f, _pullback)
+
+    def __repr__(self) -> str:
+        return f"<pullback of {signature_of(self._given[0])}>"
 
     def __call__(self, cotangent: Any) -> tuple:
         _, point, out, key = self._given

@@ -261,7 +261,7 @@ def _folding(combiner: str) -> Callable[..., Any]:
             bound.append(a.form.axis)
         return Ex(fm.fold(combiner, bound, _as_form(x)))
 
-    reduce.__name__ = combiner
+    reduce.__name__ = reduce.__qualname__ = combiner
     reduce.__doc__ = f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy)."
     return reduce
 
@@ -363,7 +363,7 @@ def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., 
     def call(x: Any) -> Any:
         return _apply(fn, x)
 
-    call.__name__ = name or fn
+    call.__name__ = call.__qualname__ = name or fn
     call.__doc__ = doc or f"{fn} of each element, of an Ex, or of a number."
     return _on_arrays(call)
 

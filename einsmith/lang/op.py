@@ -139,7 +139,7 @@ class Operator:
         operands = {n: _abstract(n, x, n in self.program.integer_inputs) for n, x in inputs.items()}
         for name, (shape, dtype, _) in operands.items():
             rank = self.program.inputs[name]
-            _check(name, shape, dtype.is_float, rank, name in self.program.integer_inputs, dtype.name)
+            _check(name, shape, dtype.is_int, rank, name in self.program.integer_inputs, dtype.name)
         for n, x in numbers.items():
             operands[n] = ((), x.dtype, x.weak) if isinstance(x, Value) else ((), _number_type(x), True)
         return gradient_text(
@@ -219,7 +219,7 @@ class Operator:
         if not isinstance(value, Number):
             raise FormulaError(f"{self.name}: the parameter {name} is {described(value)}, not a number")
         value = value.item() if isinstance(value, np.generic) else value
-        if isinstance(value, float) and name in self.program.in_index:
+        if isinstance(value, (bool, float)) and name in self.program.in_index:
             raise FormulaError(
                 f"{self.name}: the parameter {name} stands in an index, so it is an integer, not {value!r}"
             )
@@ -250,7 +250,7 @@ class Operator:
                 raise ShapeError(f"{self.name}: the parameter {name} is a number, not a tensor of shape {v.shape}")
             if name in inputs:
                 rank = self.program.inputs[name]
-                _check(name, v.shape, v.dtype.is_float, rank, name in self.program.integer_inputs, v.dtype.name)
+                _check(name, v.shape, v.dtype.is_int, rank, name in self.program.integer_inputs, v.dtype.name)
             operands.append(v)
         names = (*inputs, *numbers)
         key = ("op", self._id, tuple((n, type(v), repr(v)) for n, v in static.items()), names, checkpoint)
@@ -277,10 +277,10 @@ class _Bound:
         return self.operator._apply(inputs, self.static, numbers, self.checkpoint)
 
 
-def _check(name: str, shape: tuple[int, ...], is_float: bool, rank: int | None, integer: bool, dtype: str) -> None:
+def _check(name: str, shape: tuple[int, ...], is_integer: bool, rank: int | None, integer: bool, dtype: str) -> None:
     if rank is not None and len(shape) != rank:
         raise ShapeError(f"{name} has shape {shape}, {len(shape)}-d, but the formula reads it as {rank}-d")
-    if integer and is_float:
+    if integer and not is_integer:
         raise DtypeError(f"{name} is {dtype}, but the formula uses it as an index; pass an integer array")
 
 

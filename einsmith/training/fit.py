@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsmith.arguments import Shown
 from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from einsmith.training.step import TrainStep
 
 
-class Callback:
+class Callback(Shown):
     """What `fit` calls: base of `es.callbacks`, and of a user's own. Every method may be left as it is."""
 
     def on_begin(self, step: TrainStep) -> bool | None:
