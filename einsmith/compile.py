@@ -69,8 +69,9 @@ class Executable:
     `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
     memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
     hold in all, with what is bound to leaves, inputs and outputs; raises MemoryLimitError where it needs more.
-    `backend`: what compiles, where it is not the target's own. `guard`: the lock of the parameters and the state in
-    `bind`, held by every run. `origins`: of the graph's leaves and indices, for messages.
+    `backend`: what compiles, where it is not the target's own. `apart`: bytes that are held besides, which count too.
+    `guard`: the lock of the parameters and the state in `bind`, held by every run. `origins`: of the graph's leaves and
+    indices, for messages.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Executable:
         shared: Arena | None = None,
         memory: int | None = None,
         backend: Backend | None = None,
+        apart: int = 0,
         guard: locks.Guard | None = None,
         origins: Origins | None = None,
     ):
@@ -118,7 +120,7 @@ class Executable:
             self.plan: Plan = fuse(graph, finite, self.target, cost=predicted)
             self.graph = self.plan.graph
             middle = time.perf_counter()
-            self.bound = dict(bind)
+            self.bound, self._apart = dict(bind), apart
             self._compile()
             self._lay_out()
             if memory is not None:
@@ -169,7 +171,7 @@ class Executable:
         with leaving_out(passes):
             made = Executable(
                 self.given, self.bound, self.threads, None if self._index < 0 else self.given.outputs[self._index],
-                self.target, self.target.winograd, self._shared, self._memory, self.backend, self._lock,
+                self.target, self.target.winograd, self._shared, self._memory, self.backend, self._apart, self._lock,
                 self._origins,
             )  # fmt: skip
         made.note = self.note
@@ -203,9 +205,9 @@ class Executable:
         return [t for t in found if not isinstance(t, Leaf) and t not in self.plan.home]
 
     def fixed_bytes(self) -> tuple[int, int]:
-        """Bytes of what is bound to leaves, and of the other inputs and the outputs."""
+        """Bytes of what is bound to leaves or held besides, and of the other inputs and the outputs."""
         others = [*(x for x in self.graph.inputs if x not in self.bound), *self._outputs()]
-        return sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
+        return self._apart + sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
 
     def _fit(self, memory: int) -> None:
         """Exchange the plan for one that computes results again, so that a run holds at most `memory` bytes.

@@ -189,6 +189,13 @@ def build(step: TrainStep, arrays: Sequence[np.ndarray], gather: bool) -> StepGr
     return _Build(step).build(arrays, gather)
 
 
+def untouched_bytes(step: TrainStep, made: StepGraph) -> int:
+    """Return the bytes of state that a program does not touch: one that gathers leaves the optimizer's alone."""
+    touched = set(map(id, made.bind.values()))
+    memories = [slot.memory.physical for slot in step.store.state.values()]
+    return sum(a.nbytes for a in memories if id(a) not in touched)
+
+
 def check_rules(step: TrainStep) -> None:
     """Raises what is wrong with a rule for a parameter before anything runs, naming the parameter."""
     for name, (_, rule) in step.rules.items():

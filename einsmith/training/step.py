@@ -166,6 +166,7 @@ class TrainStep:
         with self.store.guard:
             self._memory = None if limit is None else size_of(limit, "memory_limit")
             self._drop_programs()
+            self._arena.clear()  # which may have been made for more
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(
@@ -222,12 +223,15 @@ class TrainStep:
 
     def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
         """Compile the program for a batch. Steps of other shapes wait while the graph is made, not while code is."""
+        if gather and self._memory is not None:
+            self._program(arrays)  # needs more: what a limit lacks is told before anything is gathered
         with self.store.guard:
             made = self.traced(arrays, gather)
             key, generation = self._key(arrays, gather), self._generation
+            apart = graph.untouched_bytes(self, made)
         run = Executable(
             made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
-            memory=self._memory, guard=self.store.guard, origins=made.origins,
+            memory=self._memory, apart=apart, guard=self.store.guard, origins=made.origins,
         )  # fmt: skip
         exploration = None
         if self.mode == "dynamic" and not gather and not knobs.CHECK.get():

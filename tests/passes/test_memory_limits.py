@@ -254,3 +254,38 @@ def test_a_plan_takes_at_least_its_peak(monkeypatch):
             made, loss, batch = NETWORKS[name]
             es.TrainStep(made(), loss, es.optim.SGD(lr=0.1), memory_limit=1).compile(*batch(rng))
     assert len(seen) > 4 and all(most <= taken for most, taken in seen)
+
+
+def gathering(limit: int | str | None) -> es.TrainStep:
+    es.manual_seed(5)
+    model = Pointwise()
+    return es.TrainStep(model, F.cross_entropy, es.optim.AdamW(lr=0.01), accumulate=2, memory_limit=limit, threads=2)
+
+
+def test_the_least_is_enough_for_gathering_and_for_updating(rng):
+    batch = NETWORKS["pointwise"][2](rng)
+    want = results(gathering(None), batch)
+    with pytest.raises(MemoryLimitError) as e:
+        gathering(1)(*batch)
+    needed = e.value.needed
+    step = gathering(needed)
+    same(results(step, batch), want)
+    gather, update = sorted(step._programs.values(), key=lambda run: len(run.bound))
+    assert max(run.held_bytes for run in (gather, update)) <= step.memory_limit
+    # What the optimizer remembers is there while gradients are gathered.
+    remembered = sum(s.memory.physical.nbytes for name, s in step.store.state.items() if "#gradient" not in name)
+    assert gather.fixed_bytes()[0] >= sum(a.nbytes for a in gather.bound.values()) + remembered
+    assert remembered > 1000 and abs(gather.fixed_bytes()[0] - update.fixed_bytes()[0]) < 1000
+    with pytest.raises(MemoryLimitError) as e:
+        gathering(needed - 1)(*batch)
+    assert e.value.needed == needed
+
+
+def test_memory_of_a_larger_limit_is_given_back(rng):
+    made, loss, batch = NETWORKS["pointwise"]
+    step, (x, y) = es.TrainStep(made(), loss, es.optim.SGD(lr=0.1), threads=2), batch(rng)
+    step(x, y)
+    run = program(step)
+    step.memory_limit = run.held_bytes - run.arena_bytes // 4
+    step(x, y)
+    assert sum(program(step).fixed_bytes()) + step._arena.block.nbytes <= step.memory_limit
