@@ -48,8 +48,9 @@ from einsmith.expr.rewrite.rules import PRUNED, RULES, Rule, connect, parts_of
 _REWRITES = 100_000
 """Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
 
-_RENUMBERED = 4096
-"""Expressions that are simplified again, at most, to find a template's one numbering."""
+_RENUMBERED = 1024
+"""Expressions that are simplified again, at most, to find a template's one numbering: enough for products of twelve
+factors, whose circles have up to 28 rounds. Templates of the benchmarks' networks take 8 rounds at most."""
 _SHORTEST = 4
 """Rounds of it that every template is given: the first makes it simple, the next show that it stays the same."""
 
