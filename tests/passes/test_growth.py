@@ -37,11 +37,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
         kernels.update(found)
         return [CompiledKernel(((1, 1, False),), 0, 0, "", "", 0.0, 0) for _ in found]
 
-    def run(self: Any, inputs: Any) -> None:
+    def run(self: Any, inputs: Any, program: Any) -> None:
         raise _Compiled
 
     monkeypatch.setattr(CPU, "compile", native)
-    monkeypatch.setattr(driver.Executable, "__call__", run)
+    monkeypatch.setattr(driver.Executable, "_call", run)
 
     def measured(call: Callable) -> tuple[int, int]:
         kernels.clear()
