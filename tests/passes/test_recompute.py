@@ -205,8 +205,9 @@ def test_a_training_step_holds_less_for_the_backward_pass(net, shape, part):
     assert stored & set(postorder(new.roots)), "what the forward pass reads is stored there as before"
 
 
-def test_dropped_out_activations_are_the_same_bit_for_bit(monkeypatch):
-    """Where kernels are priced by the bytes that they move, from beyond the caches."""
+def test_dropped_out_activations_are_the_same(monkeypatch):
+    """Where kernels are priced by the bytes that they move, from beyond the caches. Blocks of rows are chosen by what a
+    kernel reads, so that sums of gradients may be added in another order."""
     monkeypatch.setattr("einsmith.compile.predicted", moved)
     monkeypatch.setattr("einsmith.passes.algebra.recompute.FAR", 1 << 40)
     found = []
@@ -218,7 +219,9 @@ def test_dropped_out_activations_are_the_same_bit_for_bit(monkeypatch):
         (program,) = step._programs.values()
         found.append((losses, {n: np.array(v) for n, v in net.state_dict().items()}, program))
     (losses, new, program), (expected, old, whole) = found
-    assert losses == expected and all(np.array_equal(new[n], old[n]) for n in old)
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    for n in old:
+        np.testing.assert_allclose(new[n], old[n], rtol=1e-5, atol=1e-6)
     assert "recompute" in program.changes.tensors and program.arena_bytes < whole.arena_bytes
 
 
