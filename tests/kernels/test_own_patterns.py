@@ -22,6 +22,8 @@ _numbers = iter(range(10**6))
 class Own(Pattern):
     """Takes functions of one tensor in this module's shape, at no cost; `answers` stand for its own."""
 
+    version = 1  # of the answers, whose code cannot be seen: each kernel is a formula of its own
+
     def __init__(self, **answers: Any):
         self.name, self.answers = f"own {next(_numbers)}", answers
 

@@ -119,7 +119,7 @@ struct run {
     void *scratch;
     uint64_t stride;
     void *times, *fork, *number;
-    uint64_t generation, status;
+    uint64_t generation, status, span, waited;
     void *handle; /* of signals: nobody looks at them here */
     uint64_t commit;
 };
