@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 import numpy as np
 
 from einsmith.dtypes import is_whole
-from einsmith.errors import KindError, UnknownOptionError
+from einsmith.errors import EinsmithError, KindError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Fit = Callable[[Any], Any]
@@ -97,6 +97,17 @@ def described(x: Any) -> str:
 def with_article(name: str) -> str:
     """Return a noun with "a" or "an" before it."""
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
+    """Return integers that are given as one or as a sequence, as Python's. Raises KindError, which says `what`."""
+    try:
+        many = isinstance(given, (tuple, list)) or getattr(given, "ndim", 0) == 1 and len(given) > 0
+        listed = given if many else (given,)
+        return tuple(map(_whole, listed))
+    except _Misfit:
+        unknown = _UNKNOWN if hasattr(given, "tensor") else ""
+        raise KindError(f"{what}={shown(given)} must be an integer or a sequence of integers{unknown}") from None
 
 
 class Shown:
@@ -216,6 +227,17 @@ def _sequence(of: Fit | None, length: int | None = None) -> Fit:
     return fit
 
 
+def _listed(x: Any) -> Any:
+    """Values that are listed when the function is called, so that an iterator that raises is told there. What they are
+    is the function's own to look at."""
+    try:
+        return x if isinstance(x, str) else tuple(x)
+    except EinsmithError:
+        raise
+    except (TypeError, ValueError):
+        raise _Misfit from None
+
+
 def _either(fits: Sequence[Fit]) -> Fit:
     def fit(x: Any) -> Any:
         for one in fits:
@@ -244,7 +266,7 @@ _PLAIN: dict[Any, tuple[Fit, str, str]] = {
     str: (_such(lambda x: isinstance(x, str)), "a string", "strings"),
     NoneType: (_such(lambda x: x is None), "None", "None"),
     Callable: (_such(callable), "a callable", "callables"),
-    Iterable: (_such(lambda x: isinstance(x, Iterable)), "an iterable", "iterables"),
+    Iterable: (_such(lambda x: isinstance(x, Iterable) and getattr(x, "ndim", 1) != 0), "an iterable", "iterables"),
     Mapping: (_such(lambda x: isinstance(x, Mapping)), "a mapping", "mappings"),
 }
 """What is checked of an annotation: how, and its words for one and for several."""
@@ -263,6 +285,8 @@ def _fit(hint: Any) -> Fit | None:
         return _sequence(None if None in parts else _either([f for f in parts if f is not None]), len(inner))
     if origin in (Sequence, tuple, list):
         return _sequence(_fit(inner[0]))
+    if origin is Iterable:
+        return _listed
     plain = _PLAIN.get(origin or hint)
     if plain is not None:
         return plain[0]
@@ -281,7 +305,7 @@ def _words(hint: Any, several: bool = False) -> str:
         return " or ".join(dict.fromkeys(_words(h, several) for h in inner))
     if origin is tuple and inner[-1:] != (Ellipsis,):
         return f"{len(inner)} {' and '.join(dict.fromkeys(_words(h, True) for h in inner))}"
-    if origin in (Sequence, tuple, list):
+    if origin in (Sequence, tuple, list, Iterable):
         of = _words(inner[0], True)
         return "a sequence" if inner[0] is Any else f"a sequence of ({of})" if " or " in of else f"a sequence of {of}"
     plain = _PLAIN.get(origin or hint)

@@ -168,5 +168,6 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def is_whole(x: object) -> bool:
-    """Whether something is a whole number to Python: an int, NumPy's too, but no truth value."""
-    return hasattr(x, "__index__") and not isinstance(x, bool)
+    """Whether something is a whole number to Python: an int, NumPy's too, but no truth value, no class and no array of
+    dimensions."""
+    return hasattr(x, "__index__") and not isinstance(x, (bool, type)) and not getattr(x, "ndim", None)

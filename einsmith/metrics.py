@@ -13,21 +13,28 @@ from typing import Any
 import numpy as np
 
 from einsmith.arguments import Count, Shown, checked
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.arrays import to_array
+from einsmith.errors import ArgumentError, IndexOutOfRange, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 
 
-def _classes(output: Any, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _classes(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
+    target = to_array(target, "target")
     if not isinstance(output, np.ndarray) or output.ndim != 2 or target.shape != output.shape[:1]:
         shape = getattr(output, "shape", type(output).__name__)
         raise ShapeError(f"classes need outputs [N, classes] and targets [N]; given {shape} and {target.shape}")
     if target.dtype.kind not in "iu":
         raise ShapeError(f"classes are told by integer targets; these are {target.dtype}")
     counted = target != IGNORED
-    return output[counted], target[counted]
+    found = target[counted]
+    if found.size and not 0 <= found.min() <= found.max() < output.shape[1]:
+        wrong = found.min() if found.min() < 0 else found.max()
+        raise IndexOutOfRange(f"the target {wrong} is no class of the {output.shape[1]} that outputs have")
+    return output[counted], found
 
 
-def _same(output: Any, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _same(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
+    target = to_array(target, "target")
     if not isinstance(output, np.ndarray) or output.shape != target.shape:
         shape = getattr(output, "shape", type(output).__name__)
         raise ShapeError(f"outputs and targets need one shape; given {shape} and {target.shape}")

@@ -18,12 +18,12 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html, locks
-from einsmith.arguments import checked, described, signature_of
+from einsmith.arguments import checked, described, shown, signature_of
 from einsmith.arrays import to_array
 from einsmith.caches import Cache, Entry, tick
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import ArgumentError, DtypeError, TraceError
+from einsmith.errors import ArgumentError, DtypeError, KindError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, leaf
 from einsmith.expr.origins import Origins
 from einsmith.lang import trace
@@ -240,7 +240,10 @@ class Jitted:
     ):
         functools.update_wrapper(self, f, updated=())
         self.f = f
-        self.static = frozenset((static_argnames,) if isinstance(static_argnames, str) else static_argnames)
+        names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        if not all(isinstance(n, str) for n in names):
+            raise KindError(f"static_argnames={shown(static_argnames)} must be names of arguments")
+        self.static = frozenset(names)
         self.threads = threads
         self.winograd = winograd
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}

@@ -23,7 +23,7 @@ def size_of(x: Any, name: str) -> int:
     found = _SIZE.fullmatch(x) if isinstance(x, str) else None
     if found and found[2].lower() in UNITS:
         n = int(Decimal(found[1]) * UNITS[found[2].lower()])
-    elif is_whole(x):
+    elif is_whole(x) and not hasattr(x, "mask"):
         n = int(x)
     else:
         n = 0

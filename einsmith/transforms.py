@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import checked, signature_of
+from einsmith.arguments import Magnitude, Size, checked, signature_of
 from einsmith.arrays import to_array
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
-from einsmith.errors import DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
+from einsmith.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
 from einsmith.expr.rewrite.rebuild import rebuild
@@ -337,19 +337,23 @@ def _flat_tangents(primals: Any, tangents: Any) -> list[Any]:
 def _check_tangents(primals: Any, tangents: Any) -> None:
     try:
         flat = _flat_tangents(primals, tangents)
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, IndexError):
         raise GradientError("the tangents' structure is not the primals'") from None
     for n, (x, t) in enumerate(zip(flatten(primals)[0], flat, strict=True)):
-        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        shape = _shape(x, f"primal {n}")
         if t is None:
             if (x if hasattr(x, "dtype") else to_array(x)).dtype.kind == "f":
                 raise GradientError(f"primal {n} is a float and has no tangent; pass zeros")
             continue
-        given = tuple(t.shape) if hasattr(t, "shape") else np.shape(t)
+        given = _shape(t, f"the tangent of primal {n}")
         if given != shape:
             raise ShapeError(f"the tangent of primal {n} has shape {given}, the primal {shape}")
         if not isinstance(x, (int, float)):
             _check_float(t, x, f"tangent of primal {n}")
+
+
+def _shape(x: Any, name: str) -> tuple[int, ...]:
+    return tuple(x.shape) if hasattr(x, "shape") else to_array(x, name).shape
 
 
 def _in_order(tree: Any, like: Any) -> Any:
@@ -367,7 +371,7 @@ def _cotangents(out: Any, cotangent: Any) -> list[Any]:
     if a[1] != b[1]:
         raise GradientError("the cotangent's structure is not the output's")
     for x, c in zip(a[0], b[0], strict=True):
-        shape = tuple(c.shape) if hasattr(c, "shape") else np.shape(c)
+        shape = _shape(c, "the cotangent")
         if shape != tuple(x.shape):
             raise ShapeError(f"the cotangent has shape {shape}, the output {tuple(x.shape)}")
         _check_float(c, x, "cotangent")
@@ -418,13 +422,15 @@ class Interpreted(Derived):
 
 @checked
 def check_gradients(
-    f: Callable, *primals: Any, order: int = 2, seed: int = 0, eps: float = 1e-5, tol: float = 1e-5
+    f: Callable, *primals: Any, order: Size = 2, seed: Size = 0, eps: float = 1e-5, tol: Magnitude = 1e-5
 ) -> None:
     """Compares f's gradients with central differences along random directions, in float64, up to `order`.
 
     Every float primal takes part. Raises GradientError with the two numbers where they differ by more than
     tol * (1 + |difference|).
     """
+    if not eps > 0:
+        raise ArgumentError(f"check_gradients: eps={eps!r} must be a positive number")
     leaves, structure = flatten(primals)
     rng = np.random.default_rng(seed)
     arrays = [to_array(x, f"primal {n}") for n, x in enumerate(leaves)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from einsmith.arguments import Count, Size, checked, shown
 from einsmith.arrays import as_numpy
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.errors import ArgumentError, IndexOutOfRange, ShapeError
 
 
 class Batches:
@@ -52,16 +52,18 @@ class Batches:
         """Batches an epoch, the partial last one included unless it is dropped."""
         return self.samples // self.size if self.drop_last else -(-self.samples // self.size)
 
-    def order(self, epoch: int) -> np.ndarray | None:
+    @checked
+    def order(self, epoch: Size) -> np.ndarray | None:
         """The samples of an epoch in their order; None for the given order (no seed)."""
         if self.seed is None:
             return None
         return np.random.default_rng([self.seed, epoch]).permutation(self.samples)
 
+    @checked
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
         """The batches of epoch `n` from batch number `start` on, as (x, y); `next_epoch` stays as it is."""
         if n < 0 or not 0 <= start <= len(self):
-            raise IndexError(f"epoch {n}, batch {start}: an epoch has batches 0 to {len(self)}")
+            raise IndexOutOfRange(f"epoch {n}, batch {start}: an epoch has batches 0 to {len(self)}")
         return self._epoch(n, start)
 
     def _epoch(self, n: int, start: int) -> Iterator[tuple[np.ndarray, ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsmith.arguments import Count, checked
 from einsmith.arrays import as_numpy
-from einsmith.errors import DtypeError, ShapeError
+from einsmith.errors import DtypeError, IndexOutOfRange, ShapeError
 
 
 class Stream:
@@ -41,10 +41,11 @@ class Stream:
         n = len(self.columns) - 1
         return n // self.steps if self.drop_last else -(-n // self.steps)
 
+    @checked
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
         """The windows of an epoch from window number `start` on, as (x, begins, y); `next_epoch` stays as it is."""
         if n < 0 or not 0 <= start <= len(self):
-            raise IndexError(f"epoch {n}, window {start}: an epoch has windows 0 to {len(self)}")
+            raise IndexOutOfRange(f"epoch {n}, window {start}: an epoch has windows 0 to {len(self)}")
         return self._windows(start)
 
     def _windows(self, start: int) -> Iterator[tuple[np.ndarray, ...]]:

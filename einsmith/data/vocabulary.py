@@ -9,8 +9,8 @@ from typing import Annotated
 
 import numpy as np
 
-from einsmith.arguments import checked
-from einsmith.errors import ArgumentError, IndexOutOfRange
+from einsmith.arguments import checked, shown
+from einsmith.errors import ArgumentError, IndexOutOfRange, KindError
 
 UNKNOWN = "<unk>"
 UNITS = ("word", "character")
@@ -36,6 +36,9 @@ class Vocabulary:
         if unit not in UNITS:
             raise ArgumentError(f"unit={unit!r} must be 'word' or 'character'")
         self.unit = unit
+        tokens = tuple(tokens)
+        if not all(isinstance(t, str) for t in tokens):
+            raise KindError(f"Vocabulary: tokens={shown(tokens)} must be strings")
         self.tokens: tuple[str, ...] = (UNKNOWN, *tokens)
         self._number = {token: n for n, token in enumerate(self.tokens)}
         if len(self._number) != len(self.tokens):

@@ -159,6 +159,10 @@ class Library:
             raise self.error(f"{self.name} is closed")
         return self._handle
 
+    def _array(self, x: Any, n: int) -> np.ndarray:
+        """Argument n of a call, C-contiguous."""
+        return np.asarray(x, order="C")
+
     def _function(self, name: str) -> Any:
         return getattr(self._c, f"{self.name}_{name}")
 
@@ -168,7 +172,7 @@ class Library:
 
     def _run(self, role: str, given: tuple[Any, ...], results: Any) -> Any:
         """Calls a function of this role that takes these arrays, with what `results` makes for it, which it returns."""
-        arrays = [np.asarray(x, order="C") for x in given]
+        arrays = [self._array(x, n) for n, x in enumerate(given)]
         known = self._calls.get(role, [])
         for call in known:
             places = call["arguments"]

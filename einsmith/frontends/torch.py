@@ -136,6 +136,8 @@ class TorchOperator:
             if isinstance(value, torch.Tensor):
                 names.append(name)
             elif self._is_number(name, value):
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise DtypeError(f"{self.__name__}: the number {name} does not fit int64; pass a float")
                 names.append(f"{name}~" if -(2**31) <= value < 2**31 or isinstance(value, float) else f"{name}~~")
                 value = torch.scalar_tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
             else:

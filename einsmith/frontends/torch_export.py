@@ -15,6 +15,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from einsmith.arguments import described
+from einsmith.arrays import to_array
 from einsmith.dtypes import ALL, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends import torch_linalg
@@ -48,7 +49,9 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
         raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
     if not isinstance(module, torch.nn.Module):
         raise KindError(f"from_torch takes a torch.nn.Module, not {described(module)}")
-    tensors = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, example)
+    tensors = tree_map(
+        lambda x: torch.as_tensor(to_array(x, "an example")) if isinstance(x, np.ndarray) else x, example
+    )
     name = type(module).__name__
     with _modes(module):
         if not module.training:
@@ -71,6 +74,9 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
     Types and devices stay the module's. Raises UnknownNameError and ShapeError, before anything is changed, where names
     or shapes differ.
     """
+    for given, name, kind in ((model, "model", Module), (module, "module", torch.nn.Module)):
+        if not isinstance(given, kind):
+            raise KindError(f"to_torch: {name} is {described(given)}, and must be a Module of its own library")
     ours = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     theirs = {
         **dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))

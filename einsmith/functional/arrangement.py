@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from einsmith.arguments import shown
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
@@ -22,9 +23,12 @@ def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
     try:
         if any(isinstance(n, bool) for n in listed):
             raise TypeError
-        return tuple(operator.index(n) for n in listed)
+        found = tuple(operator.index(n) for n in listed)
+        if any(abs(n) >= 2**63 for n in found):
+            raise TypeError
+        return found
     except TypeError:
-        raise ArgumentError(f"{name}: {what}={tuple(listed)!r} must be integers") from None
+        raise ArgumentError(f"{name}: {what}={shown(tuple(listed))} must be integers") from None
 
 
 def _named(name: str, what: str, given: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.arguments import Size
+from einsmith.arguments import Size, shown
 from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
@@ -21,8 +21,8 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
         shape = tuple(operator.index(n) for n in listed)
     except TypeError:
         shape = (-1,)
-    if any(n < 0 for n in shape):
-        raise ArgumentError(f"{name}: size={tuple(listed)!r} must be integers of at least 0")
+    if any(not 0 <= n < 2**63 for n in shape):
+        raise ArgumentError(f"{name}: size={shown(tuple(listed))} must be integers of at least 0")
     return shape
 
 

@@ -26,6 +26,8 @@ RANKS = {
 """The modes of `interpolate`, and the numbers of dimensions that each takes."""
 
 HALF = Fraction(1, 2)
+_MOST = 1 << 24
+"""Most positions along a dimension. Each is a fraction that tracing computes, 1e6 in about a second."""
 
 # ------------------------------------------------------------------------------------------------------- interpolation
 
@@ -176,7 +178,7 @@ def interpolate(
     else:
         factors = _several(scale_factor, n, "scale_factor", (int, float))
         counts = tuple(floor(e * s) for e, s in zip(space, factors, strict=True))
-    if any(e < 1 for e in (*space, *counts)):
+    if any(e < 1 for e in (*space, *counts)) or any(c > _MOST for c in counts):
         raise ShapeError(f"interpolate: 'input' {x.shape} would get the extents {counts}")
     scales = [Fraction(e, c) for e, c in zip(space, counts, strict=True)]
     if scale_factor is not None and not recompute_scale_factor:

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import builtins
 import functools
-import inspect
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith.arguments import shown, whole_numbers
 from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import FormulaError, ShapeError, TraceError
+from einsmith.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.expr.analysis import ranges
 from einsmith.expr.nodes import Compute as _Compute
 from einsmith.expr.nodes import Const as _Const
@@ -146,7 +145,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         if len(order) == 2 < self.ndim:
             return TorchMethods.exchange(self, *order)
         order = views.listed(order)
-        places = views.permutation(self.ndim, () if order is None else tuple(order))
+        places = views.permutation(self.ndim, () if order is None else order)
         if places == tuple(range(self.ndim)):
             return self
         shape = tuple(self.shape[p] for p in places)
@@ -186,6 +185,8 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
         return convert()
     if isinstance(x, Number):
         value = x.item() if isinstance(x, np.generic) else x
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise DtypeError(f"{name} is an integer of more than 64 bits; write a float, as in 1e20")
         return Value(None, weak=not isinstance(value, bool), literal=value)
     if isinstance(x, (list, tuple)) or arraylike(x):
         array = np.array(to_array(x, name), order="C", copy=True)
@@ -230,7 +231,7 @@ def _read(v: Value, keys: Sequence[Any]) -> Ex:
 
 def axes(*extents: int) -> tuple[Ex, ...]:
     """Axes to reduce over, one for each extent."""
-    return tuple(Ex(fm.Index(AxisVar(f"r{k}", operator.index(n)))) for k, n in enumerate(extents))
+    return tuple(Ex(fm.Index(AxisVar(f"r{k}", n))) for k, n in enumerate(whole_numbers(extents, "axes: extents")))
 
 
 def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
@@ -238,13 +239,8 @@ def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
 
     Raises FormulaError for axes that are bound nowhere, BoundsError for reads that are not proven in bounds.
     """
-    shape = tuple(operator.index(n) for n in shape)
-    try:
-        names = [p.name for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
-    except (TypeError, ValueError):
-        names = []
-    names += [f"i{d}" for d in range(len(names), len(shape))]
-    out = [AxisVar(name, n) for name, n in zip(names, shape, strict=False)]
+    shape = whole_numbers(shape, "compute: shape")
+    out = [AxisVar(name, n) for name, n in zip(views.names_of_axes(fn, shape), shape, strict=True)]
     return Value(lower(out, _as_form(fn(*(Ex(fm.Index(a)) for a in out)))))
 
 
@@ -418,7 +414,9 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
-    """A tensor of one number."""
+    """A tensor of one number. Raises DtypeError for an integer that no type holds."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise DtypeError("a tensor's number is an integer of more than 64 bits; write a float, as in 1e20")
     return Value(_Compute(template(shape, (), _Const(value, dtype_of(dtype))), ()))
 
 
@@ -451,6 +449,8 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
 
 
 def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
+    if not isinstance(keepdims, (bool, np.bool_)):
+        raise KindError(f"{combiner}: keepdims={shown(keepdims)} must be True or False")
     dims = views.dimensions(v.ndim, axis)
     if not dims:
         return cast(v * 0, dt.i32) if combiner.startswith("arg") else v

@@ -12,11 +12,11 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith import html
-from einsmith.arguments import checked, described
+from einsmith.arguments import checked, described, shown
 from einsmith.arrays import as_numpy
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, shared
 from einsmith.lang.definitions import tensors
@@ -126,7 +126,9 @@ class Operator:
         axes that the text leaves open. With checkpoint=S, here or of the operator, the text computes states again.
         Raises FormulaError for unknown names, GradientError for integers.
         """
-        names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+        names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, (tuple, list)) else ()
+        if not names or not all(isinstance(n, str) for n in names):
+            raise KindError(f"{self.name}: wrt={shown(wrt)} must be the name of an input, or a sequence of names")
         running = [n for n, static in self.program.parameters.items() if not static]
         known = (*self.inputs, *running)
         for n in names:
@@ -292,8 +294,8 @@ def _abstract(name: str, x: Any, integer: bool) -> tuple[tuple[int, ...], DType,
         return tuple(x.shape), dtype_of(as_numpy(x, name)), False
     try:
         return tuple(operator.index(n) for n in x), dt.i64 if integer else dt.f32, False
-    except TypeError:
-        raise ShapeError(f"{name} is given as {x!r}; pass its shape, a tuple of ints, or an array") from None
+    except (TypeError, ValueError):
+        raise ShapeError(f"{name} is given as {shown(x)}; pass its shape, a tuple of ints, or an array") from None
 
 
 def _number_type(x: Any) -> DType:

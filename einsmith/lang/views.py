@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.arguments import shown, signature_of, whole_numbers
 from einsmith.dtypes import is_whole
-from einsmith.errors import IndexOutOfRange, ShapeError, TraceError
+from einsmith.errors import EinsmithError, FormulaError, IndexOutOfRange, KindError, ShapeError, TraceError
 from einsmith.lang.formula import Form, Literal, op
 from einsmith.lang.protocol import RunTimeOnly
 
@@ -51,7 +53,12 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
             continue
         n = shape[len(dims)]
         if isinstance(k, slice):
-            start, stop, step = k.indices(n)
+            try:
+                start, stop, step = k.indices(n)
+            except EinsmithError:  # a bound is a traced tensor
+                raise
+            except (TypeError, ValueError) as e:
+                raise KindError(f"the slice {k.start!r}:{k.stop!r}:{k.step!r} of dimension {len(dims)}: {e}") from None
             extent = len(range(start, stop, step))
             dims.append((len(out), start if extent else 0, step))
             out.append(extent)
@@ -65,7 +72,7 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
             dims.append((-2, chosen, 0))
             chosen += 1
             continue
-        if not is_whole(k):
+        if not is_whole(k) or not _is_index(k):
             raise TraceError(
                 f"a tensor is indexed with {type(k).__name__}; use ints, slices, None and ..., or read elements inside "
                 "es.compute(shape, lambda t, k: E[ids[t], k])"
@@ -75,6 +82,14 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
             raise IndexOutOfRange(f"index {i} is out of bounds for dimension {len(dims)} of extent {n}")
         dims.append((-1, i % n, 0))
     return Slicing(tuple(out), tuple(dims))
+
+
+def _is_index(k: Any) -> bool:
+    try:
+        operator.index(k)
+    except TypeError:  # an array of one element that is no integer
+        return False
+    return True
 
 
 def _plus(a: Form, b: int) -> Form:
@@ -98,7 +113,7 @@ def slice_index(plan: Slicing, axes: Sequence[Form], chosen: Sequence[Form] = ()
 
 def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:
     """The new shape with -1 found. Raises ShapeError where the element counts differ."""
-    shape = [operator.index(n) for n in new]
+    shape = whole_numbers(new, "reshape: shape")
     unknown = [d for d, n in enumerate(shape) if n == -1]
     if len(unknown) > 1 or any(n < -1 for n in shape):
         raise ShapeError(f"reshape to {tuple(shape)}: one extent may be -1, the others are not negative")
@@ -107,10 +122,10 @@ def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:
         rest = prod(n for n in shape if n != -1)
         if rest == 0 or total % rest:
             raise ShapeError(f"reshape: {total} elements, shape {tuple(old)}, do not fill {tuple(shape)}")
-        shape[unknown[0]] = total // rest
+        shape = tuple(total // rest if n == -1 else n for n in shape)
     if prod(shape) != total:
         raise ShapeError(f"reshape: {total} elements, shape {tuple(old)}, do not fill {tuple(shape)}")
-    return tuple(shape)
+    return shape
 
 
 def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
@@ -148,7 +163,7 @@ def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
 
 
 def permutation(rank: int, order: Sequence[Any]) -> tuple[int, ...]:
-    places = tuple(operator.index(d) for d in order) if order else tuple(reversed(range(rank)))
+    places = whole_numbers(order, "transpose: order") or tuple(reversed(range(rank)))
     if any(not -rank <= d < rank for d in places) or sorted(d % rank for d in places) != list(range(rank)):
         raise ShapeError(f"transpose: {places} is not an order of {rank} dimensions")
     return tuple(d % rank for d in places)
@@ -158,7 +173,7 @@ def dimensions(rank: int, axis: Any) -> tuple[int, ...]:
     """The dimensions that `axis=` names, in increasing order; all of them for None."""
     if axis is None:
         return tuple(range(rank))
-    named = [operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    named = whole_numbers(axis, "axis")
     for a in named:
         if not -rank <= a < rank:
             raise ShapeError(f"axis {a} does not exist: the tensor has {rank} dimensions")
@@ -183,3 +198,22 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def broadcast_index(shape: Sequence[int], axes: Sequence[Form]) -> list[Form]:
     """The source index of each element of a broadcast; what is repeated has the last of `axes`."""
     return [Literal(0) if n == 1 else a for n, a in zip(shape, axes[len(axes) - len(shape) :], strict=True)]
+
+
+def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
+    """Return what a function of an element's place, one number for each dimension, calls these. Raises KindError for
+    what is no function, FormulaError for one of another number of places."""
+    if not callable(fn):
+        raise KindError(f"compute: fn={shown(fn)} must be a function of an element's place")
+    try:
+        parameters = inspect.signature(fn)
+    except (TypeError, ValueError):  # of one that is not written in Python
+        return [f"i{d}" for d in range(len(shape))]
+    try:
+        parameters.bind(*shape)
+    except TypeError as e:
+        raise FormulaError(
+            f"compute: {signature_of(fn)} is no function of {len(shape)} places, as the shape {shape} needs: {e}"
+        ) from None
+    names = [p.name for p in parameters.parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    return [*names[: len(shape)], *(f"i{d}" for d in range(len(names), len(shape)))]

@@ -39,6 +39,7 @@ def names() -> Iterator[str]:
     return iter(sorted(_MODELS))
 
 
+@checked
 def register(name: str, make: Callable[..., Module]) -> None:
     """Adds a network under `name`; `make(**arguments)` builds it with fresh weights."""
     if name in _MODELS:
@@ -46,6 +47,7 @@ def register(name: str, make: Callable[..., Module]) -> None:
     _MODELS[name] = make
 
 
+@checked
 def maker(name: str) -> Callable[..., Module]:
     """What makes the networks of that name. Raises UnknownNameError."""
     if name not in _MODELS:

@@ -8,6 +8,7 @@ from einsmith import functional as F
 from einsmith.arguments import Count
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.activation import random_relu
+from einsmith.functional.common import tensor
 from einsmith.functional.random import layer_stream
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.init import constant_
@@ -299,6 +300,7 @@ class Softmax2d(Module):
     """The softmax over the channels of [B, C, H, W] or [C, H, W]."""
 
     def forward(self, input: Value) -> Value:
-        if input.ndim not in (3, 4):
-            raise ShapeError(f"Softmax2d: 'input' has shape {input.shape}; it needs [B, C, H, W] or [C, H, W]")
-        return F.softmax(input, -3)
+        x = tensor(input, "Softmax2d", "input")
+        if x.ndim not in (3, 4):
+            raise ShapeError(f"Softmax2d: 'input' has shape {x.shape}; it needs [B, C, H, W] or [C, H, W]")
+        return F.softmax(x, -3)

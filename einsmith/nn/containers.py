@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from einsmith.errors import KindError, UnknownNameError
+from einsmith.arguments import checked
+from einsmith.errors import IndexOutOfRange, KindError, UnknownNameError
 from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter
@@ -26,7 +27,7 @@ class _Ordered(Module):
     def _item(self, index: int) -> Module:
         modules = list(self._modules.values())
         if not -len(modules) <= index < len(modules):
-            raise IndexError(f"{type(self).__name__} has {len(modules)} modules; there is no [{index}]")
+            raise IndexOutOfRange(f"{type(self).__name__} has {len(modules)} modules; there is no [{index}]")
         return modules[index]  # type: ignore[return-value]
 
     def __len__(self) -> int:
@@ -144,6 +145,7 @@ class ParameterList(Module):
         self.register_parameter(str(len(self)), _parameter(value))
         return self
 
+    @checked
     def extend(self, values: Iterable[Any]) -> ParameterList:
         """Adds parameters at the end; returns this list."""
         for value in values:

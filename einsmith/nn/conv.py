@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Size
+from einsmith.arguments import Count, Size, whole_numbers
 from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.common import tensor
 from einsmith.functional.conv import same_padding
 from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset
@@ -186,12 +187,17 @@ class _ConvTranspose(Module):
 
     def forward(self, input: Value, output_size: Sequence[int] | None = None) -> Value:
         """output_size: the extents of the result (or its whole shape), which decide `output_padding`."""
-        more = self.output_padding if output_size is None else self._output_padding(input, tuple(output_size))
+        more = self.output_padding
+        if output_size is not None:
+            wanted = whole_numbers(output_size, f"{type(self).__name__}: output_size")
+            more = self._output_padding(tensor(input, type(self).__name__, "input"), wanted)
         convolve = getattr(F, f"conv_transpose{self.dims}d")
         return convolve(input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation)
 
     def _output_padding(self, input: Value, wanted: tuple[int, ...]) -> tuple[int, ...]:
         n = self.dims
+        if input.ndim < n:
+            raise ShapeError(f"{type(self).__name__}: 'input' has shape {input.shape}, of {input.ndim} dimensions")
         rows = zip(input.shape[-n:], self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
         least = tuple((e - 1) * s - 2 * p + g * (k - 1) + 1 for e, s, p, g, k in rows)
         most = tuple(e + s - 1 for e, s in zip(least, self.stride, strict=True))

@@ -6,8 +6,7 @@ Draws are made in float64 and rounded to the parameter's type, so that a float64
 
 from __future__ import annotations
 
-from math import prod, sqrt
-from typing import Protocol, runtime_checkable
+from math import isfinite, prod, sqrt
 
 import numpy as np
 
@@ -15,16 +14,7 @@ from einsmith import locks
 from einsmith.arguments import Magnitude, Size, checked
 from einsmith.errors import ArgumentError
 from einsmith.functional import random
-
-
-@runtime_checkable
-class ParameterLike(Protocol):
-    @property
-    def data(self) -> np.ndarray: ...
-
-    @data.setter
-    def data(self, value: np.ndarray) -> None: ...
-
+from einsmith.nn.parameter import Stored
 
 _generator = np.random.Generator(np.random.PCG64())
 _drawing = locks.Awaited("drawing random numbers")
@@ -53,32 +43,38 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 @checked
-def uniform_(tensor: ParameterLike, a: float = 0.0, b: float = 1.0) -> None:
+def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
     """Uniform in [a, b). Raises ArgumentError unless b is at least a."""
     if not a <= b:
         raise ArgumentError(f"uniform_: a={a!r} must not be above b={b!r}")
+    if not isfinite(b - a):
+        raise ArgumentError(f"uniform_: from a={a!r} to b={b!r} is no finite range")
     with _drawing:
         tensor.data = _generator.uniform(a, b, tensor.data.shape)
 
 
 @checked
-def normal_(tensor: ParameterLike, mean: float = 0.0, std: Magnitude = 1.0) -> None:
+def normal_(tensor: Stored, mean: float = 0.0, std: Magnitude = 1.0) -> None:
     """Normal with the given mean and standard deviation."""
     with _drawing:
         tensor.data = _generator.normal(mean, std, tensor.data.shape)
 
 
 @checked
-def constant_(tensor: ParameterLike, val: float) -> None:
+def constant_(tensor: Stored, val: float) -> None:
     """Every element `val`."""
     tensor.data = np.full(tensor.data.shape, val)
 
 
-def zeros_(tensor: ParameterLike) -> None:
+@checked
+def zeros_(tensor: Stored) -> None:
+    """Every element 0."""
     constant_(tensor, 0)
 
 
-def ones_(tensor: ParameterLike) -> None:
+@checked
+def ones_(tensor: Stored) -> None:
+    """Every element 1."""
     constant_(tensor, 1)
 
 
@@ -100,7 +96,7 @@ def gain(nonlinearity: str, param: float | None = None) -> float:
     return table[nonlinearity]
 
 
-def _fan(tensor: ParameterLike, mode: str) -> int:
+def _fan(tensor: Stored, mode: str) -> int:
     if mode not in ("fan_in", "fan_out"):
         raise ArgumentError(f"mode is 'fan_in' or 'fan_out', not {mode!r}")
     return fans(tensor.data.shape)[mode == "fan_out"]
@@ -108,7 +104,7 @@ def _fan(tensor: ParameterLike, mode: str) -> int:
 
 @checked
 def kaiming_uniform_(
-    tensor: ParameterLike, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> None:
     """Uniform in +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
     bound = gain(nonlinearity, a) * sqrt(3.0 / max(1, _fan(tensor, mode)))
@@ -117,20 +113,20 @@ def kaiming_uniform_(
 
 @checked
 def kaiming_normal_(
-    tensor: ParameterLike, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> None:
     """Normal with standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
     normal_(tensor, 0.0, gain(nonlinearity, a) / sqrt(max(1, _fan(tensor, mode))))
 
 
 @checked
-def xavier_uniform_(tensor: ParameterLike, gain: Magnitude = 1.0) -> None:
+def xavier_uniform_(tensor: Stored, gain: Magnitude = 1.0) -> None:
     """Uniform in +-gain*sqrt(6/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     bound = gain * sqrt(6.0 / sum(fans(tensor.data.shape)))
     uniform_(tensor, -bound, bound)
 
 
 @checked
-def xavier_normal_(tensor: ParameterLike, gain: Magnitude = 1.0) -> None:
+def xavier_normal_(tensor: Stored, gain: Magnitude = 1.0) -> None:
     """Normal with standard deviation gain*sqrt(2/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor.data.shape))))

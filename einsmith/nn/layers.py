@@ -8,6 +8,7 @@ from typing import Any
 
 from einsmith import functional as F
 from einsmith.errors import ArgumentError
+from einsmith.functional.common import dimension, tensor
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
 
@@ -44,10 +45,11 @@ class Unflatten(Module):
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, input: Value) -> Value:
-        shape, d = input.shape, self.dim % input.ndim
+        x = tensor(input, "Unflatten", "input")
+        shape, d = x.shape, dimension(self.dim, x.ndim, "Unflatten")
         if prod(self.unflattened_size) != shape[d] and -1 not in self.unflattened_size:
             raise ArgumentError(f"Unflatten: dimension {d} has extent {shape[d]}, not {self.unflattened_size}")
-        return F.reshape(input, (*shape[:d], *self.unflattened_size, *shape[d + 1 :]))
+        return F.reshape(x, (*shape[:d], *self.unflattened_size, *shape[d + 1 :]))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

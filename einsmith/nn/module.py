@@ -257,6 +257,7 @@ class Module:
         """The buffer at a path. Raises UnknownNameError."""
         return self._at("_buffers", target)
 
+    @checked
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """(path, module) of this module and all below it, each module once, in the order of registration."""
         seen: set[int] = set()
@@ -294,6 +295,7 @@ class Module:
                 seen.add(id(value))
                 yield (f"{path}.{name}" if path else name), value
 
+    @checked
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
@@ -306,6 +308,7 @@ class Module:
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         return (p for _, p in self.named_parameters(recurse=recurse))
 
+    @checked
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Buffer]]:
@@ -424,6 +427,8 @@ class Module:
         Raises UnknownNameError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays
         that do not fit; the message lists all faults of all kinds.
         """
+        if not isinstance(strict, (bool, np.bool_)):
+            raise KindError(f"load_state_dict: strict={shown(strict)} must be True or False")
         own = dict(self._state())
         arrays = fitting(type(self).__name__, own, state_dict, strict)
         with locks.Guard(v.memory.guard for v in own.values()), Deferred():

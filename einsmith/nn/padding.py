@@ -7,6 +7,7 @@ from typing import Any
 
 from einsmith import functional as F
 from einsmith.errors import ShapeError
+from einsmith.functional.common import tensor
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import repeated
 from einsmith.nn.module import Module
@@ -46,6 +47,7 @@ class _ConstantPad(Module):
 
 
 def _padded(layer: Any, x: Value, mode: str, value: float | None) -> Value:
+    x = tensor(x, type(layer).__name__, "input")
     if x.ndim < layer.dims:
         raise ShapeError(f"{type(layer).__name__}: 'input' needs {layer.dims} dimensions or more, got shape {x.shape}")
     return F.pad(x, layer.padding, mode, value)

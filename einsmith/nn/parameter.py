@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import checked, described
+from einsmith.arguments import checked, described, shown
 from einsmith.arrays import as_numpy
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, ShapeError, TraceError, UnknownAttributeError, UnknownNameError
+from einsmith.errors import DtypeError, KindError, ShapeError, TraceError, UnknownAttributeError, UnknownNameError
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 from einsmith.runtime.memory import Layout, Memory
@@ -28,7 +28,7 @@ def to_numpy(value: Any) -> np.ndarray:
     a view. They are copied: a torch tensor's gradient is none of theirs, as for torch.nn.Parameter."""
     if isinstance(value, Value):
         raise TraceError("a traced tensor has no values yet; it cannot be stored in a parameter")
-    if hasattr(value, "detach"):  # a torch tensor that requires a gradient refuses both protocols
+    if hasattr(value, "detach") and hasattr(value, "requires_grad"):  # a tensor of torch's, which may refuse NumPy
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy has not
             value = value.float()
@@ -185,7 +185,7 @@ class Stored:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a 0-d array has no length")
+            raise ShapeError("a 0-d array has no length")
         return self.shape[0]
 
     def __repr__(self) -> str:
@@ -239,6 +239,8 @@ class Parameter(Stored):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, (bool, np.bool_)):
+            raise KindError(f"requires_grad={shown(value)} must be True or False")
         if value and not self.dtype.is_float:
             raise DtypeError(f"a parameter of {self.dtype.name} has no gradient; use floats, or requires_grad=False")
         self._requires_grad = bool(value)

@@ -11,6 +11,7 @@ import numpy as np
 from einsmith import functional as F
 from einsmith.arguments import Count, Magnitude, Share, Size
 from einsmith.errors import ArgumentError, ShapeError
+from einsmith.functional.common import tensor
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.attention import MultiheadAttention
@@ -208,6 +209,7 @@ class Transformer(Module):
     ) -> Value:  # fmt: skip
         """Masks as of `MultiheadAttention`."""
         batch = 0 if self.batch_first else 1
+        src, tgt = tensor(src, "Transformer", "src"), tensor(tgt, "Transformer", "tgt")
         if src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[batch] != tgt.shape[batch]):
             raise ShapeError(f"Transformer: 'src' {src.shape} and 'tgt' {tgt.shape} differ in their batch")
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)

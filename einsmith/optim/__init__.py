@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from einsmith.arguments import shown
+from einsmith.errors import ArgumentError, EinsmithError
 from einsmith.optim import lr_scheduler
 from einsmith.optim.adaptive import Adadelta, Adamax, Lion, NAdam, RAdam
 from einsmith.optim.classic import SGD, Adagrad, Adam, AdamW, RMSprop
@@ -27,10 +29,15 @@ def describe(rule: Any) -> dict[str, Any] | None:
 
 
 def restore(description: Mapping[str, Any]) -> Any:
-    """The optimizer that `describe` described. Raises KeyError for an unknown name."""
-    if description["name"] == "Groups":
-        return Groups.restore(description, _restore_rule)
-    return _restore_rule(description)
+    """The optimizer that `describe` described. Raises ArgumentError for what describes none."""
+    try:
+        if description["name"] == "Groups":
+            return Groups.restore(description, _restore_rule)
+        return _restore_rule(description)
+    except EinsmithError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        raise ArgumentError(f"{shown(description)} describes no optimizer: {type(e).__name__}: {e}") from e
 
 
 def _restore_rule(description: Mapping[str, Any]) -> Rule:

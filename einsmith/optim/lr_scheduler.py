@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from einsmith.arguments import Count, Magnitude, Share, Size, checked
-from einsmith.errors import ArgumentError
+from einsmith.arguments import Count, Magnitude, Share, Size, checked, shown
+from einsmith.dtypes import is_whole
+from einsmith.errors import ArgumentError, KindError
 
 
 def _fail(schedule: Any, name: str, what: str) -> ArgumentError:
@@ -33,6 +34,8 @@ class Schedule:
         raise NotImplementedError
 
     def __call__(self, step: int) -> float:
+        if not is_whole(step) or not 0 <= step < 2**63:
+            raise KindError(f"{type(self).__name__}: step={shown(step)} must be an integer of at least 0")
         return self.at((step - 1) // self.every)  # type: ignore[attr-defined]
 
     def describe(self) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.arguments import checked
+from einsmith.arguments import checked, shown
 from einsmith.dtypes import DType
 from einsmith.errors import ArgumentError, FormulaError, KindError, ShapeError
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
@@ -194,8 +194,8 @@ def _number(name: str, value: Any, step: int | None = None) -> float:
     at = "" if step is None else f" at step {step}"
     try:
         number = float(value)
-    except (TypeError, ValueError) as e:
-        raise KindError(f"{name}={value!r}{at} must be a number or a callable of the step") from e
+    except (TypeError, ValueError, OverflowError) as e:
+        raise KindError(f"{name}={shown(value)}{at} must be a number or a callable of the step") from e
     if number != number:
         raise ArgumentError(f"{name}={value!r}{at} would make every parameter no number; give a number")
     return number

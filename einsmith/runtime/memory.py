@@ -13,7 +13,7 @@ import numpy as np
 
 from einsmith import locks
 from einsmith.dtypes import DType
-from einsmith.errors import DtypeError, ShapeError
+from einsmith.errors import DtypeError, KindError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.expr.rewrite.rebuild import replace
 from einsmith.lang.builder import Value
@@ -88,6 +88,8 @@ class Memory:
 
 def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     """The shape of the memory of a layout that holds a tensor of this shape, and gives it back."""
+    if not hasattr(layout, "physical") or not hasattr(layout, "logical"):
+        raise KindError(f"layout={layout!r} is no layout, which has `physical` and `logical`")
     sample = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
     try:
         there = np.asarray(layout.physical(sample))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsmith.arguments import described
+from einsmith.arguments import described, shown
 from einsmith.arrays import to_array
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 from einsmith.modes import Jitted
 from einsmith.training.losses import named
@@ -29,7 +29,13 @@ class _Mean:
 
     def update(self, output: Any, target: np.ndarray) -> None:
         n = len(target) if target.ndim else 1
-        self.total, self.seen = self.total + float(self.f(output, target)) * n, self.seen + n
+        found = self.f(output, target)
+        try:
+            number = float(found)
+        except (TypeError, ValueError, OverflowError):
+            name = getattr(self.f, "__name__", type(self.f).__name__)
+            raise ArgumentError(f"the metric {name} gave {shown(found)}; it must give a number") from None
+        self.total, self.seen = self.total + number * n, self.seen + n
 
     def compute(self) -> float:
         return self.total / self.seen if self.seen else float("nan")
@@ -50,6 +56,16 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Any]:
                 "update and compute"
             )
     return out
+
+
+def _raised_as_ours(batches: Iterable) -> Iterator[Any]:
+    """Yield the batches. Raises DataError for what they raise."""
+    try:
+        yield from batches
+    except EinsmithError:
+        raise
+    except Exception as e:
+        raise DataError(f"the batches raised {type(e).__name__}: {e}") from e
 
 
 def as_tuple(batch: Any) -> Sequence[Any]:
@@ -85,7 +101,7 @@ def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> 
     sums: dict[str, float] = {"loss": 0.0}
     right, seen, classes = 0, 0, True
     with step.model.in_mode(training=False):
-        for batch in batches:
+        for batch in _raised_as_ours(batches):
             *inputs, target = as_tuple(batch)
             target = to_array(target, "target")
             value, out, parts = step._evaluate(tuple(inputs), target)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith import graph_tuning, html, knobs, tuning
-from einsmith.arguments import Count, checked, described
+from einsmith.arguments import Count, check_options, checked, described
 from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
@@ -95,12 +95,9 @@ class TrainStep:
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
         trained: str = "first", memory_limit: Any = None, tune: tuning.Seconds | str = 0.0,
     ):  # fmt: skip
-        if not hasattr(model, "named_parameters") or isinstance(model, type):
-            raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+        _check_parts(model, loss)
         if not is_whole(seed):  # of any size
             raise ArgumentError(f"seed={seed!r} must be an integer")
-        if isinstance(loss, type):
-            raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
         _check_optimizer(optimizer)
         self.settings = Settings(clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained)
         self.model, self.loss, self.optimizer, self.seed = model, loss, optimizer, seed
@@ -152,7 +149,7 @@ class TrainStep:
 
     @mode.setter
     def mode(self, mode: str) -> None:
-        if mode not in MODES:
+        if not isinstance(mode, str) or mode not in MODES:
             raise ArgumentError(f"mode={mode!r} is not available; use {' or '.join(map(repr, MODES))}")
         self._mode = mode
 
@@ -176,6 +173,7 @@ class TrainStep:
 
     def change(self, **settings: Any) -> None:
         """Sets some of the settings. Raises ArgumentError for values that cannot be."""
+        check_options(Settings, settings)
         with self.store.guard:
             self.settings = replace(self.settings, **settings)
             self._version = None
@@ -254,6 +252,7 @@ class TrainStep:
         none of them outlives the optimizer, the loss, the settings, or the memory that it was made for."""
         if self._averaged:
             raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
+        _check_parts(self.model, self.loss)
         self._version = trace.version()
         structure = self.settings.structure
         parameters = dict(self.model.named_parameters())
@@ -515,6 +514,15 @@ class TrainStep:
         with self.store.guard:
             self._set_inputs(arrays)
             return measured(run, arrays, repeats)
+
+
+def _check_parts(model: Any, loss: Any) -> None:
+    if not hasattr(model, "named_parameters") or isinstance(model, type):
+        raise ArgumentError(f"model={_shown(model)} is not a network; pass an es.nn.Module")
+    if isinstance(loss, type):
+        raise ArgumentError(f"loss={_shown(loss)} is a class; pass one of its objects, as {loss.__name__}()")
+    if not callable(loss):
+        raise KindError(f"loss={_shown(loss)} must be a callable")
 
 
 def _check_optimizer(optimizer: Any) -> None:

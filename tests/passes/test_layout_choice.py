@@ -211,8 +211,8 @@ def test_what_a_loop_packs_before_it_begins_is_not_copied_in_its_steps(sizes, as
 
 
 def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
-    """Copies to other layouts take memory, which the least limit counts: a program under a limit has the same layouts, so
-    that its results are bitwise those without one."""
+    """Copies to other layouts take memory, which the least limit counts: a program under a limit has the same layouts,
+    so that its results are bitwise those without one."""
     arrays = list(rng.standard_normal((2, 96, 96)).astype("f"))
     whole = es.value_and_grad(lambda a, b: F.softmax(F.tanh(a @ b) @ b, 1).sum(), (0, 1))
     traced = trace_call(whole, tuple(arrays), {})

@@ -56,7 +56,10 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
             raise DataError(f"{file} cannot be read: {e.strerror or e}") from e
     elif isinstance(file, (bytes, bytearray)) or hasattr(file, "read"):
         what = "the model"
-        data = bytes(file) if isinstance(file, (bytes, bytearray)) else file.read()
+        try:
+            data = bytes(file) if isinstance(file, (bytes, bytearray)) else file.read()
+        except (OSError, ValueError) as e:
+            raise DataError(f"the file cannot be read: {e}") from e
     else:
         raise ArgumentError(f"load takes a path, bytes, an open file or a ModelProto, not {type(file).__name__}")
     model = onnx.ModelProto()

@@ -149,10 +149,14 @@ def _triplet(
     a, p, n = (tensor(x, name, s, kind="float") for x, s in ((anchor, "anchor"), (near, "positive"), (far, "negative")))
     if not a.ndim == p.ndim == n.ndim:
         raise ShapeError(f"{name}: 'anchor' {a.shape}, 'positive' {p.shape} and 'negative' {n.shape} differ in rank")
-    other = distance(a, n)
+
+    def between(x: Value, y: Value) -> Value:
+        return tensor(distance(x, y), name, "distance_function")
+
+    other = between(a, n)
     if swap:
-        other = fb.minimum(other, distance(p, n))
-    return reduced(each((distance(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
+        other = fb.minimum(other, between(p, n))
+    return reduced(each((between(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
 
 
 @traced
