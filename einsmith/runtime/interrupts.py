@@ -6,13 +6,13 @@ the native program handles signals itself now and then (codegen/entry/watch.py),
 
 from __future__ import annotations
 
-import ctypes
-import threading
-
 # The functions behind `signal`'s, which spend as long on making enumerations as a small training step takes.
-from _signal import SIGINT, getsignal, signal  # type: ignore[import-not-found]
+import _signal  # type: ignore[import-not-found]
+import ctypes
+from _signal import getsignal, signal
 from collections.abc import Callable
 from functools import cache
+from threading import get_ident, main_thread
 from types import FrameType, TracebackType
 
 import numpy as np
@@ -40,7 +40,7 @@ def handler() -> int:
 
 def handler_here() -> int:
     """What a run of this thread is told: the handler, or 0 where another thread handles signals."""
-    return handler() if threading.get_ident() == threading.main_thread().ident else 0
+    return handler() if get_ident() == main_thread().ident else 0
 
 
 def raise_again() -> None:
@@ -52,34 +52,74 @@ def raise_again() -> None:
     restore(*found)  # which takes the references over
 
 
+DEFERRED = tuple(
+    int(getattr(_signal, name))
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+    if hasattr(_signal, name)
+)
+"""Signals by which people end, save or look at a training. Not those of profilers, which ask where the program is."""
+
+Handler = Callable[[int, FrameType | None], object]
+
+
 class Deferred:
-    """Within `with Deferred():` SIGINT waits; its handler is called at the end, once for every time that it came. A run
-    inside handles it at once as long as it has stored nothing that stays.
+    """Within `with Deferred():` the signals DEFERRED wait; their handlers are called at the end, in the order in which
+    the signals came, once for every time. A run inside handles them at once as long as it has stored nothing that
+    stays.
 
     Outside the main thread, which alone handles signals, it does nothing.
     """
 
+    __slots__ = ("_came", "_handlers", "_noting")
+
     def __enter__(self) -> Deferred:
-        self._came: list[tuple[int, FrameType | None]] = []
-        self._handler: Callable[[int, FrameType | None], object] | None = None
-        if threading.current_thread() is threading.main_thread():
-            handler = getsignal(SIGINT)
-            if callable(handler):
-                self._handler = handler
-                signal(SIGINT, self._note)
+        self._handlers: dict[int, Handler] = {}
+        if get_ident() == main_thread().ident:
+            self._came: list[tuple[int, FrameType | None]] = []
+            noting = self._noting = self._note
+            try:
+                for number in DEFERRED:
+                    handler = getsignal(number)
+                    if handler.__class__ is not int and handler is not None:  # no function of Python's
+                        self._handlers[number] = handler
+                        signal(number, noting)
+            except BaseException:  # of a handler that does not wait yet
+                self._give_back()
+                raise
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if _WATCH[_HANDLING] and self._handler is not None:
-            self._handler(number, frame)
+        if _WATCH[_HANDLING]:
+            self._handlers[number](number, frame)
         else:
             self._came.append((number, frame))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._handler is None:
-            return
-        signal(SIGINT, self._handler)
-        for number, frame in self._came:
-            self._handler(number, frame)
+        if self._handlers:
+            try:
+                self._give_back()
+            finally:
+                if self._came:
+                    self._tell()
+
+    def _give_back(self) -> None:
+        """Put the handlers back, but where one of them has put another one there."""
+        try:
+            for number, handler in self._handlers.items():
+                if getsignal(number) is self._noting:
+                    signal(number, handler)
+        except BaseException:  # of a handler that waits no more
+            self._give_back()
+            raise
+
+    def _tell(self) -> None:
+        """Call the handlers of the signals that came, the others too where one raises."""
+        try:
+            while self._came:
+                number, frame = self._came.pop(0)
+                self._handlers[number](number, frame)
+        finally:
+            if self._came:
+                self._tell()

@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith import locks
-from einsmith.runtime import pool
+from einsmith.runtime import interrupts, pool
 
 from .test_interrupts import run
 
@@ -229,3 +229,106 @@ def test_fetching_data(tmp_path):
     """
     done = run(body, PATH=f"{tmp_path}:/usr/bin:/bin", TMPDIR=str(work))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def handlers():
+    """Set handlers of signals, for the test alone."""
+    before = {number: signal.getsignal(number) for number in interrupts.DEFERRED}
+    yield signal.signal
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1])
+def test_a_handler_sees_weights_and_counters_of_one_moment(number, rng, handlers, monkeypatch):
+    """A signal that comes while a step stores is handled when all is stored: what a handler saves then is whole."""
+    model = es.nn.Linear(3, 2)
+    step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
+    x, t = rng.standard_normal((5, 3)), rng.standard_normal((5, 2))
+    step(x, t)
+    ((_, run),) = step._programs.items()
+    plain, seen = run.program.run, []
+
+    def stored_and_signalled():
+        status = plain()
+        signal.raise_signal(number)
+        return status
+
+    def note(number, frame):
+        seen.append((step.steps, model.weight.numpy().tobytes()))
+        raise TimeoutError
+
+    monkeypatch.setattr(run.program, "run", stored_and_signalled)
+    handlers(number, note)
+    with pytest.raises(TimeoutError):
+        step(x, t)
+    assert seen == [(2, model.weight.numpy().tobytes())]
+    assert signal.getsignal(number) is note
+
+
+def test_every_signal_that_waited_is_told(handlers):
+    """Also where the handler of another one raises."""
+    came = []
+
+    def note(number, frame):
+        came.append(number)
+        raise TimeoutError
+
+    order = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+    for number in set(order):
+        handlers(number, note)
+    with pytest.raises(TimeoutError), interrupts.Deferred():
+        for number in order:
+            signal.raise_signal(number)
+        assert not came
+    assert came == list(order)
+    assert all(signal.getsignal(number) is note for number in order)
+
+
+def test_handlers_come_back_whenever_one_of_them_raises(handlers, monkeypatch):
+    """While they are exchanged, and while they are given back."""
+    came = []
+
+    def note(number, frame):
+        came.append(number)
+        raise TimeoutError
+
+    set_handler = interrupts.signal
+    for at in range(2 * len(interrupts.DEFERRED)):
+        calls = []
+
+        def raising(number, handler, at=at, calls=calls):
+            set_handler(number, handler)
+            calls.append(number)
+            if len(calls) == at + 1:
+                for each in interrupts.DEFERRED:
+                    signal.raise_signal(each)
+
+        for number in interrupts.DEFERRED:
+            handlers(number, note)
+        came.clear()
+        with monkeypatch.context() as m:
+            m.setattr(interrupts, "signal", raising)
+            with pytest.raises(TimeoutError), interrupts.Deferred():
+                pass
+        assert all(signal.getsignal(number) is note for number in interrupts.DEFERRED)
+        assert len(calls) >= at + 1
+
+
+def test_a_handler_that_a_handler_sets_stays(handlers):
+    """A second Ctrl-C that kills, as many programs have it."""
+    def first(number, frame):
+        handlers(signal.SIGINT, second)
+
+    def second(number, frame):
+        pass
+
+    handlers(signal.SIGINT, first)
+    interrupts._WATCH[interrupts._HANDLING] = 1  # as in the middle of a run
+    try:
+        with interrupts.Deferred():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        interrupts._WATCH[interrupts._HANDLING] = 0
+    assert signal.getsignal(signal.SIGINT) is second
