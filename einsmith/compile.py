@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_kernels, show_steps
 from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.interrupts import Deferred
+from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target
@@ -423,13 +425,24 @@ class Executable:
     def _run(self, places: Sequence[int], run: Callable[[], int]) -> int:
         """A run of the program, whose lock the caller holds, on memory given by the addresses of the inputs and of the
         fresh tensors."""
-        words = self._words
-        block = self._shared.block  # kept until the run ends
-        if block.number != self._seen:
-            block = self._move()
-        for i, n, offset in self._slots:
-            words[i] = places[n] + offset
-        status = run()
+        me = get_ident()
+        outer = under_way.get(me) if under_way else None
+        if outer is not None:
+            check_run(outer, self._shared, self._lock, bool(self._stored))
+        under_way[me] = self._shared, self._lock, outer
+        try:
+            words = self._words
+            block = self._shared.block  # kept until the run ends
+            if block.number != self._seen:
+                block = self._move()
+            for i, n, offset in self._slots:
+                words[i] = places[n] + offset
+            status = run()
+        finally:
+            if outer is None:
+                del under_way[me]
+            else:
+                under_way[me] = outer
         if status > FINITE:
             raise IndexOutOfRange(self._messages[status])
         return status

@@ -228,6 +228,10 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self._held.pop().__exit__()
 
+    def is_joined(self, other: Guard) -> bool:
+        """Whether this guard and another one are one lock."""
+        return self._root() is other._root()
+
     def _root(self) -> Guard:
         """Return the guard whose lock is that of all that are joined with this one."""
         at = self

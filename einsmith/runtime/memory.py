@@ -17,7 +17,7 @@ from einsmith.errors import DtypeError, KindError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.expr.rewrite.rebuild import replace
 from einsmith.lang.builder import Value
-from einsmith.runtime import buffers
+from einsmith.runtime import buffers, nested
 
 
 class Layout(Protocol):
@@ -66,12 +66,16 @@ class Memory:
         return found
 
     def store(self, values: Any) -> None:
-        """Sets the elements to those of an array that has the tensor's shape, or is broadcast to it."""
+        """Sets the elements to those of an array that has the tensor's shape, or is broadcast to it.
+
+        Raises EinsmithError in the middle of a run of the same thread that uses them.
+        """
         if self.layout is not None:
             whole = np.empty(self.shape, self.dtype)
             whole[...] = values
             values = self.layout.physical(whole)
         with self.guard:
+            nested.check_store(self.guard)
             self.physical[...] = values
 
     def copy(self) -> np.ndarray:

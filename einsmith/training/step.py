@@ -23,6 +23,7 @@ from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.memory import Memory
+from einsmith.runtime.nested import check_store, under_way
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.threads import get_threads
 from einsmith.sizes import size_of
@@ -346,6 +347,8 @@ class TrainStep:
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count what it has done; the caller has the guard."""
+        if under_way:
+            check_store(self.store.guard)  # before the numbers are set that a run reads
         # A signal that comes while native code runs is handled when it ends: weights and counters move together.
         with Deferred():
             self._set_scalars()
@@ -380,6 +383,7 @@ class TrainStep:
     def _set_inputs(self, arrays: list[np.ndarray]) -> None:
         """Set the numbers that the next run of a program for this batch reads."""
         with self.store.guard:
+            check_store(self.store.guard)
             self._set_scalars()
             if self._numbers:
                 self._set_numbers(arrays)

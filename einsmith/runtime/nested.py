@@ -1,0 +1,65 @@
+"""Runs under way in each thread, and what may not begin in the middle of one.
+
+A signal's handler is called in the middle of a run (runtime/interrupts.py), or between its preparation and its end, and
+may run programs itself. One that shares the table of pointers or the memory of intermediate results with the run that
+waits would spoil it; one that stores into parameters would let its second half work with other values than its first.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import get_ident
+from typing import Any
+
+from einsmith import locks
+from einsmith.errors import EinsmithError
+from einsmith.runtime.arena import Arena
+
+UnderWay = tuple[Arena, Any, Any]
+"""A run: the memory of its intermediate results, which all runs of one program have, its lock (a Guard where it uses
+parameters or state), and the run around it in the same thread, None where there is none."""
+
+under_way: dict[int, UnderWay] = {}
+"""The innermost run of each thread, by the thread's number."""
+
+
+def check_run(outer: UnderWay, arena: Arena, lock: Any, stores: bool) -> None:
+    """Check that a program may run within `outer`. stores: whether it stores into what the guard `lock` protects.
+
+    Raises EinsmithError where it would spoil a run.
+    """
+    at: UnderWay | None = outer
+    while at is not None:
+        if at[0] is arena:
+            raise _error("a program is called in the middle of a run of itself, or of one that shares its memory")
+        at = at[2]
+    if stores and isinstance(lock, locks.Guard):
+        check_store(lock)
+
+
+def check_store(guard: locks.Guard) -> None:
+    """Check that no run of this thread is under way that uses parameters or state of a guard, which the caller holds.
+
+    Raises EinsmithError otherwise.
+    """
+    at = under_way.get(get_ident())
+    while at is not None:
+        if isinstance(at[1], locks.Guard) and at[1].is_joined(guard):
+            raise _error("parameters or state would be changed in the middle of a run that uses them")
+        at = at[2]
+
+
+def _error(what: str) -> EinsmithError:
+    return EinsmithError(
+        f"{what}: a signal's handler or a finalizer does this, and the run that waits for it would go on with wrong "
+        "values; let the handler set a flag, and look at the flag between two calls"
+    )
+
+
+def _forked() -> None:
+    for thread in [n for n in under_way if n != get_ident()]:
+        del under_way[thread]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,173 @@
+"""Programs that are called in the middle of a run of the same thread, as a signal's handler may do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import einsmith as es
+import einsmith.functional as F
+from einsmith.runtime import interrupts, nested
+
+
+def slow(points=2 * 10**7):
+    """A function of the first four elements whose run takes long enough to be watched."""
+    return es.op("y[i] = sum[j](sin(x[i]*j))", extents={"j": points})
+
+
+@contextmanager
+def during(handler):
+    """Call a handler once in the middle of the first long run within."""
+    came = []
+
+    def called(number, frame):
+        if interrupts._WATCH[interrupts._HANDLING] and not came:
+            came.append(True)
+            handler()
+        elif not came:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+
+    before = signal.signal(signal.SIGALRM, called)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert came
+    assert not nested.under_way
+
+
+def swallowed(f):
+    with pytest.raises(es.EinsmithError, match="flag"):
+        f()
+
+
+@pytest.mark.parametrize("extent", [3, 1, 5])
+def test_a_program_does_not_run_within_itself(rng, extent):
+    """Neither does one of another shape, which has the same memory for intermediate results."""
+    f = slow()
+    x, other = rng.uniform(0, 2, 3), rng.uniform(0, 2, extent)
+    want, others = f(x), f(other)
+    with during(lambda: f(other)), pytest.raises(es.EinsmithError, match="in the middle of a run"):
+        f(x)
+    with during(lambda: swallowed(lambda: f(other))):
+        np.testing.assert_array_equal(f(x), want)
+    np.testing.assert_array_equal(f(other), others)
+
+
+def test_short_runs_too(rng, monkeypatch):
+    """Between the placing of its arguments and the run a handler may be called, whatever the length of the run."""
+    f = es.jit(lambda x: x * 2 + 1)
+    x, other = rng.standard_normal((2, 17))
+    f(x)
+    ((run, _),) = f._cache.values()
+    plain = run.program.run
+
+    def interrupted():
+        swallowed(lambda: f(other))
+        return plain()
+
+    monkeypatch.setattr(run.program, "run", interrupted)
+    np.testing.assert_array_equal(f(x), x * 2 + 1)
+    assert not nested.under_way
+
+
+class Slow(es.nn.Module):
+    def __init__(self):
+        self.own = es.nn.Linear(3, 2)
+        self.term = slow(2 * 10**7)
+
+    def forward(self, x):
+        return self.own(x).astype("float64") + self.term(self.own(x)[:, 0])[:, None] * 1e-6
+
+
+def trained(rng):
+    model = Slow()
+    step = es.TrainStep(model, lambda y, t: F.mse_loss(y, t), es.optim.Adam(lr=0.01), accumulate=1, clip_grad_norm=1.0)
+    x, t = rng.uniform(0, 1, (9, 3)).astype(np.float32), rng.standard_normal((9, 2))
+    step(x, t)
+    return model, step, x, t
+
+
+def state_of(model, step):
+    state = {n: s.data for n, s in step.store.state.items()}
+    return {n: v.tobytes() for n, v in {**model.state_dict(), **state}.items()}
+
+
+def test_a_step_does_not_run_within_a_step(rng):
+    model, step, x, t = trained(rng)
+    step.compile(x[:5], t[:5])
+    before = state_of(model, step)
+    for batch in ((x, t), (x[:5], t[:5])):
+        with during(lambda batch=batch: step(*batch)), pytest.raises(es.EinsmithError, match="in the middle of a run"):
+            step(x, t)
+        assert state_of(model, step) == before and step.steps == 1
+    saved = model.state_dict()
+    with during(lambda: swallowed(lambda: step(x[:5], t[:5]))):
+        found = step(x, t)
+    after = state_of(model, step)
+    assert step.steps == 2
+    model.load_state_dict(saved)
+    assert found == pytest.approx(float(((model(x) - t) ** 2).mean()), rel=1e-6) and after != before
+
+
+def test_weights_do_not_change_within_a_run(rng):
+    model, step, x, t = trained(rng)
+    before, want = model.state_dict(), model.predict(x)
+    others = {n: v + 1 for n, v in before.items()}
+    changes = {
+        "loading": lambda: model.load_state_dict(others),
+        "assigning": lambda: setattr(model.own.weight, "data", others["own.weight"]),
+        "moving": lambda: model.double(),
+        "training": lambda: step(x, t),
+    }
+    for change in changes.values():
+        with during(lambda change=change: swallowed(change)):
+            np.testing.assert_array_equal(model.predict(x), want)
+        assert all(np.array_equal(v, before[n]) for n, v in model.state_dict().items())
+
+
+def test_reading_is_right_within_a_step(rng, tmp_path):
+    """A run that is interrupted has stored nothing yet."""
+    model, step, x, t = trained(rng)
+    quick = es.jit(lambda v: model.own(v))
+    want, before = quick(x), state_of(model, step)
+    found = []
+
+    def look():
+        found.append((quick(x), state_of(model, step), step.steps))
+        es.save(step, tmp_path / "save")
+
+    with during(look):
+        step(x, t)
+    ((out, state, steps),) = found
+    np.testing.assert_array_equal(out, want)
+    assert state == before and steps == 1 and step.steps == 2
+    other = es.load(tmp_path / "save", model=Slow(), loss=step.loss)
+    assert other.steps == 1 and state_of(other.model, other) == before
+
+
+def test_a_child_knows_its_own_runs_alone():
+    entered, leave = threading.Event(), threading.Event()
+
+    def run():
+        nested.under_way[threading.get_ident()] = (object(), None, None)
+        entered.set()
+        leave.wait()
+        del nested.under_way[threading.get_ident()]
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    entered.wait()
+    child = os.fork()
+    if not child:
+        os._exit(len(nested.under_way))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    leave.set()
+    thread.join()
