@@ -2,7 +2,8 @@
 
 A metric is a function (output, target) -> number of one batch, whose mean over the samples is taken, or an object with
 `reset()`, `update(output, target)` and `compute()` for what is no such mean, as torchmetrics has them. Classes are told
-by outputs [N, classes] and integer targets [N]; targets of -100, which losses ignore, do not count.
+by outputs [N, classes] and integer targets [N]; targets of -100, which losses ignore, do not count. A sample with NaN
+among its outputs is told wrong.
 """
 
 from __future__ import annotations
@@ -26,11 +27,19 @@ def _classes(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
     if target.dtype.kind not in "iu":
         raise ShapeError(f"classes are told by integer targets; these are {target.dtype}")
     counted = target != IGNORED
-    found = target[counted]
-    if found.size and not 0 <= found.min() <= found.max() < output.shape[1]:
-        wrong = found.min() if found.min() < 0 else found.max()
-        raise IndexOutOfRange(f"the target {wrong} is no class of the {output.shape[1]} that outputs have")
-    return output[counted], found
+    out, classes = output[counted], target[counted]
+    outside = (classes < 0) | (classes >= out.shape[1])
+    if outside.any():
+        raise IndexOutOfRange(
+            f"the target {classes[outside][0]} is none of {out.shape[1]} classes; what does not count is {IGNORED}"
+        )
+    return out, classes
+
+
+def predicted(output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class with the largest output of each sample [N], and whether its outputs are numbers, without NaN."""
+    best = output.argmax(1)  # the first NaN where there is one
+    return best, ~np.isnan(np.take_along_axis(output, best[:, None], 1)[:, 0])
 
 
 def _same(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +67,8 @@ class top_k(Shown):  # noqa: N801  # used as a function
         # A class is among the k largest where fewer than k outputs are larger, the first of equal ones counting first.
         own = np.take_along_axis(out, classes[:, None], 1)
         before = np.arange(out.shape[1]) < classes[:, None]
-        self.right += int((((out > own) | ((out == own) & before)).sum(1) < self.k).sum())
+        among = ((out > own) | ((out == own) & before)).sum(1) < self.k
+        self.right += int((among & predicted(out)[1]).sum())
         self.seen += len(classes)
 
     def compute(self) -> float:
@@ -86,11 +96,13 @@ class _Counts(Shown):
     def update(self, output: Any, target: np.ndarray) -> None:
         out, classes = _classes(output, target)
         n = output.shape[1]
-        if self.counts.shape[1] != n:
+        if not self.counts.size:
             self.counts = np.zeros((3, n))
-        said = out.argmax(1)
-        right = said == classes
-        for row, which in zip(self.counts, (said[right], said[~right], classes[~right]), strict=True):
+        if self.counts.shape[1] != n:
+            raise ShapeError(f"a batch has outputs of {n} classes, those before it of {self.counts.shape[1]}")
+        said, sound = predicted(out)
+        right = (said == classes) & sound
+        for row, which in zip(self.counts, (said[right], said[~right & sound], classes[~right]), strict=True):
             row += np.bincount(which, minlength=n)
 
     def compute(self) -> float:
@@ -138,19 +150,25 @@ def mean_squared_error(output: Any, target: np.ndarray) -> float:
 
 
 class r2(Shown):  # noqa: N801
-    """The part of the targets' variance that the outputs explain."""
+    """The part of the targets' variance that the outputs explain; NaN where all targets are equal."""
 
     def reset(self) -> None:
-        self.sums = np.zeros(4)
+        self.seen, self.mean, self.spread, self.wrong = 0, 0.0, 0.0, 0.0
 
     def update(self, output: Any, target: np.ndarray) -> None:
+        """Take a batch. Squared distances from the mean are merged: sums of squares cancel where the mean is large.
+        Source: T. Chan, G. Golub, R. LeVeque, Updating Formulae and a Pairwise Algorithm, 1979."""
         a, b = _same(output, target)
-        self.sums += b.size, b.sum(), (b * b).sum(), ((a - b) ** 2).sum()
+        if not b.size:
+            return
+        mean, n = b.mean(), self.seen + b.size
+        apart = mean - self.mean
+        self.spread += float(((b - mean) ** 2).sum() + apart * apart * self.seen * b.size / n)
+        self.mean += float(apart * b.size / n)
+        self.seen, self.wrong = n, self.wrong + float(((a - b) ** 2).sum())
 
     def compute(self) -> float:
-        n, total, squares, wrong = self.sums
-        spread = squares - total * total / n if n else 0.0
-        return float(1 - wrong / spread) if spread > 0 else float("nan")
+        return 1 - self.wrong / self.spread if self.spread > 0 else float("nan")
 
 
 Metric = Callable[[Any, np.ndarray], float]

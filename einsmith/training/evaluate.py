@@ -11,6 +11,7 @@ from einsmith.arguments import described, shown
 from einsmith.arrays import to_array
 from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
+from einsmith.metrics import predicted
 from einsmith.modes import Jitted
 from einsmith.training.losses import named
 
@@ -29,6 +30,8 @@ class _Mean:
 
     def update(self, output: Any, target: np.ndarray) -> None:
         n = len(target) if target.ndim else 1
+        if not n:  # the mean of no samples is no number
+            return
         found = self.f(output, target)
         try:
             number = float(found)
@@ -100,6 +103,7 @@ def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> 
         metric.reset()
     sums: dict[str, float] = {"loss": 0.0}
     right, seen, classes = 0, 0, True
+    ignored = getattr(step.loss, "ignore_index", IGNORED)
     with step.model.in_mode(training=False):
         for batch in _raised_as_ours(batches):
             *inputs, target = as_tuple(batch)
@@ -111,8 +115,9 @@ def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> 
             for metric in measured.values():
                 metric.update(out, target)
             if classes:
-                n -= int((target == IGNORED).sum())
-                right += int((out.argmax(1) == target).sum())
+                n -= int((target == ignored).sum())
+                best, sound = predicted(out)
+                right += int(((best == target) & (target != ignored) & sound).sum())
             if n:  # the mean of no labels is no number
                 seen += n
                 for name, x in {"loss": value, **parts}.items():
