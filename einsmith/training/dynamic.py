@@ -15,6 +15,7 @@ import queue
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -27,7 +28,7 @@ from einsmith import knobs, locks
 from einsmith.backends.backend import Workshop
 from einsmith.compile import FINITE, Executable
 from einsmith.decisions import name_of
-from einsmith.errors import ArgumentError, EinsmithError
+from einsmith.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.training.budget import Budget
 from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
@@ -75,6 +76,8 @@ class Exploration:
         self.run, self._workshop = run, workshop
         self.log: list[str] = []
         self.over = ""
+        self._failure = ""
+        """An error that has ended exploring, until the thread that trains has warned of it."""
         self.budget = Budget(LOST)
         self.kernels: dict[Kernel | Rows, Known] = {}
         self.tried = 0
@@ -118,6 +121,7 @@ class Exploration:
         if self.over or os.getpid() != self._pid:
             if os.getpid() == self._pid:
                 self._finish()
+                self._warn()
             return self.run(arrays)
         if self._unseen:
             self._unseen -= 1
@@ -205,7 +209,7 @@ class Exploration:
         try:
             work(*arguments)
         except Exception as e:
-            self.end(f"{type(e).__name__}: {e}")
+            self.fail(e)
 
     def _pair(self, trial: Trial, seconds: Seconds) -> None:
         """Notes a pair of steps, and decides about what it tells apart."""
@@ -461,6 +465,22 @@ class Exploration:
         self.log.append(what)
         if knobs.debug() >= 1:
             print(f"einsmith: {what}", file=sys.stderr)
+
+    def fail(self, error: Exception) -> None:
+        """End exploring because of an error; the next step warns of it."""
+        if not self.over:
+            self._failure = f"{type(error).__name__}: {error}"
+            self.end(self._failure)
+
+    def _warn(self) -> None:
+        """Warn once of the error that has ended exploring, between two steps, where a warning may also be raised."""
+        told, self._failure = self._failure, ""
+        if told:
+            warnings.warn(
+                f"kernels are tuned no further while this program trains: {told}. Training goes on with what was found; "
+                "EINSMITH_DEBUG=1 shows what was tried",
+                EinsmithWarning, stacklevel=2,
+            )  # fmt: skip
 
     def end(self, why: str) -> None:
         """Explores no further. What won and was not yet installed is with the next step, if there is one."""

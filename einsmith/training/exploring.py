@@ -43,7 +43,7 @@ def loop(ref: weakref.ref[Exploration], name: str) -> None:
                 seconds = getattr(own, name)()
         except Exception as e:  # the training goes on
             if not own._stop.up:
-                own.end(f"{type(e).__name__}: {e}")
+                own.fail(e)
         del own
         end = time.monotonic() + seconds
         while not stop.up and ref() is not None and (left := end - time.monotonic()) > 0:

@@ -206,8 +206,10 @@ def test_a_workshop_that_raises_ends_exploring_alone(simulated) -> None:
 
     simulated.vetted = broken
     made = step("dynamic")
-    losses = explored(made, simulated)
-    assert exploration(made).over == "RuntimeError: out of paper" and np.isfinite(losses).all()
+    with pytest.warns(es.EinsmithWarning, match="no further.*RuntimeError: out of paper.*EINSMITH_DEBUG=1") as told:
+        losses = explored(made, simulated)
+        made(*BATCH), made(*BATCH)
+    assert exploration(made).over == "RuntimeError: out of paper" and np.isfinite(losses).all() and len(told) == 1
 
 
 @pytest.mark.parametrize("where", ["_begin", "_judge", "_pair"])
@@ -217,8 +219,9 @@ def test_what_fails_in_the_training_thread_ends_exploring_alone(simulated, monke
 
     monkeypatch.setattr(Exploration, where, broken)
     made = step("dynamic")
-    losses = explored(made, simulated)
-    assert exploration(made).over == "MemoryError: no more" and made.steps == len(losses)
+    with pytest.warns(es.EinsmithWarning, match="no further.*MemoryError: no more") as told:
+        losses = [*explored(made, simulated), made(*BATCH)]
+    assert exploration(made).over == "MemoryError: no more" and made.steps == len(losses) and len(told) == 1
     plain = step()
     assert losses[:300] == [plain(*BATCH) for _ in losses[:300]] or where == "_pair"
 
