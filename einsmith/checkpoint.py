@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from einsmith import folders, functional, manifest, models, optim, tuning
 from einsmith.arguments import Count, checked, described
-from einsmith.errors import EinsmithError, SaveError
+from einsmith.errors import EinsmithError, EinsmithWarning, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
 from einsmith.training import TrainStep
@@ -191,6 +192,8 @@ def load(
             f"{source} does not fit the model: {META} tells the updates of {', '.join(updates)}, and the model has "
             f"{', '.join(step.store.parameters)}"
         )
+    _check_whole(source, step, state, meta["updates"] or {})
+    _warn_frozen(source, step, meta["frozen"])
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
     for name, array in weights.items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
@@ -208,6 +211,33 @@ def load(
     step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
     step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
     return step
+
+
+def _check_whole(source: Path, step: TrainStep, state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> None:
+    """Raise SaveError where the optimizer keeps state of a parameter that has been updated, and the save has none: a
+    step that goes on would begin anew with zeros."""
+    for name, count in updates.items():
+        parameter, (_, rule) = step.store.parameters[name], step.rules[name]
+        lacking = [s for s in rule.states(parameter.shape, parameter.dtype) if f"{name}/{s}" not in state]
+        if count and lacking:
+            raise SaveError(
+                f"{source} does not fit the optimizer, {type(rule).__name__}, which needs {', '.join(lacking)} of "
+                f"{name}: it was trained with another one. To begin with a new optimizer, load the save with its own "
+                "and set step.optimizer"
+            )
+
+
+def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
+    """Warn where a model that was given trains other parameters than the saved one."""
+    now = {n for n, p in step.model.named_parameters() if not p.requires_grad}
+    parts = [("trains", sorted({*frozen} - now)), ("freezes", sorted(now - {*frozen}))]
+    told = " and ".join(f"{verb} {', '.join(names)}" for verb, names in parts if names)
+    if told:
+        warnings.warn(
+            f"{source}: the model that is given {told}, unlike the saved one. To go on as saved, set their "
+            "requires_grad before the next step",
+            EinsmithWarning, stacklevel=4,
+        )  # fmt: skip
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +153,7 @@ def test_tensors_that_do_not_fit_are_refused(saved, tmp_path, name, change):
     run = tmp_path / "run"
     shutil.copytree(saved, run)
     _tensors(run, name, change)
-    refused = _refused_or_equal(run, saved, name)
-    # A parameter that no loss depends on has no state, so that a missing one says nothing.
-    assert refused or name.startswith("state")
+    assert _refused_or_equal(run, saved, name)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "state.safetensors"])
@@ -182,6 +181,41 @@ def test_state_of_another_optimizer_is_refused(saved, tmp_path):
     for s in (step, again):
         s(*data())
     assert same(values(step), values(again))
+
+
+@pytest.mark.parametrize("take_over", [True, False], ids=["steps", "none"])
+def test_an_optimizer_needs_the_state_of_what_it_has_updated(tmp_path, take_over):
+    """One without state says nothing of its own; what was never updated, or was frozen since, has none either."""
+    step = make()
+    step.optimizer = es.optim.SGD(lr=0.1)
+    if take_over:
+        step(*data())
+    es.save(step, tmp_path / "run")
+    if take_over:
+        with pytest.raises(es.SaveError, match="does not fit the optimizer, Adam, which needs exp_avg, exp_avg_sq of"):
+            es.load(tmp_path / "run", model=Net(), optimizer=es.optim.Adam(lr=0.1))
+    else:
+        es.load(tmp_path / "run", model=Net(), optimizer=es.optim.Adam(lr=0.1))(*data())
+
+
+def test_a_model_that_is_given_says_what_it_trains_unlike_the_saved_one(tmp_path):
+    step = make()
+    names = [n for n, _ in step.model.named_parameters()]
+    step.model.get_parameter(names[0]).requires_grad = False
+    step(*data())
+    es.save(step, tmp_path / "run")
+    with pytest.warns(es.EinsmithWarning, match=f"trains {names[0]}, unlike the saved one.*requires_grad") as told:
+        es.load(tmp_path / "run", model=Net())
+    assert len(told) == 1 and told[0].filename == __file__
+    equal, other = Net(), Net()
+    equal.get_parameter(names[0]).requires_grad = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        es.load(tmp_path / "run", model=equal)
+    other.requires_grad_(False)
+    other.get_parameter(names[0]).requires_grad = True
+    with pytest.warns(es.EinsmithWarning, match=f"trains {names[0]} and freezes {names[1]}"):
+        es.load(tmp_path / "run", model=other)
 
 
 def test_only_losses_are_restored_by_name(tmp_path):
