@@ -477,8 +477,8 @@ class Exploration:
         told, self._failure = self._failure, ""
         if told:
             warnings.warn(
-                f"kernels are tuned no further while this program trains: {told}. Training goes on with what was found; "
-                "EINSMITH_DEBUG=1 shows what was tried",
+                f"kernels are tuned no further while this program trains: {told}. Training goes on with what was "
+                "found; EINSMITH_DEBUG=1 shows what was tried",
                 EinsmithWarning, stacklevel=2,
             )  # fmt: skip
 
