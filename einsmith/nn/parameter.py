@@ -14,7 +14,15 @@ import numpy as np
 from einsmith.arguments import checked, described, shown
 from einsmith.arrays import as_numpy
 from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, KindError, ShapeError, TraceError, UnknownAttributeError, UnknownNameError
+from einsmith.errors import (
+    ArgumentError,
+    DtypeError,
+    KindError,
+    ShapeError,
+    TraceError,
+    UnknownAttributeError,
+    UnknownNameError,
+)
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, touch
 from einsmith.runtime.memory import Layout, Memory
@@ -57,14 +65,27 @@ def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) ->
         arrays[name] = array
         if array.shape != place.shape:
             faults["shapes"].append(f"{name}: has {place.shape}, given {array.shape}")
-        elif not np.can_cast(array.dtype, place.memory.dtype, casting="same_kind"):
-            faults["element types"].append(f"{name}: is {place.dtype.name}, given {array.dtype}")
+        elif lost := _misfit(array, place.memory.dtype):
+            faults["element types"].append(f"{name}: is {place.dtype.name}, given {lost}")
     found = [f"{kind}: {', '.join(listed)}" for kind, listed in faults.items() if listed]
     if found:
         names = faults["missing"] or faults["unexpected"]
         error = UnknownNameError if names else ShapeError if faults["shapes"] else DtypeError
         raise error(f"the state does not fit {module}, and nothing of it was loaded; {'; '.join(found)}")
     return arrays
+
+
+def _misfit(array: np.ndarray, dtype: np.dtype) -> str:
+    """Return what of an array has no place among elements of a type: its own type, or an integer that would wrap
+    around; "" where all has."""
+    if not np.can_cast(array.dtype, dtype, casting="same_kind"):
+        return str(array.dtype)
+    if dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
+        range_ = np.iinfo(dtype)
+        for value in (int(array.min()), int(array.max())):
+            if not range_.min <= value <= range_.max:
+                return f"the value {value}"
+    return ""
 
 
 class Stored:
@@ -96,6 +117,8 @@ class Stored:
         source = to_numpy(value)
         if source.shape != self.shape:
             raise ShapeError(f"data has shape {self.shape} and cannot take an array of shape {source.shape}")
+        if lost := _misfit(source, self.memory.dtype):
+            raise DtypeError(f"data is {self.dtype.name} and cannot take {lost}; convert it, as with .astype")
         self.memory.store(source)
 
     @property
@@ -172,6 +195,11 @@ class Stored:
             raise TraceError(
                 f"NumPy was given {described(self)} inside a traced function, where its values are not "
                 "known; use the functions of es.functional"
+            )
+        if copy is False:
+            raise ArgumentError(
+                f"the values of {described(self)} are copied, since training changes them: leave out copy=False, or "
+                "take the memory itself, `.data`"
             )
         return self.numpy().astype(self.memory.dtype if dtype is None else dtype, copy=False)
 

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 
+import einsmith as es
 from einsmith import functional as F
 from einsmith import models, nn
 from einsmith.dtypes import f32, f64
@@ -394,3 +395,36 @@ def test_losses(run, torch, rng) -> None:
     np.testing.assert_allclose(run(nn.NLLLoss(reduction="sum"), x, y), torch.nn.NLLLoss(reduction="sum")(tx, ty))
     np.testing.assert_allclose(run(nn.MSELoss(), x, x[::-1].copy()), torch.nn.MSELoss()(tx, tx.flip(0)))
     assert list(ours.state_dict()) == ["weight"]
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        self.register_buffer("small", np.zeros(3, np.int8))
+        self.register_buffer("count", np.zeros((), np.int32))
+
+
+@pytest.mark.parametrize(
+    "name, given, words",
+    [("small", np.array([1, 200, 3], np.int64), "the value 200"), ("small", np.array([1, 2, -129]), "the value -129"),
+     ("small", np.full(3, 128, np.uint8), "the value 128"), ("count", np.array(2**31), "the value 2147483648"),
+     ("count", np.array(1.5), "float64"), ("count", np.array(1j), "complex128")],
+)  # fmt: skip
+def test_values_that_an_element_type_does_not_hold_are_refused(name, given, words):
+    m = Counted()
+    with pytest.raises(es.DtypeError, match=f"{name}: is i.*, given {words}"):
+        m.load_state_dict({name: given}, strict=False)
+    with pytest.raises(es.DtypeError, match=f"data is i.* cannot take {words}"):
+        getattr(m, name).data = given
+    assert not m.small.data.any() and not m.count.data.any()
+    top = np.array([-128, 0, 127], np.int64)
+    m.load_state_dict({"small": top, "count": np.array(-(2**31))})
+    assert np.array_equal(m.small.data, top) and m.count.data == -(2**31)
+
+
+def test_values_without_a_copy_are_refused_by_name(rng):
+    p = nn.Parameter(rng.standard_normal((3, 5)))
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # which has the argument
+        with pytest.raises(es.ArgumentError, match=r"leave out copy=False, or take the memory itself, `\.data`"):
+            np.asarray(p, copy=False)
+    for taken in (np.asarray(p), np.array(p), np.array(p, dtype=np.float32)):
+        assert not np.may_share_memory(taken, p.data) and np.allclose(taken, p.data)
