@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from einsmith.errors import ArgumentError
+from einsmith.errors import ArgumentError, EinsmithWarning
 from einsmith.lang.trace import touch
 
 _numbers = itertools.count()
@@ -88,8 +88,14 @@ class Hooks:
         except BaseException:
             for h in waiting:
                 if h.always:
-                    with contextlib.suppress(Exception):  # the first error is the one to be told
+                    try:
                         output = h.after(module, args, kwargs, output)
+                    except Exception as e:  # the first error is the one to be raised
+                        warnings.warn(
+                            f"a forward hook of {type(module).__name__} that is always called raised "
+                            f"{type(e).__name__}: {e}; what is raised is the error before it",
+                            EinsmithWarning, stacklevel=2,
+                        )  # fmt: skip
             raise
 
     def _arguments(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
