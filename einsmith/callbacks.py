@@ -71,6 +71,8 @@ class Save(Callback):
         self, folder: str | os.PathLike, *, monitor: str | None = None, mode: str = "min",
         every_steps: Count | None = None,
     ):  # fmt: skip
+        if monitor is None and _mode(mode) != "min":
+            raise ArgumentError(f"mode={mode!r} says when `monitor` is better, and there is none; pass monitor=")
         self.folder, self.monitor, self.mode, self.every_steps = Path(folder), monitor, _mode(mode), every_steps
         self._saved = -1
 

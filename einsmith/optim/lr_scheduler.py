@@ -238,6 +238,11 @@ class SequentialLR(Schedule):
         super().__post_init__()
         if len(self.milestones) + 1 != len(self.schedules):
             raise _fail(self, "milestones", f"{len(self.schedules) - 1} numbers, one between every two schedules")
+        if any(hasattr(s, "observe") for s in self.schedules):
+            raise ArgumentError(
+                "SequentialLR: a schedule of the step cannot hold ReduceLROnPlateau, which goes by what epochs find; "
+                "use that alone, and set optimizer.lr to it after the warm-up"
+            )
 
     def at(self, t: int) -> float:
         n = bisect_right(self.milestones, t)

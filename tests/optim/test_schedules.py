@@ -106,6 +106,7 @@ def test_plateau_equals_torch(torch, rng, mode, options) -> None:
         (lambda: ours.CosineAnnealingLR(0.1, 2.5), "T_max=2.5"),
         (lambda: ours.OneCycleLR(0.1, 10, anneal_strategy="cosine"), "anneal_strategy"),
         (lambda: ours.SequentialLR([ours.LinearLR(0.1)], [3]), "milestones"),
+        (lambda: ours.SequentialLR([ours.LinearLR(0.1), ours.ReduceLROnPlateau(0.1)], [3]), "SequentialLR: .*alone"),
         (lambda: ours.ReduceLROnPlateau(0.1, "least"), "mode"),
         (lambda: ours.ReduceLROnPlateau(0.1, factor=1.5), "factor"),
         (lambda: ours.ReduceLROnPlateau(0.1).observe({"loss": 1.0}), "val_loss"),

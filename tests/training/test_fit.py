@@ -199,6 +199,7 @@ def test_best_and_last_are_saved(tmp_path) -> None:
      (lambda: es.callbacks.EarlyStopping(min_delta=-1), "min_delta=-1"),
      (lambda: es.callbacks.EarlyStopping(mode="least"), "mode='least'"),
      (lambda: es.callbacks.Save("x", every_steps=0), "every_steps=0"),
+     (lambda: es.callbacks.Save("x", mode="max"), "mode='max' says .*monitor="),
      (lambda: es.metrics.top_k(0), "k=0"), (lambda: es.metrics.f1("all"), "average='all'")],
 )  # fmt: skip
 def test_wrong_arguments_are_named(make_one, words) -> None:
