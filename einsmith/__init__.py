@@ -1,72 +1,76 @@
 """Einsmith: a training compiler. Operators and networks are formulas; gradients, fusion, kernels are derived."""
 
-from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING
 
-from einsmith import callbacks, data, functional, metrics, models, nn, optim
-from einsmith.batching import hessian, vmap
-from einsmith.caches import cache_clear
-from einsmith.checkpoint import load, save
-from einsmith.errors import (
-    ArgumentError,
-    BoundsError,
-    BusyError,
-    CheckError,
-    CompileError,
-    DataError,
-    DtypeError,
-    EinsmithError,
-    EinsmithWarning,
-    FormulaError,
-    GradientError,
-    IndexOutOfRange,
-    KindError,
-    KnobError,
-    LibraryError,
-    NonFiniteError,
-    OutOfMemoryError,
-    SaveError,
-    ShapeError,
-    TraceError,
-    UnknownAttributeError,
-    UnknownNameError,
-    UnknownOptionError,
-    VerifyError,
-)
-from einsmith.export import Library, export, load_library
-from einsmith.lang.builder import (
-    abs,
-    argmax,
-    argmin,
-    axes,
-    compute,
-    cos,
-    erf,
-    exp,
-    floor,
-    log,
-    max,
-    maximum,
-    mean,
-    min,
-    minimum,
-    prod,
-    relu,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    sqrt,
-    sum,
-    tanh,
-    where,
-)
-from einsmith.lang.op import op
-from einsmith.modes import jit
-from einsmith.nn import manual_seed
-from einsmith.runtime.threads import set_threads
-from einsmith.training import TrainStep
-from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
+from einsmith import export as _export  # first, as a module that is imported later would take the function's name
+from einsmith import late
+
+if TYPE_CHECKING:
+    from einsmith import callbacks, data, functional, metrics, models, nn, optim
+    from einsmith import frontends as frontends
+    from einsmith.batching import hessian, vmap
+    from einsmith.caches import cache_clear
+    from einsmith.checkpoint import load, save
+    from einsmith.errors import (
+        ArgumentError,
+        BoundsError,
+        BusyError,
+        CheckError,
+        CompileError,
+        DataError,
+        DtypeError,
+        EinsmithError,
+        EinsmithWarning,
+        FormulaError,
+        GradientError,
+        IndexOutOfRange,
+        KindError,
+        KnobError,
+        LibraryError,
+        NonFiniteError,
+        OutOfMemoryError,
+        SaveError,
+        ShapeError,
+        TraceError,
+        UnknownAttributeError,
+        UnknownNameError,
+        UnknownOptionError,
+        VerifyError,
+    )
+    from einsmith.export import Library, export, load_library
+    from einsmith.lang.builder import (
+        abs,
+        argmax,
+        argmin,
+        axes,
+        compute,
+        cos,
+        erf,
+        exp,
+        floor,
+        log,
+        max,
+        maximum,
+        mean,
+        min,
+        minimum,
+        prod,
+        relu,
+        rsqrt,
+        sigmoid,
+        sign,
+        sin,
+        sqrt,
+        sum,
+        tanh,
+        where,
+    )
+    from einsmith.lang.op import op
+    from einsmith.modes import jit
+    from einsmith.nn import manual_seed
+    from einsmith.runtime.threads import set_threads
+    from einsmith.training import TrainStep
+    from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
 
 __version__ = "0.1.0"
 
@@ -82,8 +86,32 @@ __all__ = [
     "vmap", "where",
 ]  # fmt: skip
 
+_PLACES = {
+    "einsmith.batching": "hessian vmap",
+    "einsmith.caches": "cache_clear",
+    "einsmith.checkpoint": "load save",
+    "einsmith.errors":
+        "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError EinsmithError "
+        "EinsmithWarning FormulaError GradientError IndexOutOfRange KindError KnobError LibraryError NonFiniteError "
+        "OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError UnknownNameError "
+        "UnknownOptionError VerifyError",
+    "einsmith.export": "Library export load_library",
+    "einsmith.lang.builder":
+        "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod relu rsqrt "
+        "sigmoid sign sin sqrt sum tanh where",
+    "einsmith.lang.op": "op",
+    "einsmith.modes": "jit",
+    "einsmith.nn": "manual_seed",
+    "einsmith.runtime.threads": "set_threads",
+    "einsmith.training": "TrainStep",
+    "einsmith.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
+}  # fmt: skip
+"""Public names by the module that has them: what a name needs is imported when the name is first used."""
 
-def __getattr__(name: str) -> ModuleType:
-    if name == "frontends":  # other libraries are met there: it is imported where it is used
-        return import_module("einsmith.frontends")
-    raise AttributeError(f"module 'einsmith' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = late.names_of(__name__, {name: place for place, names in _PLACES.items() for name in names.split()})
+    del export, _export  # the module: the name is the function's
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "frontends"})

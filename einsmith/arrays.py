@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.ma import MaskedArray
 
 from einsmith import dtypes as dt
 from einsmith.arguments import described
@@ -51,7 +52,7 @@ def as_numpy(x: Any, name: str = "array") -> np.ndarray:
         array = np.asarray(x)
     else:
         raise DtypeError(f"{name} is {described(x)}; pass an array or a number")
-    if isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, MaskedArray):
         raise _masked(name)
     return array
 
@@ -79,7 +80,7 @@ def _listed(x: list | tuple, name: str) -> np.ndarray:
     for part in parts:
         if hasattr(part, "tensor"):
             raise TraceError(f"{name} is a list with a traced tensor in it; make one of it by es.functional.stack")
-        if isinstance(part, np.ma.MaskedArray):
+        if isinstance(part, MaskedArray):
             raise _masked(name)
     try:
         return np.asarray(x)

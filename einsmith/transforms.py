@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.arguments import Magnitude, Size, checked, signature_of
 from einsmith.arrays import to_array
@@ -179,7 +180,7 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     both extend the trace. Buffers that f updates are updated by vjp itself, and by no pullback.
     """
     if not in_trace(primals):
-        key = None if trace.random_key is None else trace.random_key()
+        key = trace.random_key()
         out = run_arrays(f, primals, {}) if not isinstance(f, Jitted) else f(*primals)
         return out, Pullback(f, map_tree(_copied, primals), out, key)
     result, pull_back = _linearize(f, primals)
@@ -432,7 +433,7 @@ def check_gradients(
     if not eps > 0:
         raise ArgumentError(f"check_gradients: eps={eps!r} must be a positive number")
     leaves, structure = flatten(primals)
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     arrays = [to_array(x, f"primal {n}") for n, x in enumerate(leaves)]
     at = [i for i, a in enumerate(arrays) if dtype_of(a).is_float]
     if not at:
@@ -444,7 +445,7 @@ def check_gradients(
         for i, x in zip(at, xs, strict=True):
             full[i] = x
         outs = [as_value(o) for o in flatten(f(*unflatten(structure, full)))[0]]
-        r = np.random.default_rng(seed + 1)
+        r = default_rng(seed + 1)
         total = None
         for o in outs:
             w = r.standard_normal(o.shape)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 # Lowest first. A module imports from its own layer or from lower ones; packages of one layer form no cycle.
 LAYERS = [
     ["dtypes", "errors", "knobs", "locks", "caches", "tree", "html", "sizes", "arguments", "arrays"]
-    + ["files", "folders", "processes"],
+    + ["files", "folders", "late", "processes"],
     ["expr"],
     ["plan"],
     ["lang", "autodiff", "passes", "target"],

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from einsmith import decisions, knobs
+from einsmith import decisions, knobs, locks
 from einsmith.backends import override
 from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
 from einsmith.caches import Bound, Cache, Once
@@ -198,7 +198,8 @@ class Cpu(Backend):
         return race.of_programs(first, second, seconds)
 
     def workshop(self, target: Target, threads: int) -> Workshop:
-        from einsmith.backends import workshop  # imported late: it imports this module
+        with locks.IMPORTING:
+            from einsmith.backends import workshop  # imported late: it imports this module
 
         return workshop.Workshop(target, threads)
 
@@ -212,9 +213,10 @@ class Cpu(Backend):
         return scratch_area(scratch_bytes, threads)
 
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
-        from einsmith.check import others  # imported late: only checked runs need them
-        from einsmith.check.kernel import Subject
-        from einsmith.check.program import CheckedProgram, Context
+        with locks.IMPORTING:
+            from einsmith.check import others  # imported late: only checked runs need them
+            from einsmith.check.kernel import Subject
+            from einsmith.check.program import CheckedProgram, Context
 
         given, bind, target = watched.graph, watched.bind, watched.target
         graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)
@@ -230,7 +232,8 @@ class Cpu(Backend):
         )
 
     def ahead(self) -> AheadOfTime:
-        from einsmith.backends.objects import ObjectCode  # imported late: it is a Cpu itself
+        with locks.IMPORTING:
+            from einsmith.backends.objects import ObjectCode  # imported late: it is a Cpu itself
 
         return ObjectCode()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.ctypeslib import as_array
 
 from einsmith.errors import CheckError
 from einsmith.runtime.buffers import ALIGNMENT
@@ -31,7 +32,7 @@ def view(address: int, nbytes: int) -> np.ndarray:
     """Bytes at an address, whose memory the caller keeps alive."""
     if nbytes == 0:
         return np.zeros(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    return as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 class Guarded:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.check import trap
 from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
@@ -146,7 +147,7 @@ def evaluate(subject: Subject, held: Sequence[Held], got: Outcome, seed: int = 0
             values = np.where(h.known, values, 0).astype(np.uint8)
         arrays.append(elements(values.view(b.dtype.numpy), b))
     try:
-        found = wanted(kernel, arrays, np.random.default_rng(seed), subject.pattern)
+        found = wanted(kernel, arrays, default_rng(seed), subject.pattern)
     except (IndexError, IndexOutOfRange) as e:
         raise Fault(f"its formula reads or writes outside of a tensor: {e}") from None
     for results in found or ():

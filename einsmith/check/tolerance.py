@@ -17,6 +17,7 @@ from math import prod, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.dtypes import DType
 from einsmith.expr import interp
@@ -134,7 +135,7 @@ class Analysis:
         floats = [d for d, _ in node.results if d.is_float]
         unit = max(map(_unit, floats), default=0.0)
         moved = [np.zeros(v.shape) for v in values]
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         if floats or any(e.any() for _, e in args):
             disturbed = [[a.dtype.rounded(v) for a, (v, _) in zip(node.args, args, strict=True)]]
             for _ in range(3):

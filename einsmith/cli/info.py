@@ -17,7 +17,6 @@ from einsmith import knobs, models
 from einsmith.codegen.cache import native, objects
 from einsmith.runtime.threads import get_threads
 from einsmith.target.facts import Target
-from einsmith.tune import calibrate as calibration
 from einsmith.tune import store
 
 LIBRARIES = ("einsmith", "numpy", "llvmlite")
@@ -84,6 +83,8 @@ def _readable(name: str, value: Any) -> Any:
 
 def calibrate(as_json: bool) -> None:
     """Measures the machine, keeps the figures and prints them beside the static ones."""
+    from einsmith.tune import calibrate as calibration
+
     try:
         target = calibration.calibrate()
     except OSError as e:

@@ -12,7 +12,6 @@ import click
 
 from einsmith import knobs
 from einsmith.errors import ArgumentError, EinsmithError, KnobError
-from einsmith.sizes import size_of
 
 OK, FAILED, WRONG_USE = 0, 1, 2
 
@@ -32,6 +31,8 @@ class _Size(click.ParamType):
     name = "SIZE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from einsmith.sizes import size_of
+
         try:
             return size_of(value, "size")
         except ArgumentError as e:

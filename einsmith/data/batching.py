@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.arguments import Count, Size, checked, shown
 from einsmith.arrays import as_numpy
@@ -57,7 +58,7 @@ class Batches:
         """The samples of an epoch in their order; None for the given order (no seed)."""
         if self.seed is None:
             return None
-        return np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+        return default_rng([self.seed, epoch]).permutation(self.samples)
 
     @checked
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
@@ -95,7 +96,7 @@ class Batches:
         batch = tuple(a[chosen] for a in self.arrays)
         if self.transform is None:
             return batch
-        rng = np.random.default_rng([self.seed or 0, n, k, 1])
+        rng = default_rng([self.seed or 0, n, k, 1])
         changed = self.transform(rng, *batch)
         if not isinstance(changed, (tuple, list)):
             raise ArgumentError(f"transform returned {shown(changed)}; it returns the arrays of the batch, in a tuple")

@@ -3,12 +3,10 @@ Features from Tiny Images), in the binary version: a byte for the label, then 10
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import os
 import tarfile
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from einsmith import knobs
 from einsmith.arguments import checked
 from einsmith.data import fetch
 from einsmith.data.images import decode
-from einsmith.data.mnist_files import TIMEOUT
 from einsmith.errors import DataError
 
 FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)}
@@ -85,12 +82,10 @@ def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[s
 def _from_author(failures: list[str], say: Callable[[str], None]) -> dict[str, bytes] | None:
     say(f"fetching {URL}")
     try:
-        with urllib.request.urlopen(URL, timeout=TIMEOUT) as reply:
-            packed = reply.read()
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
+        with tarfile.open(fileobj=io.BytesIO(fetch.get(URL)), mode="r:gz") as tar:
             return _members(tar, "cifar-10-batches-bin")
-    except (OSError, ValueError, KeyError, tarfile.TarError, http.client.HTTPException) as e:
-        failures.append(f"{URL}: {getattr(e, 'reason', None) or e}")
+    except (OSError, ValueError, KeyError, tarfile.TarError) as e:
+        failures.append(f"{URL}: {e}")
         return None
 
 

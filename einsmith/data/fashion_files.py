@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import numpy as np
 from einsmith import knobs
 from einsmith.arguments import checked
 from einsmith.data import fetch, idx
-from einsmith.data.mnist_files import FILES, TIMEOUT, to_arrays
+from einsmith.data.mnist_files import FILES, to_arrays
 from einsmith.errors import DataError
 
 CHECKSUMS = {
@@ -64,11 +62,10 @@ def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
     url = f"{MIRROR}/{name}.gz"
     say(f"fetching {url}")
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as reply:
-            content = _checked(idx.unpack(reply.read(), url), name, url)
-    except (OSError, ValueError, http.client.HTTPException) as e:
+        content = _checked(idx.unpack(fetch.get(url), url), name, url)
+    except (OSError, ValueError) as e:
         raise DataError(
-            f"Fashion-MNIST is not on this machine and could not be fetched: {url}: {getattr(e, 'reason', None) or e}\n"
+            f"Fashion-MNIST is not on this machine and could not be fetched: {url}: {e}\n"
             f"Install Debian's package dataset-fashion-mnist, or put {name} (plain, or packed as .gz) into {cache}, or "
             "into fashion-mnist below a folder of your own that EINSMITH_DATA_DIR names."
         ) from e

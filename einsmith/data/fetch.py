@@ -8,15 +8,36 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from einsmith import files, knobs
+from einsmith import files, knobs, locks
 
 NPM_TIMEOUT = 300.0
 """Seconds that the npm client may take for a package."""
+TIMEOUT = 5.0
+"""Seconds that a server may stay silent."""
+
+
+class RefusedError(OSError):
+    """A server answers that something is not to be had from it."""
 
 
 def cache_folder(name: str) -> Path:
     """Where fetched files of a data set are kept."""
     return knobs.cache_dir() / "data" / name
+
+
+def get(url: str) -> bytes:
+    """Return what is at a URL. Raises RefusedError where the server refuses it, OSError where no server answers."""
+    with locks.IMPORTING:  # of 40 modules, SSL's among them, which only who fetches needs
+        import http.client
+        import urllib.error
+        import urllib.request
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as reply:
+            return reply.read()
+    except urllib.error.HTTPError as e:
+        raise RefusedError(str(e)) from e
+    except (OSError, ValueError, http.client.HTTPException) as e:
+        raise OSError(str(getattr(e, "reason", None) or e)) from e
 
 
 def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -> bytes | None:

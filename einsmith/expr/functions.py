@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import erf
 
 import numpy as np
 
@@ -81,8 +82,6 @@ def _where(c: DType, a: DType, b: DType) -> DType:
 
 
 def _erf(x):
-    from math import erf
-
     return np.vectorize(erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x, np.float64)
 
 

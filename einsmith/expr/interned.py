@@ -109,8 +109,8 @@ class Node:
         return type(self), tuple(getattr(self, f) for f in self.fields)
 
     def __repr__(self) -> str:
-        from einsmith.expr.printer import show
-
+        with locks.IMPORTING:
+            from einsmith.expr.printer import show  # imported late: it imports this module
         return show(self)
 
 

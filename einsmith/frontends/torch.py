@@ -82,10 +82,12 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
 def _register_backend() -> None:
     """backend="einsmith" of torch.compile, where no installed package says so."""
     if not any(e.name == "einsmith" for e in entry_points(group="torch_dynamo_backends")):
-        from torch._dynamo.backends.registry import register_backend
+        with locks.IMPORTING:
+            from torch._dynamo.backends.registry import register_backend
 
         def compiled(gm: Any, example_inputs: Any, **options: Any) -> Any:
-            from einsmith.frontends.torch_compile import backend  # imported late: it takes a while
+            with locks.IMPORTING:
+                from einsmith.frontends.torch_compile import backend  # imported late: it takes a while
 
             return backend(gm, example_inputs, **options)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from einsmith.arguments import checked
 from einsmith.caches import Bound, Cache
-from einsmith.errors import ArgumentError, TraceError
+from einsmith.errors import ArgumentError
 from einsmith.lang import trace
 from einsmith.lang.builder import Value
 
@@ -37,8 +37,6 @@ def in_trace(args: Any, kwargs: Any = ()) -> bool:
 
 def call_with_arrays(f: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """`f` traced, compiled and run on arrays."""
-    if trace.run_arrays is None:
-        raise TraceError("calls on arrays need einsmith.modes; `import einsmith` loads it")
     return trace.run_arrays(f, args, dict(kwargs))
 
 

@@ -346,7 +346,7 @@ def _on_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
-        if current_trace() is None and trace.run_arrays is not None:
+        if current_trace() is None:
             arrays = builtins.any(arraylike(x) and not isinstance(x, Number) for x in given)
             if arrays and not builtins.any(isinstance(x, (Value, Ex)) for x in given):
                 return trace.run_arrays(f, args, kwargs)

@@ -106,7 +106,7 @@ class Operator:
         parts = []
         for bound in self._bound.values():
             static = ", ".join(f"{n}={v!r}" for n, v in bound.static.items())
-            found = trace.plan_of(bound) if trace.plan_of is not None else ""
+            found = trace.plan_of(bound)
             parts += [f"{self.name} with {static}\n{found}" if static else found] if found else []
         return html.Text("\n\n".join(parts) or f"nothing is compiled yet; call {self.name} on arrays")
 
@@ -157,8 +157,6 @@ class Operator:
         traced = trace.current_trace() is not None or any(isinstance(x, Value) for x in operands)
         if traced:
             return self._apply(inputs, static, numbers, saved)
-        if trace.run_arrays is None:
-            raise TraceError(f"{self.name} on arrays needs einsmith.modes; `import einsmith` loads it")
         arrays = [as_numpy(x, n) if isinstance(x, (list, tuple)) else x for n, x in inputs.items()]
         key = (saved, *((n, type(v), v) for n, v in static.items()))
         bound = self._bound.get(key) or self._bound.setdefault(key, _Bound(self, static, saved))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from einsmith import locks
@@ -16,13 +17,30 @@ from einsmith.expr.origins import Origin
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 
-run_arrays: Callable[..., Any] | None = None
+
+def _load_then_run(f: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    _load("einsmith.modes")
+    return run_arrays(f, args, kwargs)
+
+
+def _load_then_draw() -> Any:
+    _load("einsmith.functional.random")
+    return random_key()
+
+
+def _load(module: str) -> None:
+    """Import a module that is built on this one, and that sets functions below."""
+    with locks.IMPORTING:
+        import_module(module)
+
+
+run_arrays: Callable[..., Any] = _load_then_run
 """Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
-plan_of: Callable[[Any], str] | None = None
+plan_of: Callable[[Any], str] = lambda f: ""  # noqa: E731  # nothing is compiled before
 """Set by einsmith.modes: what is compiled for a callable that was given arrays, as text."""
 
-random_key: Callable[[], Any] | None = None
+random_key: Callable[[], Any] = _load_then_draw
 """Set by einsmith.functional: the seed and the step, [2], with which the next call outside training steps draws."""
 
 functions: Mapping[str, Callable[..., Any]] = {}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith import locks
 from einsmith.dtypes import DType
@@ -94,7 +95,7 @@ def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[i
     """The shape of the memory of a layout that holds a tensor of this shape, and gives it back."""
     if not hasattr(layout, "physical") or not hasattr(layout, "logical"):
         raise KindError(f"layout={layout!r} is no layout, which has `physical` and `logical`")
-    sample = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+    sample = default_rng(0).integers(0, 100, shape).astype(dtype)
     try:
         there = np.asarray(layout.physical(sample))
         back = np.asarray(layout.logical(there, shape))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
 from einsmith.expr.nodes import Expr, Read, Scatter, below
@@ -25,7 +26,7 @@ SMALL = 8
 def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
     """Memory for every buffer of a kernel: normal random floats, random truth values and small whole numbers, where
     they are indices within what they index."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     limits = _limits(kernel)
     out = []
     for n, b in enumerate(kernel.buffers):

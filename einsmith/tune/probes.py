@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
 from einsmith.loops.nest import Builder, Function, Value
@@ -106,7 +107,7 @@ def _control(elements: int, repeats: int) -> np.ndarray:
 def _random(n: int) -> np.ndarray:
     """Numbers between 0.25 and 2.25, where every special function is at work."""
     out = buffers.empty((n,), np.float32)
-    some = np.random.default_rng(0).random(min(n, SMALL), np.float32) * 2 + 0.25
+    some = default_rng(0).random(min(n, SMALL), np.float32) * 2 + 0.25
     whole = n // len(some) * len(some)
     out[:whole].reshape(-1, len(some))[:] = some
     out[whole:] = some[: n - whole]
@@ -276,7 +277,7 @@ def _gather(target: Target, name: str) -> Probe:
 
     f = _sweep(f"probe_{name}", 3, count * lanes, body, [(0.0, lanes)] * count)
     places = buffers.empty((512,), np.int32)
-    places[:] = np.random.default_rng(1).integers(0, SMALL, 512)
+    places[:] = default_rng(1).integers(0, SMALL, 512)
     return _small(target, name, f, [_random(count * lanes), _random(SMALL), places], 512, 512)
 
 

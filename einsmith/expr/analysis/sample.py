@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.functions import FUNCTIONS
@@ -68,7 +69,7 @@ def _points(extents: tuple[int, ...]) -> np.ndarray:
     count = prod(extents)
     if count <= POINTS:
         return np.indices(extents).reshape(len(extents), count)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     near = [sorted({max(0, min(x, n - 1)) for x in (0, 1, n - 2, n - 1)}) for n in extents]
     anywhere = [rng.integers(0, n, POINTS // 2) for n in extents]
     edges = [rng.choice(x, POINTS // 2) for x in near]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from einsmith import files
+from einsmith import files, locks
 from einsmith.errors import ArgumentError
 from einsmith.frontends.onnx.module import Imported, fixed
 
@@ -32,7 +32,8 @@ def load(
     their reasons, for operators that are not here, and for other operator sets; ArgumentError for graphs with cycles or
     names that nothing gives; DtypeError for element types that are not here; ImportError without the package `onnx`.
     """
-    from einsmith.frontends.onnx import reader
+    with locks.IMPORTING:
+        from einsmith.frontends.onnx import reader
 
     model, folder, what = reader.parse(file)
     model = reader.with_initializers(model, trained)
@@ -44,8 +45,9 @@ def save(model: Imported, file: str | os.PathLike) -> None:
     """Writes the file that a network was loaded from, with its parameters and buffers as they are now."""
     if not isinstance(model, Imported) or model._source is None:
         raise ArgumentError("save takes a network that load has made")
-    import onnx
-    import onnx.numpy_helper
+    with locks.IMPORTING:
+        import onnx
+        import onnx.numpy_helper
 
     made = onnx.ModelProto()
     made.CopyFrom(model._source)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import dtypes as dt
+from einsmith import locks
 from einsmith.dtypes import DType
 from einsmith.functional.common import pointwise
 from einsmith.lang import builder as fb
@@ -55,7 +56,8 @@ class Element:
     def numpy(self) -> np.dtype:
         if hasattr(np, self.array):
             return np.dtype(self.array)
-        import ml_dtypes  # comes with onnx
+        with locks.IMPORTING:
+            import ml_dtypes  # comes with onnx
 
         return np.dtype(getattr(ml_dtypes, self.array))
 
