@@ -43,7 +43,7 @@ from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_kernels, show_steps
 from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.interrupts import Deferred
-from einsmith.runtime.nested import check_run, under_way
+from einsmith.runtime.nested import check_run, taken, under_way
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target
@@ -132,6 +132,7 @@ class Executable:
         self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
         # The memory of a run is written before it is read; what a run stores is not.
         self._lock = guard or (locks.Guard() if self._stored else locks.lock())
+        self._guarded = isinstance(self._lock, locks.Guard)
         # A checked run looks at the memory between the kernels, and while others may run.
         self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
         self._finite, self._memory = finite, memory
@@ -358,7 +359,7 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
-        with self._lock:
+        with taken(self._lock) if under_way and not self._guarded else self._lock:
             return self._call(inputs, self.program.run)
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
@@ -407,7 +408,7 @@ class Executable:
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
         the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
-        with self._lock:
+        with taken(self._lock) if under_way and not self._guarded else self._lock:
             try:
                 status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
             except IndexOutOfRange as e:

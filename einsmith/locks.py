@@ -10,6 +10,8 @@ left behind: then the child refuses to use what that thread left half done, and 
 
 Threads wait for an `Awaited` lock and for a `Reentrant` one as long as its holder can go on: where that one waits,
 itself or through others, for what the waiting thread holds, the last to come gets an error instead of waiting for ever.
+Where what it holds is its turn to run a program (RUNNING), in the middle of which a signal's handler waits, the handler
+gets the error.
 
 A `Guard` is the lock of values that programs use together: each tensor of parameters and state begins with one of its
 own, and those of one program are joined, so that whoever holds any of them holds all.
@@ -44,8 +46,10 @@ _forking: set[int] = set()
 _left: dict[int, list[Awaited]] = {}
 """What a forking thread found still held when its patience ended."""
 _changed: dict[object, tuple[int, Callable[[], object]]] = {}
-_waits: dict[int, Reentrant] = {}
+_waits: dict[int, Reentrant | Turn] = {}
 """The lock that each waiting thread waits for, by the thread's number."""
+LOOK = 0.05
+"""Seconds between two looks of a thread that waits in the middle of its turn."""
 _guard_numbers = itertools.count()
 """The order in which guards are locked while they are joined."""
 
@@ -55,6 +59,14 @@ def lock() -> Any:
     made = threading.RLock()
     _free_in_child.add(made)
     return made
+
+
+def _go_on(me: int, before: Reentrant | Turn | None) -> None:
+    """Note that a thread waits no more, or again for what it waited for when a signal's handler was called."""
+    if before is None:
+        _waits.pop(me, None)
+    else:
+        _waits[me] = before
 
 
 class Reentrant:
@@ -99,24 +111,38 @@ class Reentrant:
     def _wait(self, me: int) -> None:
         """Acquire the lock when its holder releases it."""
         self._waiting.append(me)
+        before = _waits.get(me)
         _waits[me] = self
         try:
             if self._is_cycle(me):
-                raise EinsmithError(
-                    f"two threads would wait for each other for ever: this one waits while another one, which is "
-                    f"{self._doing}, waits for what this one holds; let each thread leave its `with` block of one "
-                    "model before it uses another one"
-                )
-            self._lock.acquire()
+                raise self._cycle()
+            while not self._lock.acquire(timeout=LOOK if RUNNING.is_mine() else -1):
+                if self._is_cycle(me):
+                    raise self._cycle()
         finally:  # Ctrl-C too
-            del _waits[me]
-            self._waiting.remove(me)
+            _go_on(me, before)
+            if me in self._waiting:  # it is not in a child that a handler has forked
+                self._waiting.remove(me)
+
+    def _cycle(self) -> EinsmithError:
+        remedy = (
+            "let a signal's handler set a flag instead of calling what other threads use"
+            if RUNNING.is_mine()
+            else "let each thread leave its `with` block of one model before it uses another one"
+        )
+        return EinsmithError(
+            f"two threads would wait for each other for ever: this one waits while another one, which is "
+            f"{self._doing}, waits for what this one holds; {remedy}"
+        )
 
     def _is_cycle(self, me: int) -> bool:
         """Whether the holder waits, directly or through others, for the thread `me`. The thread that closes a cycle
-        sees it whole: the others have entered what they wait for before."""
-        at: Reentrant | None = self
+        sees it whole: the others have entered what they wait for before. In a cycle through RUNNING, whose holder looks
+        again and again, that one alone sees it."""
+        at: Reentrant | Turn | None = self
         for _ in range(len(_waits) + 1):
+            if isinstance(at, Turn):
+                return at.is_mine()
             owner = at._owner if at is not None else 0
             if owner == me:
                 return True
@@ -124,6 +150,40 @@ class Reentrant:
             if at is None:
                 return False
         return False
+
+
+class Turn:
+    """A turn at what one thread does at a time. Its lock is the last in the order of locks: only a handler of signals
+    takes others in the middle of a turn, and gets an error where it would wait for ever; who waits for the turn never
+    does.
+    """
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = lock()
+
+    def is_mine(self) -> bool:
+        """Whether it is the turn of this thread."""
+        return self.lock._is_owned()
+
+    def wait(self, lock: Any) -> None:
+        """Acquire a lock, the turn's or one whose holders need the turn."""
+        me = get_ident()
+        before = _waits.get(me)
+        _waits[me] = self
+        try:
+            lock.acquire()
+        finally:
+            _go_on(me, before)
+
+    def is_awaited_by(self, thread: int) -> bool:
+        """Whether a thread waits for the turn."""
+        return _waits.get(thread) is self
+
+
+RUNNING = Turn()
+"""The turn to run a program."""
 
 
 class Awaited(Reentrant):

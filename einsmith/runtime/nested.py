@@ -8,6 +8,8 @@ waits would spoil it; one that stores into parameters would let its second half 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -49,10 +51,42 @@ def check_store(guard: locks.Guard) -> None:
         at = at[2]
 
 
+@contextmanager
+def taken(lock: Any) -> Iterator[None]:
+    """Hold the lock of a program that uses no parameters and no state, while other runs are under way.
+
+    Raises EinsmithError in the middle of a run of this thread, where who holds it waits for that run to end.
+    """
+    me, before = get_ident(), lock._is_owned()
+    try:
+        if me not in under_way:
+            if not lock.acquire(blocking=False):
+                locks.RUNNING.wait(lock)  # it is held for as long as a run takes, and that needs the turn
+        else:
+            while not lock.acquire(timeout=locks.LOOK):
+                holders = [thread for thread, run in under_way.copy().items() if _has(run, lock)]
+                if any(map(locks.RUNNING.is_awaited_by, holders)):
+                    raise _error("a program is called in the middle of a run, for whose end another call of it waits")
+    except BaseException:  # a signal, which may come after the lock was taken too
+        if lock._is_owned() and not before:
+            lock.release()
+        raise
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _has(run: UnderWay | None, lock: Any) -> bool:
+    while run is not None and run[1] is not lock:
+        run = run[2]
+    return run is not None
+
+
 def _error(what: str) -> EinsmithError:
     return EinsmithError(
-        f"{what}: a signal's handler or a finalizer does this, and the run that waits for it would go on with wrong "
-        "values; let the handler set a flag, and look at the flag between two calls"
+        f"{what}: a signal's handler or a finalizer does this, and the run would go on with wrong values, or never; "
+        "let the handler set a flag, and look at the flag between two calls"
     )
 
 

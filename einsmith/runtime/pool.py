@@ -86,7 +86,7 @@ class Pool:
 
 
 _pool: Pool | None = None
-_lock = locks.lock()
+_lock = locks.RUNNING.lock
 _depth = 0
 
 
@@ -98,7 +98,8 @@ class Owner:
     def __enter__(self) -> Pool | None:
         global _pool, _depth
         try:
-            _lock.acquire()
+            if not _lock.acquire(False):
+                locks.RUNNING.wait(_lock)
             if _depth == 0 and _pool is None:
                 _pool = Pool()
         except BaseException:  # a signal, which may come after the lock was taken too

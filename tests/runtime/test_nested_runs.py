@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.runtime import interrupts, nested
+from einsmith import locks
+from einsmith.runtime import interrupts, nested, pool
 
 
 def slow(points=2 * 10**7):
@@ -40,7 +42,7 @@ def during(handler):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert came
-    assert not nested.under_way
+    assert threading.get_ident() not in nested.under_way
 
 
 def swallowed(f):
@@ -171,3 +173,164 @@ def test_a_child_knows_its_own_runs_alone():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     leave.set()
     thread.join()
+
+
+class Threads:
+    """Functions on threads of their own, whose errors are kept."""
+
+    def __init__(self):
+        self.errors, self.threads = [], []
+
+    def start(self, f):
+        def caught():
+            try:
+                f()
+            except BaseException as e:
+                self.errors.append(e)
+
+        thread = threading.Thread(target=caught, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(60)
+        assert not any(t.is_alive() for t in self.threads), "threads wait for ever"
+        assert not self.errors
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("through", [0, 1, 2])
+@pytest.mark.parametrize("first", ["handler", "thread"])
+def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first):
+    """Another thread has what it waits for, and waits for the run to end, itself or through others: these go on."""
+    f = es.jit(lambda v: v * 2)
+    x = rng.standard_normal(17)
+    f(x)
+    guards = [locks.Guard() for _ in range(through + 1)]
+    held, go, done = [threading.Event() for _ in guards], threading.Event(), []
+    threads = Threads()
+
+    def run():
+        with guards[0]:
+            held[0].set()
+            go.wait()
+            done.append(f(x))
+
+    def wait(n):
+        with guards[n]:
+            held[n].set()
+            go.wait()
+            with guards[n - 1]:
+                done.append(n)
+
+    def release():
+        if first == "handler":
+            until(lambda: threading.main_thread().ident in locks._waits)
+        go.set()
+
+    with pool.Owner():  # as in the middle of a run
+        threads.start(run)
+        for n in range(1, through + 1):
+            threads.start(lambda n=n: wait(n))
+        for event in held:
+            event.wait()
+        releasing = Threads()
+        releasing.start(release)
+        if first == "thread":
+            until(lambda: all(t.ident in locks._waits for t in threads.threads))
+        with pytest.raises(es.EinsmithError, match="flag"), guards[-1]:
+            raise AssertionError("taken")
+        releasing.join()
+    threads.join()
+    assert len(done) == through + 1
+    assert not locks._waits
+
+
+def test_a_run_waits_within_a_run_for_one_that_ends(rng):
+    """A thread that uses parameters for a while without a run hands them over."""
+    model = es.nn.Linear(3, 2)
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    want = model(x)
+    held, found, threads = threading.Event(), [], Threads()
+
+    def use():
+        with model.weight.memory.guard:
+            held.set()
+            until(lambda: threading.main_thread().ident in locks._waits)
+            time.sleep(3 * locks.LOOK)
+
+    def handler():
+        threads.start(use)
+        held.wait()
+        found.append(model(x))
+
+    f = slow()
+    with during(handler):
+        f(rng.uniform(0, 2, 3))
+    threads.join()
+    np.testing.assert_array_equal(found[0], want)
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_function_that_another_thread_calls_within_a_run(rng, holds):
+    """The other thread waits for the run to end, in the function that the handler calls or for the one that runs."""
+    f, g, model = slow(), es.jit(lambda v: v * 2), es.nn.Linear(3, 2)
+    x, y = rng.uniform(0, 2, 3), rng.standard_normal((4, 3)).astype(np.float32)
+    want, threads, found = f(x), Threads(), []
+    g(x), model(y)
+
+    def call():
+        if holds:
+            with model.weight.memory.guard:
+                found.append(f(x) / 2)
+        else:
+            found.append(g(want) / 4)
+
+    def handler():
+        thread = threads.start(call)
+        until(lambda: locks.RUNNING.is_awaited_by(thread.ident))
+        swallowed(lambda: model(y) if holds else g(x))
+
+    with during(handler):
+        np.testing.assert_array_equal(f(x), want)
+    threads.join()
+    np.testing.assert_array_equal(found[0] * 2, want)
+    assert not locks._waits
+
+
+def test_a_handler_waits_while_its_thread_waits():
+    """What is known of the outer wait stays."""
+    outer, inner = locks.Reentrant("outer"), locks.Reentrant("inner")
+    held, threads, seen = [threading.Event(), threading.Event()], Threads(), []
+
+    def hold(lock, n):
+        with lock:
+            held[n].set()
+            until(lambda: n in seen)
+
+    def note(number, frame):
+        threads.start(lambda: (until(lambda: locks._waits.get(main) is inner), seen.append(1)))
+        with inner:
+            seen.append(locks._waits.get(main))
+        seen.append(0)
+
+    main = threading.get_ident()
+    threads.start(lambda: hold(outer, 0))
+    threads.start(lambda: hold(inner, 1))
+    for event in held:
+        event.wait()
+    before = signal.signal(signal.SIGALRM, note)
+    threads.start(lambda: (until(lambda: locks._waits.get(main) is outer), os.kill(os.getpid(), signal.SIGALRM)))
+    try:
+        with outer:
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    threads.join()
+    assert seen == [1, outer, 0] and not locks._waits
