@@ -69,6 +69,11 @@ def _go_on(me: int, before: Reentrant | Turn | None) -> None:
         _waits[me] = before
 
 
+def waits_for_run() -> bool:
+    """Whether this thread waits for a guard or for its turn to run a program; a signal's handler asks in the middle."""
+    return isinstance(_waits.get(get_ident()), (Turn, _GuardLock))
+
+
 class Reentrant:
     """A reentrant lock for `with`, free in a forked child unless the thread that forked holds it.
 
@@ -247,6 +252,12 @@ class Awaited(Reentrant):
             del _inside[me]
 
 
+class _GuardLock(Awaited):
+    """The lock of a Guard."""
+
+    __slots__ = ()
+
+
 class Guard:
     """The lock of the parameters and the state that programs use together, for `with`.
 
@@ -258,7 +269,7 @@ class Guard:
     __slots__ = ("_lock", "_above", "_held", "_others", "_number")
 
     def __init__(self, others: Iterable[Guard] = ()):
-        self._lock = Awaited("using parameters or state")
+        self._lock = _GuardLock("using parameters or state")
         self._above: Guard | None = None
         self._held: list[Awaited] = []  # which lock each entry has taken: another one after a join in between
         self._others = tuple(others)

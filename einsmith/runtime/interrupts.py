@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import watch
 from einsmith.codegen.llvm import jit as llvm_jit
@@ -65,7 +66,7 @@ Handler = Callable[[int, FrameType | None], object]
 class Deferred:
     """Within `with Deferred():` the signals DEFERRED wait; their handlers are called at the end, in the order in which
     the signals came, once for every time. A run inside handles them at once as long as it has stored nothing that
-    stays.
+    stays, and so does a thread that waits for parameters that another one uses, or for its turn to run.
 
     Outside the main thread, which alone handles signals, it does nothing.
     """
@@ -89,7 +90,7 @@ class Deferred:
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if _WATCH[_HANDLING]:
+        if _WATCH[_HANDLING] or locks.waits_for_run():
             self._handlers[number](number, frame)
         else:
             self._came.append((number, frame))

@@ -337,7 +337,9 @@ class TrainStep:
         """Train on a batch. samples: of the batch, where it is one of the epoch that `fit` goes through; last: whether
         the update is made with this batch, however many were gathered."""
         while True:
-            with self.store.guard:
+            # A signal that comes while native code runs is handled when it ends: weights and counters move together.
+            # One that comes while the guard is taken or released must not leave it held.
+            with Deferred(), self.store.guard:
                 # Which program a batch needs is decided in one with the step: other threads gather batches, too.
                 gather = self.gathered + 1 < self.settings.accumulate and not last
                 run = self._compiled(arrays, gather)
@@ -346,38 +348,35 @@ class TrainStep:
             self._compile(arrays, gather)
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
-        """Run a step's program and count what it has done; the caller has the guard."""
+        """Run a step's program and count what it has done; the caller has the guard, and signals wait."""
         if under_way:
             check_store(self.store.guard)  # before the numbers are set that a run reads
-        # A signal that comes while native code runs is handled when it ends: weights and counters move together.
-        with Deferred():
-            self._set_scalars()
-            if self._numbers:
-                self._set_numbers(arrays)
-            exploration = run.note.exploration
-            status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
-            value = float(outputs[0])
-            if status != FINITE:
-                if self._reports:
-                    self._report(outputs)
-                if gather:
-                    self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
-                else:
-                    self.steps += 1
-                    for group in run.note.groups:
-                        group.done += 1
-                    self.gathered, self.gathered_samples = 0, 0
-                if samples is not None:
-                    self.position += 1
-                    self.epoch_loss += value * samples
-                    self.epoch_samples += samples
-                    for name, part in self.losses.items():
-                        self.epoch_losses[name] = self.epoch_losses.get(name, 0.0) + part * samples
+        self._set_scalars()
+        if self._numbers:
+            self._set_numbers(arrays)
+        exploration = run.note.exploration
+        status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
+        value = float(outputs[0])
         if status == FINITE:
             raise NonFiniteError(
                 f"the loss of step {self.steps + 1} is {value}; nothing was updated. Lower the learning rate, or look "
                 "at the batch", self.steps + 1, value,
             )
+        if self._reports:
+            self._report(outputs)
+        if gather:
+            self.gathered, self.gathered_samples = self.gathered + 1, self.gathered_samples + _samples(arrays)
+        else:
+            self.steps += 1
+            for group in run.note.groups:
+                group.done += 1
+            self.gathered, self.gathered_samples = 0, 0
+        if samples is not None:
+            self.position += 1
+            self.epoch_loss += value * samples
+            self.epoch_samples += samples
+            for name, part in self.losses.items():
+                self.epoch_losses[name] = self.epoch_losses.get(name, 0.0) + part * samples
         return value
 
     def _set_inputs(self, arrays: list[np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
@@ -332,3 +333,52 @@ def test_a_handler_that_a_handler_sets_stays(handlers):
     finally:
         interrupts._WATCH[interrupts._HANDLING] = 0
     assert signal.getsignal(signal.SIGINT) is second
+
+
+def test_steps_that_end_anywhere_leave_no_lock_held(rng, handlers):
+    """Signals at every place of a short step, also where its lock is taken and released."""
+
+    class Ended(Exception):
+        pass
+
+    def end(number, frame):
+        raise Ended
+
+    model = es.nn.Linear(3, 2)
+    step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=1e-6))
+    x, t = rng.standard_normal((5, 3)), rng.standard_normal((5, 2))
+    step(x, t)
+    handlers(signal.SIGALRM, end)
+    for after in rng.uniform(2e-5, 2e-4, 2000):
+        with pytest.raises(Ended):
+            signal.setitimer(signal.ITIMER_REAL, after)
+            while True:
+                step(x, t)
+        assert not locks._inside
+    assert is_free(step.store.guard._root()._lock._lock)
+
+
+def test_ctrl_c_ends_a_step_that_waits_for_another_thread(rng):
+    model = es.nn.Linear(3, 2)
+    step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
+    x, t = rng.standard_normal((5, 3)), rng.standard_normal((5, 2))
+    step(x, t)
+    main, held, leave = threading.get_ident(), threading.Event(), threading.Event()
+
+    def average():
+        with step.store.guard:
+            held.set()
+            while main not in locks._waits:
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+            leave.wait(60)
+
+    thread = threading.Thread(target=average)
+    thread.start()
+    held.wait()
+    with pytest.raises(KeyboardInterrupt):
+        step(x, t)
+    assert not leave.is_set() and thread.is_alive()
+    leave.set()
+    thread.join()
+    assert step.steps == 1 and not locks._waits and not locks._inside
