@@ -32,7 +32,7 @@ def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None)
     image_module = _pillow()
     try:
         with image_module.open(file) as opened:
-            image = opened.convert(mode)
+            image = _eight_bits(opened).convert(mode)
             if size is not None and (image.height, image.width) != size:
                 height, width = size
                 scale = min(image.height / height, image.width / width)
@@ -42,6 +42,16 @@ def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None)
             return np.asarray(image)
     except (OSError, ValueError, SyntaxError, EOFError, image_module.DecompressionBombError) as e:
         raise DataError(f"{name} does not decode: {e}") from e
+
+
+def _eight_bits(image: Any) -> Any:
+    """Return an image of 16 bits a pixel with their upper eight, which Pillow would clip at 255. Raises DataError for
+    32 bits, whose range no format says."""
+    if image.mode.startswith("I;16"):
+        return _pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise DataError("its pixels have 32 bits, and nothing says what is white; convert it to 8 or 16 bits")
+    return image
 
 
 class Images:
@@ -95,7 +105,8 @@ def image_folder(
     size: (height, width) to which the middle of every image is scaled, or one number for both; channels: 3 or 1.
     Classes are numbered in the order of their names. Images are decoded when a batch is made; one that does not decode
     raises DataError, naming it. errors="skip" decodes each of them once now, in `threads` threads, and leaves out those
-    that do not; `skipped` has their names. Needs Pillow. Raises DataError where there is no folder or no image.
+    that do not; `skipped` has their names. Files that are named as no images (`EXTENSIONS`) are left out. Needs Pillow.
+    Raises DataError where there is no folder or no image, and for a class without images.
     """
     root = Path(folder)
     height, width = (size, size) if isinstance(size, int) else size
@@ -115,6 +126,12 @@ def image_folder(
         for path in sorted((root / name).rglob("*"))
         if path.suffix.lower() in EXTENSIONS and path.is_file()
     ]
+    empty = [name for n, name in enumerate(classes) if n not in {k for _, k in found}]
+    if found and empty:
+        raise DataError(
+            f"{root}: no image is in {', '.join(empty)}, which would be a class of its own; known are "
+            f"{', '.join(EXTENSIONS)}; add images, or remove the folder"
+        )
     x = Images([path for path, _ in found], (height, width), channels)
     skipped: list[tuple[Path, str]] = []
     if errors == "skip":

@@ -94,6 +94,37 @@ def test_bad_folders_are_named(folder, tmp_path, monkeypatch) -> None:
         es.data.image_folder(root, 8)
 
 
+def test_a_class_without_images_is_named(folder) -> None:
+    root, _ = folder
+    (root / "bird").mkdir()
+    (root / "bird" / "a.heic").write_bytes(b"x")
+    with pytest.raises(es.DataError, match="no image is in bird, .*known are .png"):
+        es.data.image_folder(root, 8)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_16_bits_keep_their_shades(rng, tmp_path, channels) -> None:
+    """Pillow makes white of everything above 255 where it converts them."""
+    pixels = rng.integers(0, 2**16, (15, 17), dtype=np.uint16)
+    pixels[0, :3] = 0, 255, 2**16 - 1
+    (tmp_path / "a").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "a" / "x.png")
+    x, _ = es.data.image_folder(tmp_path, (15, 17), channels=channels)
+    for plane in x[:][0]:
+        np.testing.assert_allclose(plane, pixels / (2**16 - 1), atol=1 / 255)
+    assert x[:].max() == 1 and x[:].min() == 0
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_images_of_32_bits_are_refused(rng, tmp_path, kind) -> None:
+    (tmp_path / "a").mkdir()
+    Image.fromarray(rng.integers(0, 2**20, (8, 8)).astype(kind)).save(tmp_path / "a" / "x.tif")
+    with pytest.raises(es.DataError, match="x.tif does not decode: its pixels have 32 bits.*convert it"):
+        es.data.image_folder(tmp_path, 8).x[:]
+    with pytest.raises(es.DataError, match="no image that decodes .*32 bits"):
+        es.data.image_folder(tmp_path, 8, errors="skip")
+
+
 # ---------------------------------------------------------------------------------------------------------- columns
 
 
