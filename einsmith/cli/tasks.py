@@ -32,6 +32,8 @@ from einsmith.data import (
 from einsmith.errors import DataError
 
 EVALUATION_BATCH = 500
+CIFAR_SIZE = 32
+"""Pixels along a side of CIFAR-10's images."""
 Say = Callable[[str], None]
 
 
@@ -143,7 +145,9 @@ class Colours(Task):
     """Colour images [B, 3, H, W] and their classes: CIFAR-10, or folders `train` and `test` of one folder a class."""
 
     def load(self, run: Settings, say: Say) -> Loaded:
-        parts = []
+        if run.data in self.names and run.size != CIFAR_SIZE:
+            raise click.UsageError(f"--size is for images of a folder; those of {run.data} have {CIFAR_SIZE} a side")
+        parts, names = [], []
         for split in ("train", "test"):
             if run.data in self.names:
                 x, y = cifar10(split, say=say)
@@ -152,11 +156,15 @@ class Colours(Task):
                 for path, _ in found.skipped:
                     say(f"{path} does not decode and is left out")
                 x, y = found.x[:], found.y
+                names.append(found.classes)
             parts.append((x, y))
         (x, y), (test_x, test_y) = parts
-        classes = int(y.max()) + 1
-        if int(test_y.max()) >= classes:
-            raise DataError(f"{run.data} tests {int(test_y.max()) + 1} classes, and has {classes} to learn from")
+        classes = len(names[0]) if names else int(y.max()) + 1
+        if names:  # a folder numbers the classes that it has
+            unknown = [n for n in names[1] if n not in names[0]]
+            if unknown:
+                raise DataError(f"{run.data} tests {', '.join(unknown)}, of which it has no images to learn from")
+            test_y = np.array([names[0].index(n) for n in names[1]])[test_y]
         mean, std = x.mean((0, 2, 3), keepdims=True), x.std((0, 2, 3), keepdims=True) + 1e-6
         for images in (x, test_x):
             images -= mean

@@ -55,11 +55,25 @@ def test_a_folder_is_learned(folder, tmp_path, capfd) -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [(["mlp3", "--augment"], "--augment is for networks of colour images"), (["mlp3", "--size", "8"], "--size is for"),
+     (["tiny", "--data", "cifar10", "--size", "64"], "--size is for images of a folder; those of cifar10 have 32"),
      (["tiny", "--steps", "8"], "--steps is for language models"), (["tiny", "--data", "mnist"], "neither cifar10")],
 )  # fmt: skip
 def test_wrong_use(folder, capfd, arguments, words) -> None:
     assert cli.run(["train", *arguments]) == 2
     assert words in capfd.readouterr().err
+
+
+def test_test_images_are_numbered_as_those_to_learn_from(folder, capfd) -> None:
+    """A class that is not tested leaves the numbers of those behind it; one that is not learned is refused."""
+    for path in (folder / "test" / "b").iterdir():
+        path.unlink()
+    (folder / "test" / "b").rmdir()
+    options = ["--data", folder, "--size", 16, "--batch", 8, "--epochs", 6, "--lr", 0.01, "--json"]
+    assert cli.run([str(w) for w in ["train", "tiny", *options]]) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["accuracy"] > 0.9
+    (folder / "test" / "c").rename(folder / "test" / "d")
+    assert cli.run([str(w) for w in ["train", "tiny", *options]]) == 1
+    assert "tests d, of which it has no images to learn from" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("model, more", [
