@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from einsmith import knobs
 from einsmith.errors import ArgumentError, EinsmithError, KnobError
@@ -191,7 +192,8 @@ _GRAPH = "First find out, in half of the time, which passes the program is faste
 @click.option("--export", "export_to", metavar="FILE", type=click.Path(path_type=Path), help="Write it to a file.")
 @click.option("--import", "import_from", metavar="FILE", type=click.Path(path_type=Path), help="Take such a file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def tune_command(what: str | None, as_json: bool, **options) -> None:
+@click.pass_context
+def tune_command(context: click.Context, what: str | None, as_json: bool, **options) -> None:
     """Find faster configurations of a program's kernels by measuring them, and keep what was found.
 
     MODEL and FILE are as in `einsmith explain`. Programs that are compiled from then on use what was found on this
@@ -199,10 +201,16 @@ def tune_command(what: str | None, as_json: bool, **options) -> None:
     """
     stored = {name: options.pop(name) for name in ("listed", "forget", "export_to", "import_from")}
     if what is None:
+        unused = [
+            o.opts[0] for o in context.command.params
+            if o.name in options and context.get_parameter_source(o.name) is ParameterSource.COMMANDLINE
+        ]  # fmt: skip
+        if unused:
+            raise click.UsageError(f"{', '.join(unused)}: options of a search, which needs a MODEL or FILE")
         from einsmith.cli.tune import manage
 
         manage(**stored, as_json=as_json)
-    elif any(stored.values()):
+    elif any(value not in (None, False) for value in stored.values()):
         raise click.UsageError("--list, --forget, --export and --import are about what was found, not about a program")
     else:
         from einsmith.cli.search import search

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Settings, Task, assignment
+from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Settings, Task, assignment, number
 from einsmith.data import batches
 from einsmith.errors import ArgumentError, DataError
 from einsmith.frontends.onnx import load
@@ -67,10 +67,16 @@ class Arrays(Task):
         if "x" not in arrays or "y" not in arrays or len(arrays["x"]) != len(arrays["y"]):
             raise DataError(f"{run.data} needs arrays x and y of one length; it has {', '.join(arrays) or 'none'}")
         x, y = arrays["x"], arrays["y"]
-        if "test_x" in arrays and "test_y" in arrays:
+        if ("test_x" in arrays) != ("test_y" in arrays):
+            raise DataError(f"{run.data} needs test_x and test_y, or neither; it has {', '.join(arrays)}")
+        others = [n for n in arrays if n not in ("x", "y", "test_x", "test_y")]
+        if others:
+            say(f"{run.data}: {', '.join(others)} not used")
+        if "test_x" in arrays:
             test_x, test_y = arrays["test_x"], arrays["test_y"]
         else:
             held = max(len(x) // 10, 1)
+            say(f"{run.data} has no test_x and test_y: the last {held} of {len(x)} samples are held out to test")
             x, y, test_x, test_y = x[:-held], y[:-held], x[-held:], y[-held:]
         test = batches(test_x, test_y, min(run.batch, len(test_y)))
         return Loaded(batches(x, y, min(run.batch, len(y)), seed=run.seed), test)
@@ -110,6 +116,8 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
     shapes: "name=1,3,224,224" of others; settings: "name=value" of inputs that are one number."""
     model = network(what)
     model.eval()
+    if batch is not None and not any(i.shape and not isinstance(i.shape[0], int) for i in model.inputs):
+        raise click.UsageError(f"--batch is for a first dimension that the file leaves open, and {what} leaves none")
     given = dict(assignment(s, "--shape", "x=64,128") for s in shapes)
     numbers = dict(assignment(s, "--set", "rate=16000") for s in settings)
     rng = np.random.default_rng(0)
@@ -128,7 +136,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
             n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents)
         )
         if i.name in numbers:
-            arrays.append(np.full(shape, float(numbers.pop(i.name))).astype(kind.numpy))
+            arrays.append(np.full(shape, number(numbers.pop(i.name))).astype(kind.numpy))
         elif kind.is_float:
             arrays.append(rng.standard_normal(shape).astype(kind.numpy))
         else:

@@ -36,6 +36,8 @@ def program(
 
         model, arrays = onnx_files.traceable(*onnx_files.example(what, batch, shapes, settings))
         return *_of_function(model, arrays, threads), None
+    if path.is_file() and batch is not None:
+        raise click.UsageError("--batch is for a model; a file has the shapes of its own inputs")
     formula = path.is_file() and path.suffix != ".py"
     if not formula and shapes:
         raise click.UsageError("--shape is for a file with a formula")

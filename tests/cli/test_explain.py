@@ -119,6 +119,15 @@ def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert cli.run(["explain", *arguments]) == 2
 
 
+@pytest.mark.parametrize("name, text", [("f.py", "step = lambda x: x + 1.0\ninputs = (1.0,)"), ("f.es", "y[i] = x[i]")])
+@pytest.mark.parametrize("command", ["explain", "tune"])
+def test_a_batch_is_for_models(command, name, text, tmp_path, capsys) -> None:
+    (tmp_path / name).write_text(text)
+    more = ["--shape", "x=3"] if name == "f.es" else []
+    assert cli.run([command, str(tmp_path / name), "--batch", "4", *more]) == 2
+    assert "--batch is for a model" in capsys.readouterr().err
+
+
 def measured(machine, budget):
     seconds = {"fma": 0.9 / machine.fma_per_second, "load": 1.0}
     return calibrate.Figures(seconds, {"store": "its 4 runs disagree"})

@@ -14,6 +14,7 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 from einsmith.cli import main as cli
+from einsmith.cli import onnx_files
 from einsmith.frontends.onnx import load
 
 Run = Callable[..., tuple[int, str, str]]
@@ -69,6 +70,7 @@ def test_run_prints_and_writes_outputs(file: Path, tmp_path: Path, run: Run):
         (["train", "FILE", "--data", "none.npz"], 2, "is no .npz file of arrays x and y"),
         (["train", "FILE", "--data", "X"], 2, "is no .npz file of arrays x and y"),
         (["train", "FILE", "--set", "width=3", "--data", "D"], 2, "--set is for a model"),
+        (["train", "FILE", "--data", "HALF"], 1, "half.npz needs test_x and test_y, or neither; it has x, y, test_x"),
         (["explain", "FILE", "--shape", "z=3"], 2, "has no input z; it has x"),
     ],
 )
@@ -76,7 +78,8 @@ def test_wrong_use_is_named(
     words: list[str], status: int, message: str, file: Path, tmp_path: Path, run: Run
 ):
     np.save(tmp_path / "x.npy", np.zeros((4, 3), np.float32))
-    given = {"FILE": file, "X": tmp_path / "x.npy", "D": tmp_path / "d.npz"}
+    np.savez(tmp_path / "half.npz", x=np.zeros((4, 3), np.float32), y=np.zeros(4, int), test_x=np.zeros((2, 3)))
+    given = {"FILE": file, "X": tmp_path / "x.npy", "D": tmp_path / "d.npz", "HALF": tmp_path / "half.npz"}
     found, _, err = run(*(given.get(w, w) for w in words))
     assert found == status and message in " ".join(err.split()), err
 
@@ -85,6 +88,15 @@ def test_explain_shows_the_kernels(file: Path, run: Run):
     status, out, _ = run("explain", file, "--batch", "5", "--json")
     report = json.loads(out)
     assert status == 0 and "float32[5, 3]" in report["inputs"] and report["kernels"]
+
+
+def test_train_says_which_arrays_it_takes(file: Path, tmp_path: Path, run: Run):
+    x, y = np.zeros((30, 3), np.float32), np.zeros(30, np.int64)
+    np.savez(tmp_path / "d.npz", x=x, y=y, x_test=x, y_test=y)
+    status, _, err = run("train", file, "--data", tmp_path / "d.npz", "--epochs", 1, "--json")
+    said = " ".join(err.split())
+    assert status == 0 and "x_test, y_test not used" in said
+    assert "no test_x and test_y: the last 3 of 30 samples are held out to test" in said
 
 
 def test_train_goes_on_and_writes_the_weights(file: Path, tmp_path: Path, run: Run):
@@ -102,3 +114,16 @@ def test_train_goes_on_and_writes_the_weights(file: Path, tmp_path: Path, run: R
     whole, out, _ = run("train", file, *words, "--epochs", 5, "--save", tmp_path / "whole")
     both = [load(tmp_path / folder / "model.onnx").state_dict()["w"] for folder in ("run", "whole")]
     np.testing.assert_array_equal(*both)
+
+
+def test_examples_take_what_is_asked_for(tmp_path: Path, run: Run):
+    """--batch is refused where the file fixes the first extent; whole numbers keep their digits."""
+    taken = [h.make_tensor_value_info("x", T.FLOAT, [2, 3]), h.make_tensor_value_info("n", T.INT64, [])]
+    nodes = [h.make_node("Cast", ["n"], ["c"], to=T.FLOAT), h.make_node("Mul", ["x", "c"], ["y"])]
+    graph = h.make_graph(nodes, "net", taken, [h.make_tensor_value_info("y", T.FLOAT, [2, 3])])
+    onnx.save_model(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx")
+    status, _, err = run("explain", tmp_path / "net.onnx", "--batch", "5")
+    assert status == 2 and "--batch is for a first dimension that the file leaves open" in " ".join(err.split())
+    odd = 2**53 + 1  # no float64
+    _, (_, n) = onnx_files.example(str(tmp_path / "net.onnx"), None, [], [f"n={odd}"])
+    assert n.dtype == np.int64 and n == odd

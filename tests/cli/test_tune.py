@@ -85,3 +85,14 @@ def test_where_nothing_can_be_kept(capsys: pytest.CaptureFixture[str], tmp_path:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
     assert cli.run(["tune", "--import", file]) == 1
     assert "cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--graph"], ["--seconds", "5"], ["--batch", "4"], ["--picture", "x.png"]])
+def test_options_of_a_search_are_none_of_the_store(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    assert cli.run(["tune", "--list", *option]) == 2
+    assert f"{option[0]}: options of a search, which needs a MODEL or FILE" in capsys.readouterr().err
+
+
+def test_forgetting_nothing_is_no_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["tune", "mlp3", "--forget", "", "--seconds", "1"]) == 2
+    assert "not about a program" in capsys.readouterr().err
