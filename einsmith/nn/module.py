@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
-from einsmith.nn.keys import Same, is_setting
+from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
 from einsmith.runtime.interrupts import Deferred
 
@@ -29,6 +28,10 @@ class LoadResult(NamedTuple):
 
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+
+_OWN = frozenset(("_parameters", "_buffers", "_modules", "_transient", "_hooks", "_training", "_functional"))
+"""Attributes of every module that are no settings."""
 
 
 class Module:
@@ -327,7 +330,7 @@ class Module:
 
     def trace_key(self, modes: bool = True) -> tuple:
         """What a trace depends on of this module itself: its mode (where `modes`), its parts, and its settings, which
-        are attributes that hold numbers, strings, functions or tuples of such."""
+        are the other attributes of which `key_of` makes something."""
         parts = [(n, None if m is None else Same(m)) for n, m in self._modules.items()]
         arrays = [
             (n, None if v is None else (Same(v), v.requires_grad))
@@ -335,9 +338,7 @@ class Module:
             for n, v in table.items()
         ]
         settings = [
-            (n, Same(v) if isinstance(v, FunctionType) else repr(v))
-            for n, v in self.__dict__.items()
-            if is_setting(v) and not n.startswith("_")
+            (n, key) for n, v in self.__dict__.items() if n not in _OWN and (key := key_of(v)) is not None
         ]
         return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings), self._hooks.key
 

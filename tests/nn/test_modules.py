@@ -428,3 +428,57 @@ def test_values_without_a_copy_are_refused_by_name(rng):
             np.asarray(p, copy=False)
     for taken in (np.asarray(p), np.array(p), np.array(p, dtype=np.float32)):
         assert not np.may_share_memory(taken, p.data) and np.allclose(taken, p.data)
+
+
+class Scaled(nn.Module):
+    """Multiplies by a setting, which `of` reads."""
+
+    def __init__(self, setting, of):
+        self.weight = nn.Parameter(np.ones(3))
+        self.setting, self._private = setting, setting
+        self.of = of
+
+    def forward(self, x):
+        return x * self.weight * self.of(self.setting) + self.of(self._private)
+
+
+@pytest.mark.parametrize(
+    "before, after, of",
+    [([2.0, 5.0], [3.0, 5.0], lambda v: v[0]), ({"a": [2.0]}, {"a": [3.0]}, lambda v: v["a"][0]),
+     ({2.0: 1}, {3.0: 1}, lambda v: next(iter(v))), ({2.0}, {3.0}, lambda v: next(iter(v))), ((2.0,), (3.0,), sum),
+     (np.float64(2), np.float64(3), float), (np.full(3, 2.0), np.full(3, 3.0), lambda v: v),
+     ([np.full(3, 2.0), "x"], [np.full(3, 3.0), "x"], lambda v: v[0]), (2.0, 3.0, float),
+     ([lambda: 2.0], [lambda: 3.0], lambda v: v[0]())],
+)  # fmt: skip
+def test_a_setting_that_is_assigned_anew_counts(rng, before, after, of):
+    x = rng.standard_normal((5, 3))
+    m = Scaled(before, of)
+    np.testing.assert_allclose(m(x), 2 * x + 2)
+    m.setting = after
+    np.testing.assert_allclose(m(x), 3 * x + 2)
+    m._private = after
+    np.testing.assert_allclose(m(x), 3 * x + 3)
+    step = es.TrainStep(m, lambda out, y: F.mean(out - y), es.optim.SGD(lr=0.0))
+    zeros = np.zeros_like(x)
+    np.testing.assert_allclose(step(x, zeros), (3 * x + 3).mean())
+    m.setting = before
+    np.testing.assert_allclose(step(x, zeros), (2 * x + 3).mean())
+
+
+def test_equal_settings_keep_a_trace(rng):
+    traced = []
+
+    def of(v):
+        traced.append(v)
+        return v[0]
+
+    m, x = Scaled([2.0, [1, "a"]], of), rng.standard_normal((5, 3))
+    for _ in range(3):
+        m.setting = [2.0, [1, "a"]]
+        m.train(), m.eval()
+        m(x)
+    assert len(traced) == 2, "one trace, of two settings"
+    around: list = []
+    around.append(around)
+    m.other = around  # holds itself: no setting
+    np.testing.assert_allclose(m(x), 2 * x + 2)
