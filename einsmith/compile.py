@@ -42,8 +42,8 @@ from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_kernels, show_steps
 from einsmith.runtime.beside import Beside, bytes_beside
-from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.nested import check_run, taken, under_way
+from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import CheckFinite, CheckZero
 from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target

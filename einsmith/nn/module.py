@@ -20,7 +20,7 @@ from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
-from einsmith.runtime.interrupts import Deferred
+from einsmith.runtime.signals import Deferred
 
 
 class LoadResult(NamedTuple):

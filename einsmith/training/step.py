@@ -21,9 +21,9 @@ from einsmith.errors import ArgumentError, KindError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.interrupts import Deferred
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.nested import check_store, under_way
+from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.threads import get_threads
 from einsmith.sizes import size_of

@@ -11,7 +11,7 @@ import pytest
 
 import einsmith as es
 from einsmith import locks
-from einsmith.runtime import interrupts, pool
+from einsmith.runtime import interrupts, pool, signals
 
 from .test_interrupts import run
 
@@ -235,7 +235,7 @@ def test_fetching_data(tmp_path):
 @pytest.fixture
 def handlers():
     """Set handlers of signals, for the test alone."""
-    before = {number: signal.getsignal(number) for number in interrupts.DEFERRED}
+    before = {number: signal.getsignal(number) for number in signals.DEFERRED}
     yield signal.signal
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -279,7 +279,7 @@ def test_every_signal_that_waited_is_told(handlers):
     order = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
     for number in set(order):
         handlers(number, note)
-    with pytest.raises(TimeoutError), interrupts.Deferred():
+    with pytest.raises(TimeoutError), signals.Deferred():
         for number in order:
             signal.raise_signal(number)
         assert not came
@@ -295,25 +295,25 @@ def test_handlers_come_back_whenever_one_of_them_raises(handlers, monkeypatch):
         came.append(number)
         raise TimeoutError
 
-    set_handler = interrupts.signal
-    for at in range(2 * len(interrupts.DEFERRED)):
+    set_handler = signals.signal
+    for at in range(2 * len(signals.DEFERRED)):
         calls = []
 
         def raising(number, handler, at=at, calls=calls):
             set_handler(number, handler)
             calls.append(number)
             if len(calls) == at + 1:
-                for each in interrupts.DEFERRED:
+                for each in signals.DEFERRED:
                     signal.raise_signal(each)
 
-        for number in interrupts.DEFERRED:
+        for number in signals.DEFERRED:
             handlers(number, note)
         came.clear()
         with monkeypatch.context() as m:
-            m.setattr(interrupts, "signal", raising)
-            with pytest.raises(TimeoutError), interrupts.Deferred():
+            m.setattr(signals, "signal", raising)
+            with pytest.raises(TimeoutError), signals.Deferred():
                 pass
-        assert all(signal.getsignal(number) is note for number in interrupts.DEFERRED)
+        assert all(signal.getsignal(number) is note for number in signals.DEFERRED)
         assert len(calls) >= at + 1
 
 
@@ -328,7 +328,7 @@ def test_a_handler_that_a_handler_sets_stays(handlers):
     handlers(signal.SIGINT, first)
     interrupts._WATCH[interrupts._HANDLING] = 1  # as in the middle of a run
     try:
-        with interrupts.Deferred():
+        with signals.Deferred():
             signal.raise_signal(signal.SIGINT)
     finally:
         interrupts._WATCH[interrupts._HANDLING] = 0

@@ -1,0 +1,86 @@
+"""Signals that wait for the end of what belongs together, such as a training step."""
+
+from __future__ import annotations
+
+# The functions behind `signal`'s, which spend as long on making enumerations as a small training step takes.
+import _signal  # type: ignore[import-not-found]
+from _signal import getsignal, signal
+from collections.abc import Callable
+from threading import get_ident, main_thread
+from types import FrameType, TracebackType
+
+from einsmith import locks
+
+is_handling: Callable[[], bool] = lambda: False  # noqa: E731  # nothing runs before
+"""Set by einsmith.runtime.interrupts: whether a run of a program handles a signal just now."""
+DEFERRED = tuple(
+    int(getattr(_signal, name))
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+    if hasattr(_signal, name)
+)
+"""Signals by which people end, save or look at a training. Not those of profilers, which ask where the program is."""
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class Deferred:
+    """Within `with Deferred():` the signals DEFERRED wait; their handlers are called at the end, in the order in which
+    the signals came, once for every time. A run inside handles them at once as long as it has stored nothing that
+    stays, and so does a thread that waits for parameters that another one uses, or for its turn to run.
+
+    Outside the main thread, which alone handles signals, it does nothing.
+    """
+
+    __slots__ = ("_came", "_handlers", "_noting")
+
+    def __enter__(self) -> Deferred:
+        self._handlers: dict[int, Handler] = {}
+        if get_ident() == main_thread().ident:
+            self._came: list[tuple[int, FrameType | None]] = []
+            noting = self._noting = self._note
+            try:
+                for number in DEFERRED:
+                    handler = getsignal(number)
+                    if handler.__class__ is not int and handler is not None:  # no function of Python's
+                        self._handlers[number] = handler
+                        signal(number, noting)
+            except BaseException:  # of a handler that does not wait yet
+                self._give_back()
+                raise
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if is_handling() or locks.waits_for_run():
+            self._handlers[number](number, frame)
+        else:
+            self._came.append((number, frame))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._handlers:
+            try:
+                self._give_back()
+            finally:
+                if self._came:
+                    self._tell()
+
+    def _give_back(self) -> None:
+        """Put the handlers back, but where one of them has put another one there."""
+        try:
+            for number, handler in self._handlers.items():
+                if getsignal(number) is self._noting:
+                    signal(number, handler)
+        except BaseException:  # of a handler that waits no more
+            self._give_back()
+            raise
+
+    def _tell(self) -> None:
+        """Call the handlers of the signals that came, the others too where one raises."""
+        try:
+            while self._came:
+                number, frame = self._came.pop(0)
+                self._handlers[number](number, frame)
+        finally:
+            if self._came:
+                self._tell()
