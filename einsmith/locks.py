@@ -172,13 +172,16 @@ class Turn:
         """Whether it is the turn of this thread."""
         return self.lock._is_owned()
 
-    def wait(self, lock: Any) -> None:
-        """Acquire a lock, the turn's or one whose holders need the turn."""
+    @contextmanager
+    def awaited(self, lock: Any) -> Iterator[None]:
+        """Hold a lock, the turn's or one whose holders need the turn; until then this thread waits for the turn."""
         me = get_ident()
         before = _waits.get(me)
         _waits[me] = self
         try:
-            lock.acquire()
+            with lock:
+                _go_on(me, before)
+                yield
         finally:
             _go_on(me, before)
 

@@ -37,7 +37,7 @@ def host(nbytes: int) -> Block:
 
 class Arena:
     """As much memory as the largest of its programs needs. What lies in it lasts as long as a run, and one program runs
-    at a time (`pool.Owner`).
+    at a time (`pool.lock`).
 
     A program takes the block before each run and keeps it until the end of the run: another thread that compiles for
     larger shapes puts a larger block in its place, to which the others move when they run next.

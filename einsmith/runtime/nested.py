@@ -57,16 +57,16 @@ def taken(lock: Any) -> Iterator[None]:
 
     Raises EinsmithError in the middle of a run of this thread, where who holds it waits for that run to end.
     """
-    me, before = get_ident(), lock._is_owned()
+    if get_ident() not in under_way:
+        with locks.RUNNING.awaited(lock):  # it is held for as long as a run takes, and that needs the turn
+            yield
+        return
+    before = lock._is_owned()
     try:
-        if me not in under_way:
-            if not lock.acquire(blocking=False):
-                locks.RUNNING.wait(lock)  # it is held for as long as a run takes, and that needs the turn
-        else:
-            while not lock.acquire(timeout=locks.LOOK):
-                holders = [thread for thread, run in under_way.copy().items() if _has(run, lock)]
-                if any(map(locks.RUNNING.is_awaited_by, holders)):
-                    raise _error("a program is called in the middle of a run, for whose end another call of it waits")
+        while not lock.acquire(timeout=locks.LOOK):
+            holders = [thread for thread, run in under_way.copy().items() if _has(run, lock)]
+            if any(map(locks.RUNNING.is_awaited_by, holders)):
+                raise _error("a program is called in the middle of a run, for whose end another call of it waits")
     except BaseException:  # a signal, which may come after the lock was taken too
         if lock._is_owned() and not before:
             lock.release()

@@ -2,7 +2,7 @@
 
 Programs run on workers of our own or on the threads of PyTorch's OpenMP runtime (`threads.current_team`); workers sleep
 while the others do. Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the
-interpreter lock is released there. One program runs at a time (`Owner`); the others wait. At exit the workers are
+interpreter lock is released there. One program runs at a time (`lock`); the others wait. At exit the workers are
 stopped and joined before any code is freed; a forked child starts without workers.
 """
 
@@ -86,55 +86,39 @@ class Pool:
 
 
 _pool: Pool | None = None
-_lock = locks.RUNNING.lock
-_depth = 0
+lock = locks.RUNNING.lock
+"""Held for a run, with `depth` counted up: one program runs at a time."""
+depth = 0
+"""Runs of the thread that holds the lock, one within the other: those inside run on one thread."""
 
 
-class Owner:
-    """Holds the pool for one run, or waits for it. Inside a run of the same thread: None (run on one thread)."""
-
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> Pool | None:
-        global _pool, _depth
-        try:
-            if not _lock.acquire(False):
-                locks.RUNNING.wait(_lock)
-            if _depth == 0 and _pool is None:
-                _pool = Pool()
-        except BaseException:  # a signal, which may come after the lock was taken too
-            if _lock._is_owned() and _depth == 0:
-                _lock.release()
-            raise
-        self._before = _depth
-        _depth += 1
-        return _pool if _depth == 1 else None
-
-    def __exit__(self, *_: object) -> None:
-        global _depth
-        _depth = self._before
-        _lock.release()
+def current() -> Pool:
+    """The pool, made at its first use; the caller holds the lock."""
+    global _pool
+    if _pool is None:
+        _pool = Pool()
+    return _pool
 
 
 def stop() -> None:
     """Ends the workers. The next run starts new ones."""
     global _pool
-    with _lock:
-        if _pool is not None and _depth == 0:
+    with lock:
+        if _pool is not None and depth == 0:
             _pool.stop()
             _pool = None
 
 
 def _exit() -> None:
     """Stops the workers, and keeps the lock: a thread that outlives the interpreter's exit must not run freed code."""
-    _lock.acquire()
-    if _pool is not None and _depth == 0:
+    lock.acquire()
+    if _pool is not None and depth == 0:
         _pool.stop()
 
 
 def _forked() -> None:
-    global _pool, _depth
-    _pool, _depth = None, 0
+    global _pool, depth
+    _pool, depth = None, 0
 
 
 atexit.register(_exit)

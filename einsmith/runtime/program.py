@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith import locks
 from einsmith.codegen.entry import program as entry
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.runtime import buffers, interrupts, pool
@@ -169,23 +170,34 @@ class Program:
         return self._call(self._told(times.ctypes.data)), times * 1e-9
 
     def _call(self, record: _Record) -> int:
+        # No class of Python's stands for the lock: what a signal raises at the beginning of its `__exit__` would leave
+        # the lock held.
+        with locks.RUNNING.awaited(pool.lock) if pool.depth else pool.lock:
+            before = pool.depth
+            pool.depth = before + 1
+            try:
+                return self._turn(record, pool.current() if before == 0 else None)
+            finally:
+                pool.depth = before
+
+    def _turn(self, record: _Record, held: pool.Pool | None) -> int:
+        """Run in this thread's turn. held: the pool; None inside a run of the same thread."""
         words = record.words
-        with pool.Owner() as held:
-            if self.watched:
-                words[_HANDLE] = 0 if held is None else interrupts.handler_here()
-            if held is None:
-                words[_POOL], words[_THREADS] = 0, 1
-            elif self._forks:
-                words[_THREADS], team = self.threads, threads_now.current_team()
-                if team is not None:
-                    words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
-                    status = self._run_team(record.address)
-                    if words[_WAITED] > threads_now.LATE:
-                        threads_now.leave_team(words[_WAITED], words[_SPAN])
-                    return _ended(status)
-                held.grow(self.threads)
-                words[_POOL] = held.address
-            return _ended(self._run(record.address))
+        if self.watched:
+            words[_HANDLE] = 0 if held is None else interrupts.handler_here()
+        if held is None:
+            words[_POOL], words[_THREADS] = 0, 1
+        elif self._forks:
+            words[_THREADS], team = self.threads, threads_now.current_team()
+            if team is not None:
+                words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
+                status = self._run_team(record.address)
+                if words[_WAITED] > threads_now.LATE:
+                    threads_now.leave_team(words[_WAITED], words[_SPAN])
+                return _ended(status)
+            held.grow(self.threads)
+            words[_POOL] = held.address
+        return _ended(self._run(record.address))
 
 
 def _ended(status: int) -> int:

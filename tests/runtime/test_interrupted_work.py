@@ -11,7 +11,7 @@ import pytest
 
 import einsmith as es
 from einsmith import locks
-from einsmith.runtime import interrupts, pool, signals
+from einsmith.runtime import interrupts, nested, pool, signals
 
 from .test_interrupts import run
 
@@ -190,17 +190,35 @@ def is_free(lock) -> bool:
     return found[0]
 
 
-def test_no_lock_stays_taken(monkeypatch):
+def test_no_lock_stays_taken():
     lock = locks.Awaited("testing")
     plain, lock._lock = lock._lock, _Raising(lock._lock)
     with pytest.raises(KeyboardInterrupt), lock:
         raise AssertionError("taken")
     assert is_free(plain) and not locks._inside.get(threading.get_ident())
-    plain = pool._lock
-    monkeypatch.setattr(pool, "_lock", _Raising(plain))
-    with pytest.raises(KeyboardInterrupt), pool.Owner():
-        raise AssertionError("taken")
-    assert is_free(plain) and pool._depth == 0
+
+
+def test_programs_that_end_anywhere_leave_the_pool_free(rng, handlers):
+    """Signals at every place of a short call, also where the lock of the pool is taken and released."""
+
+    class Ended(Exception):
+        pass
+
+    def end(number, frame):
+        raise Ended
+
+    f = es.jit(lambda x: x * 2)
+    x = rng.standard_normal(17)
+    f(x)
+    handlers(signal.SIGALRM, end)
+    for after in rng.uniform(2e-5, 2e-4, 2000):
+        with pytest.raises(Ended):
+            signal.setitimer(signal.ITIMER_REAL, after)
+            while True:
+                f(x)
+        assert pool.depth == 0 and not pool.lock._is_owned()
+        assert not nested.under_way
+    assert is_free(pool.lock)
 
 
 def test_fetching_data(tmp_path):

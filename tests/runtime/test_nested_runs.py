@@ -207,7 +207,7 @@ def until(condition):
 
 @pytest.mark.parametrize("through", [0, 1, 2])
 @pytest.mark.parametrize("first", ["handler", "thread"])
-def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first):
+def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, monkeypatch):
     """Another thread has what it waits for, and waits for the run to end, itself or through others: these go on."""
     f = es.jit(lambda v: v * 2)
     x = rng.standard_normal(17)
@@ -234,7 +234,8 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first):
             until(lambda: threading.main_thread().ident in locks._waits)
         go.set()
 
-    with pool.Owner():  # as in the middle of a run
+    monkeypatch.setattr(pool, "depth", 1)  # as in the middle of a run
+    with pool.lock:
         threads.start(run)
         for n in range(1, through + 1):
             threads.start(lambda n=n: wait(n))
@@ -247,6 +248,7 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first):
         with pytest.raises(es.EinsmithError, match="flag"), guards[-1]:
             raise AssertionError("taken")
         releasing.join()
+        monkeypatch.undo()
     threads.join()
     assert len(done) == through + 1
     assert not locks._waits

@@ -38,7 +38,8 @@ def load():
     dynamic = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=0.1), mode="dynamic")
 
 def generations():  # how often workers of our own, and a team, have been told of a launch
-    with pool.Owner() as held:
+    with pool.lock:
+        held = pool.current()
         return tuple(int(s[:4].view(np.int32)[0]) for s in (held.state, held.apart))
 
 def jitted():
@@ -128,7 +129,7 @@ def test_all_programs_run_on_the_threads_of_pytorch_loaded_before(script):
         for job in JOBS:
             on_team(job)
             regions()
-    with pool.Owner() as held: assert not held.workers
+    with pool.lock: assert not pool.current().workers
     """)
 
 
@@ -141,7 +142,7 @@ def test_all_programs_run_on_the_threads_of_pytorch_loaded_after(script):
         for job in JOBS:
             on_team(job)
             regions()
-    with pool.Owner() as held: assert len(held.workers) == 1  # it sleeps
+    with pool.lock: assert len(pool.current().workers) == 1  # it sleeps
     """)
 
 
