@@ -6,13 +6,14 @@ Variables are read when they are asked for, so that a program may set them after
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from einsmith import locks
-from einsmith.errors import KnobError
+from einsmith.errors import EinsmithWarning, KnobError
 from einsmith.locks import cached_property
 
 T = TypeVar("T")
@@ -74,6 +75,13 @@ def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def _folder(text: str) -> Path:
+    path = _path(text)
+    if not path.is_dir():
+        raise ValueError(text)
+    return path
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
@@ -106,8 +114,8 @@ CACHE_LIMIT: Knob[int] = Knob(
     "megabytes of compiled code that are kept on disk; beyond them what was used least recently is removed",
 )
 DATA_DIR: Knob[Path | None] = Knob(
-    "EINSMITH_DATA_DIR", None, _path, "the path of a directory",
-    "where data sets are looked for and kept; by default a folder of the user's cache directory",
+    "EINSMITH_DATA_DIR", None, _folder, "the path of a directory that exists",
+    "where data sets are looked for first; what is fetched is kept in the cache directory",
 )
 
 CHECK: Knob[int] = Knob(
@@ -129,6 +137,21 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
 ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, TUNED, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP, WITHOUT)
 
 
+def warn_unknown(names: Collection[str]) -> None:
+    """Warn of variables that are named as if they were Einsmith's and that nothing reads."""
+    prefix = "EINSMITH_"
+    known = [k.name for k in ALL]
+    unknown = sorted(n for n in names if n.startswith(prefix) and n not in known)
+    if not unknown:
+        return
+    from difflib import get_close_matches  # imported late: nearly always nothing is unknown
+
+    for name in unknown:
+        near = get_close_matches(name.removeprefix(prefix), [n.removeprefix(prefix) for n in known], 1)
+        hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
+        warnings.warn(f"the environment variable {name} is none that Einsmith reads; {hint}", EinsmithWarning, 2)
+
+
 def debug() -> int:
     """The level of EINSMITH_DEBUG."""
     return DEBUG.get()
@@ -148,3 +171,6 @@ def cache_dir() -> Path:
 def data_dir() -> Path:
     """The directory of data sets (it need not exist yet)."""
     return DATA_DIR.get() or cache_dir() / "data"
+
+
+warn_unknown(os.environ)
