@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -17,7 +18,7 @@ from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.compile import FINITE, PROGRAMS, Executable
 from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, KindError, NonFiniteError, ShapeError
+from einsmith.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
@@ -232,12 +233,15 @@ class TrainStep:
             made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
             memory=self._memory, apart=apart, guard=self.store.guard, origins=made.origins,
         )  # fmt: skip
-        exploration = None
-        if self.mode == "dynamic" and not gather and not knobs.CHECK.get():
+        exploration, tuned = None, not gather and (self.mode == "dynamic" or self._search_left >= 1)
+        if tuned and knobs.CHECK.get():
+            warnings.warn("a program that EINSMITH_CHECK checks is not tuned: unset it to tune", EinsmithWarning, 2)
+            tuned = False
+        if tuned and self.mode == "dynamic":
             programs = [run for _, run in self._programs.items()]
             exploration = self._explorer.begin(run, key[1], self._search_left or inf, programs)
         run.note = Note(made.groups, exploration)
-        if self.mode == "static" and self._search_left >= 1 and not gather and not knobs.CHECK.get():
+        if tuned and self.mode == "static":
             run = self._searched(run, arrays)
         with self.store.guard:
             self._compare()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -172,3 +173,14 @@ def test_a_loss_that_is_not_finite_tells_nothing(batch, monkeypatch):
 def test_budgets_that_are_none(seconds):
     with pytest.raises(ArgumentError, match="tune"):
         made(tune=seconds)
+
+
+@pytest.mark.parametrize("options", [{"tune": 2}, {"mode": "dynamic"}, {}])
+def test_that_checked_programs_are_not_tuned_is_said(options, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_CHECK", "1")
+    step = es.TrainStep(es.nn.Linear(3, 2), es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=1, **options)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        step(np.ones((4, 3), np.float32), np.ones((4, 2), np.float32))
+    texts = [str(w.message) for w in told if issubclass(w.category, es.EinsmithWarning)]
+    assert [t for t in texts if "EINSMITH_CHECK checks is not tuned" in t] == texts[:1] and bool(texts) == bool(options)
