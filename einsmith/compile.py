@@ -359,8 +359,17 @@ class Executable:
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
-        with taken(self._lock) if under_way and not self._guarded else self._lock:
-            return self._call(inputs, self.program.run)
+        if not self._guarded:
+            with taken(self._lock) if under_way else self._lock:
+                return self._call(inputs, self.program.run)
+        lock = self._lock
+        mark = lock.mark()
+        try:
+            with lock:
+                return self._call(inputs, self.program.run)
+        except BaseException:
+            lock.restore(mark)
+            raise
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Return what a call does, for a caller that holds the guard."""

@@ -246,6 +246,21 @@ class Awaited(Reentrant):
         if self._waiting:
             time.sleep(_POLL)
 
+    def restore(self, depth: int) -> None:
+        """Give back what a signal, which may come anywhere, has kept this thread from giving back, so that it holds the
+        lock `depth` times."""
+        me = get_ident()
+        while self._owner == me and self._depth > depth:
+            self._depth -= 1
+            if not self._depth:
+                self._owner = 0
+            self._lock.release()
+        held = _inside.get(me, [])
+        for at in [at for at, x in enumerate(held) if x is self][depth:][::-1]:
+            del held[at]
+        if not held:
+            _inside.pop(me, None)
+
     @staticmethod
     def _leave(me: int) -> None:
         """Note that the thread `me` is inside one awaited lock less."""
@@ -301,6 +316,19 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         self._held.pop().__exit__()
+
+    def mark(self) -> tuple[int, int]:
+        """Return how often this thread holds the lock, for `restore`."""
+        lock = (self._above or self)._lock
+        return (lock._depth, len(self._held)) if lock._owner == get_ident() else (0, 0)
+
+    def restore(self, mark: tuple[int, int]) -> None:
+        """Hold the lock as often as at a `mark`: for a caller whose `with` an error has left, since a signal that raises
+        within `__exit__` itself keeps that from its end."""
+        lock = self._root()._lock
+        if lock._owner == get_ident():
+            del self._held[mark[1] :]
+        lock.restore(mark[0])
 
     def is_joined(self, other: Guard) -> bool:
         """Whether this guard and another one are one lock."""

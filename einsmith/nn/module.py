@@ -418,7 +418,7 @@ class Module:
         The copies are of one moment, between two steps, whatever other threads do.
         """
         own = dict(self._state())
-        with locks.Guard(v.memory.guard for v in own.values()):
+        with Deferred(), locks.Guard(v.memory.guard for v in own.values()):
             return {name: value.numpy() for name, value in own.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
@@ -432,7 +432,7 @@ class Module:
             raise KindError(f"load_state_dict: strict={shown(strict)} must be True or False")
         own = dict(self._state())
         arrays = fitting(type(self).__name__, own, state_dict, strict)
-        with locks.Guard(v.memory.guard for v in own.values()), Deferred():
+        with Deferred(), locks.Guard(v.memory.guard for v in own.values()):
             for name, array in arrays.items():
                 own[name].memory.store(array)
         return LoadResult([n for n in own if n not in arrays], [n for n in state_dict if n not in own])

@@ -221,6 +221,31 @@ def test_programs_that_end_anywhere_leave_the_pool_free(rng, handlers):
     assert is_free(pool.lock)
 
 
+def test_predictions_that_end_anywhere_leave_no_lock_held(rng, handlers):
+    """Signals at every place of a short call that holds the lock of parameters."""
+
+    class Ended(Exception):
+        pass
+
+    def end(number, frame):
+        raise Ended
+
+    model = es.nn.Linear(3, 2)
+    x = rng.standard_normal((5, 3)).astype("f")
+    want = model(x)
+    lock = model.weight.memory.guard._root()._lock
+    handlers(signal.SIGALRM, end)
+    for after in rng.uniform(2e-5, 2e-4, 4000):
+        with pytest.raises(Ended):
+            signal.setitimer(signal.ITIMER_REAL, after)
+            while True:
+                model(x)
+        assert not lock._depth and not lock._lock._is_owned() and not model.weight.memory.guard._held
+        assert threading.get_ident() not in locks._inside
+    assert is_free(lock._lock)
+    np.testing.assert_array_equal(model(x), want)
+
+
 def test_fetching_data(tmp_path):
     """The client that fetches is ended too, and nothing of what it has begun stays."""
     client, work = tmp_path / "npm", tmp_path / "work"
