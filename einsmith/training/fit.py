@@ -67,7 +67,7 @@ class Fit:
                 self._validate(row)  # where that is interrupted, the epoch has not ended
                 with step.store.guard:  # a save by another thread has all of this or none
                     step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
-                    step.epoch_losses = {}
+                    step.epoch_losses, step.source = {}, None
                     step.loader_state = _generator_state(self.batches)
                     step.history.append(row)
                 history.append(row["loss"])
@@ -121,6 +121,11 @@ class Fit:
                 yield from batches.epoch(epoch, start=start)
                 return
             _set_epoch(batches, epoch, step)
+            if isinstance(batches, Iterator):
+                if step.source is None or step.source.batches is not batches:
+                    step.source = _Source(batches)
+                yield from step.source.rest(step)
+                return
             for i, batch in enumerate(batches):
                 if i >= start:
                     yield batch
@@ -152,6 +157,37 @@ class Fit:
         for schedule in schedules.values():
             if hasattr(schedule, "observe"):
                 schedule.observe(row)
+
+
+class _Source:
+    """The batches of one epoch of an iterator, which gives each once: those that were drawn and have trained nothing
+    when `fit` was interrupted are kept for the next call."""
+
+    def __init__(self, batches: Iterator[Any]):
+        self.batches = batches
+        self._kept: dict[int, Any] = {}
+        self._drawn = 0
+        self._failed = False
+
+    def rest(self, step: TrainStep) -> Iterator[Any]:
+        """Yield the batches from the step's position on. Raises DataError where the iterator has ended by an error, as
+        a generator does."""
+        number, none = step.position, object()
+        while True:
+            while self._drawn <= number:
+                failed, self._failed = self._failed, True
+                batch = next(self.batches, none)
+                if batch is none and failed:
+                    raise DataError("the iterator has raised an error and gives no more batches; pass a new one")
+                self._failed = False
+                if batch is none:
+                    return
+                self._kept[self._drawn] = batch
+                self._drawn += 1
+                for k in [k for k in self._kept if k < step.position]:
+                    del self._kept[k]
+            yield self._kept[number]
+            number += 1
 
 
 def _marked(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:

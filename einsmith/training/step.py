@@ -117,6 +117,7 @@ class TrainStep:
         self.grad_norm: float | None = None
         self.gathered, self.gathered_samples = 0, 0
         """Batches whose gradients wait for the update, and their samples."""
+        self.source: Any = None  # an iterator's batches, while its epoch goes on
         self.loader_state: str | None = None  # of the random order of the epoch's batches, where torch decides it
         self.store = ParameterStore()
         for name, p in model.named_parameters():

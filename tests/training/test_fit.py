@@ -430,3 +430,76 @@ def test_an_interrupted_validation_is_done_again() -> None:
     same(arrays(whole), arrays(step))
     told = [{n: v for n, v in row.items() if n != "seconds"} for row in step.history]
     assert told == [{n: v for n, v in row.items() if n != "seconds"} for row in whole.history]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("where", ["after a batch", "while a batch is made", "before a step"])
+def test_an_iterator_goes_on_where_it_stands(monkeypatch, accumulate, where) -> None:
+    """Interrupted anywhere, every batch trains once; a new one begins anew, so that what has trained is passed over."""
+
+    def new() -> es.TrainStep:
+        return es.TrainStep(
+            net(), es.functional.cross_entropy, es.optim.SGD(lr=0.1, momentum=0.9), accumulate=accumulate
+        )
+
+    given = [data(4, k) for k in range(10)]
+    whole, step, fresh = new(), new(), new()
+    whole.fit(given, 1, progress=False)
+    stopping = True
+
+    class Batches:
+        """An iterator that can go on after an interruption, as a generator cannot."""
+
+        def __init__(self):
+            self.left = list(given)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self.left:
+                raise StopIteration
+            if stopping and where == "while a batch is made" and len(self.left) == 5:
+                raise KeyboardInterrupt
+            return self.left.pop(0)
+
+    def stop(step, loss) -> None:
+        if stopping and where == "after a batch" and step.position == 5:
+            raise KeyboardInterrupt
+
+    usual = es.TrainStep._step
+
+    def once(self, *arguments):
+        if stopping and where == "before a step" and self.position == 5:
+            raise KeyboardInterrupt
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(es.TrainStep, "_step", once)
+    iterator = Batches()
+    for s, again in ((step, lambda: iterator), (fresh, Batches)):
+        stopping = True
+        with pytest.raises(KeyboardInterrupt):
+            s.fit(again(), 1, progress=False, on_step=stop)
+        stopping = False
+        s.fit(again(), 1, progress=False)
+        assert (s.epoch, s.steps) == (1, whole.steps)
+        same(arrays(s), arrays(whole))
+
+
+def test_an_iterator_that_has_failed_ends_no_epoch() -> None:
+    given = [data(4, k) for k in range(10)]
+
+    def failing():
+        yield from given[:4]
+        raise OSError("the disk is gone")
+
+    step = make()
+    iterator = failing()
+    with pytest.raises(es.DataError, match="the disk is gone"):
+        step.fit(iterator, 1, progress=False)
+    for _ in range(2):
+        with pytest.raises(es.DataError, match="gives no more batches; pass a new one"):
+            step.fit(iterator, 1, progress=False)
+    assert (step.epoch, step.position) == (0, 4)
+    step.fit(iter(given), 1, progress=False)
+    assert (step.epoch, step.steps) == (1, 10)
