@@ -323,7 +323,7 @@ class Guard:
         return (lock._depth, len(self._held)) if lock._owner == get_ident() else (0, 0)
 
     def restore(self, mark: tuple[int, int]) -> None:
-        """Hold the lock as often as at a `mark`: for a caller whose `with` an error has left, since a signal that raises
+        """Hold the lock as often as at a `mark`: for a caller whose `with` an error has left, as a signal that raises
         within `__exit__` itself keeps that from its end."""
         lock = self._root()._lock
         if lock._owner == get_ident():
