@@ -144,8 +144,8 @@ def warn_unknown(names: Collection[str]) -> None:
     unknown = sorted(n for n in names if n.startswith(prefix) and n not in known)
     if not unknown:
         return
-    from difflib import get_close_matches  # imported late: nearly always nothing is unknown
-
+    with locks.IMPORTING:
+        from difflib import get_close_matches  # imported late: nearly always nothing is unknown
     for name in unknown:
         near = get_close_matches(name.removeprefix(prefix), [n.removeprefix(prefix) for n in known], 1)
         hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
