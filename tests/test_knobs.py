@@ -27,9 +27,8 @@ def test_names_that_nothing_reads_are_said() -> None:
 
 def test_the_first_use_says_them_once() -> None:
     environment = os.environ | {"EINSMITH_TUNE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", "import einsmith as es; es.jit; es.nn"], env=environment, capture_output=True, text=True, check=True
-    )
+    code = [sys.executable, "-c", "import einsmith as es; es.jit; es.nn"]
+    done = subprocess.run(code, env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.count("the environment variable EINSMITH_TUNE is none that Einsmith reads") == 1
     assert "did you mean EINSMITH_TUNED?" in done.stderr
 
