@@ -66,6 +66,7 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks.autoconfig --json bench-results/autoconfig.json --picture bench-results/autoconfig.png
 
 lint: $(VENV)/.ready-dev
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check . $(ARGS)
 	$(BIN)/mypy
 

@@ -55,8 +55,7 @@ def in_orders(kernel: Any) -> Iterator[Any]:
 
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:
-    """(choice as it is, choice in the best orders) of the kernels that would gain most; `kernels`: how often each runs.
-    """
+    """(choice as it is, choice in the best orders) of the kernels that would gain most; `kernels`: how often each runs."""
     from einsmith.errors import CompileError
     from einsmith.kernels import choose
     from einsmith.plan.kernel import Kernel

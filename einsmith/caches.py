@@ -86,7 +86,9 @@ class Cache(Generic[K, V]):
     """
 
     def __init__(
-        self, bound: Bound, weigh: Callable[[V], int] | None = None,
+        self,
+        bound: Bound,
+        weigh: Callable[[V], int] | None = None,
         evicted: Callable[[Cache[K, V]], object] | None = None,
     ):
         self.bound = bound

@@ -132,8 +132,14 @@ def _told(step: TrainStep) -> dict[str, Any]:
 
 @checked
 def load(
-    path: Any, *, model: Module | None = None, loss: Callable | None = None, optimizer: Any = None,
-    threads: Count | None = None, mode: str | None = None, tune: tuning.Seconds | str | None = None,
+    path: Any,
+    *,
+    model: Module | None = None,
+    loss: Callable | None = None,
+    optimizer: Any = None,
+    threads: Count | None = None,
+    mode: str | None = None,
+    tune: tuning.Seconds | str | None = None,
 ) -> TrainStep:
     """The TrainStep saved at `path`, ready to go on bitwise as if it had not stopped.
 
@@ -162,7 +168,13 @@ def load(
         tune = meta["tune"] if mode == "dynamic" else 0.0
     try:
         step = TrainStep(
-            model, loss, optimizer, seed=meta["seed"], threads=threads, winograd=meta["winograd"], tune=tune,
+            model,
+            loss,
+            optimizer,
+            seed=meta["seed"],
+            threads=threads,
+            winograd=meta["winograd"],
+            tune=tune,
             **meta["settings"],
         )
     except (EinsmithError, TypeError) as e:

@@ -235,7 +235,8 @@ class Executable:
                 f"memory_limit={show_size(memory, ROUND_FLOOR)} is too little: {show_size(least, ROUND_CEILING)} are "
                 f"needed at least, {show_size(arrays)} for parameters, buffers and the optimizer's state, "
                 f"{show_size(batch)} for the batch and {show_size(found.least)} for intermediate results, which are "
-                f"{show_size(found.without)} where none is computed again; give more, or smaller batches", least,
+                f"{show_size(found.without)} where none is computed again; give more, or smaller batches",
+                least,
             )
         if found.plan is not self.plan:
             self.plan = found.plan

@@ -87,49 +87,79 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 DEBUG: Knob[int] = Knob(
-    "EINSMITH_DEBUG", 0, _whole(0, 7), "a whole number from 0 to 7",
+    "EINSMITH_DEBUG",
+    0,
+    _whole(0, 7),
+    "a whole number from 0 to 7",
     "1 timings and kernel counts, 2 kernels and configurations, 3 chosen and rejected costs, 4 loop nests, 5 LLVM IR, "
     "6 every pass, 7 everything; each level prints what the lower ones print",
 )
 THREADS: Knob[int | None] = Knob(
-    "EINSMITH_THREADS", None, _whole(1, 4096), "a whole number from 1 to 4096",
+    "EINSMITH_THREADS",
+    None,
+    _whole(1, 4096),
+    "a whole number from 1 to 4096",
     "threads that run a program; by default the physical cores that the process may use",
 )
 CALIBRATE: Knob[int] = Knob(
-    "EINSMITH_CALIBRATE", 1, _whole(0, 1), "0 or 1",
+    "EINSMITH_CALIBRATE",
+    1,
+    _whole(0, 1),
+    "0 or 1",
     "1 measures the machine at its first use (about a second, once) and keeps the figures, unless it is busy; 0 "
     "chooses kernels by static figures of the processor",
 )
 TUNED: Knob[int] = Knob(
-    "EINSMITH_TUNED", 1, _whole(0, 1), "0 or 1",
+    "EINSMITH_TUNED",
+    1,
+    _whole(0, 1),
+    "0 or 1",
     "1 compiles kernels as tuning has found them to be fastest, where it has (`einsmith tune --list`); 0 as the cost "
     "model chooses",
 )
 CACHE_DIR: Knob[Path | None] = Knob(
-    "EINSMITH_CACHE_DIR", None, _path, "the path of a directory",
+    "EINSMITH_CACHE_DIR",
+    None,
+    _path,
+    "the path of a directory",
     "where compiled code and measurements are kept; by default the user's cache directory",
 )
 CACHE_LIMIT: Knob[int] = Knob(
-    "EINSMITH_CACHE_LIMIT", 512, _whole(1, 1 << 20), "a whole number of megabytes, at least 1",
+    "EINSMITH_CACHE_LIMIT",
+    512,
+    _whole(1, 1 << 20),
+    "a whole number of megabytes, at least 1",
     "megabytes of compiled code that are kept on disk; beyond them what was used least recently is removed",
 )
 DATA_DIR: Knob[Path | None] = Knob(
-    "EINSMITH_DATA_DIR", None, _folder, "the path of a directory that exists",
+    "EINSMITH_DATA_DIR",
+    None,
+    _folder,
+    "the path of a directory that exists",
     "where data sets are looked for first; what is fetched is kept in the cache directory",
 )
 
 CHECK: Knob[int] = Knob(
-    "EINSMITH_CHECK", 0, _whole(0, 2), "0, 1 or 2",
+    "EINSMITH_CHECK",
+    0,
+    _whole(0, 2),
+    "0, 1 or 2",
     "1 runs every kernel on guarded memory and compares what it makes with the evaluator, in its first runs and then "
     "ever more rarely; 2 does so in every run (docs/checking.md)",
 )
 DUMP: Knob[Path | None] = Knob(
-    "EINSMITH_DUMP", None, _path, "the path of a directory",
+    "EINSMITH_DUMP",
+    None,
+    _path,
+    "the path of a directory",
     "where the graph after every pass, the plan, the arena and the steps of each program that is compiled are written, "
     "in a folder of its own; by default nowhere",
 )
 WITHOUT: Knob[tuple[str, ...]] = Knob(
-    "EINSMITH_WITHOUT", (), _names, "names of passes, separated by commas",
+    "EINSMITH_WITHOUT",
+    (),
+    _names,
+    "names of passes, separated by commas",
     "passes that programs compiled from now on are made without, to see what they bring: those of "
     "einsmith/passes/pipeline.py that no other pass needs, as step.plan names them",
 )

@@ -75,8 +75,10 @@ def _rule(x: Any) -> bool:
         return False
     if x["name"] == "Rule":
         numbers = _named(_hyper)
-        return _has(x, "name", "text", "init", "arguments") and isinstance(x["text"], str) and all(
-            numbers(x[k]) for k in ("init", "arguments")
+        return (
+            _has(x, "name", "text", "init", "arguments")
+            and isinstance(x["text"], str)
+            and all(numbers(x[k]) for k in ("init", "arguments"))
         )
     return _has(x, "name", "arguments", "hyper") and _named(_hyper)(x["hyper"]) and _named(_any)(x["arguments"])
 

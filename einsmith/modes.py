@@ -130,9 +130,7 @@ class _Shaped:
         return Value(self.leaf), self.leaf
 
 
-def trace_shapes(
-    f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], names: Sequence[str] = ()
-) -> _Traced:
+def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], names: Sequence[str] = ()) -> _Traced:
     """f traced for tensors of these shapes and types, passed by position; nothing is compiled. `names` is for
     messages."""
     names = [*names, *(f"argument {n}" for n in range(len(names), len(arguments)))]

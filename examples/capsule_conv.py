@@ -1,6 +1,6 @@
 """A new operator is a formula: the capsule convolution, its gradients derived, both compiled.
 
-    python examples/capsule_conv.py
+python examples/capsule_conv.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An update rule of one's own is a formula too, compiled into the step: Lion (arXiv 2302.06675).
 
-    python examples/custom_optimizer.py
+python examples/custom_optimizer.py
 """
 
 from __future__ import annotations

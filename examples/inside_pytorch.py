@@ -1,6 +1,6 @@
 """A formula inside a PyTorch model: a layer of distances to learned centers, trained by torch, and compiled by it.
 
-    python examples/inside_pytorch.py
+python examples/inside_pytorch.py
 """
 
 from __future__ import annotations

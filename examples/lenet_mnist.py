@@ -1,6 +1,6 @@
 """LeNet-5 learns MNIST: the model, one native call a step, evaluation, saving and going on.
 
-    python examples/lenet_mnist.py [folder for the save]
+python examples/lenet_mnist.py [folder for the save]
 """
 
 from __future__ import annotations

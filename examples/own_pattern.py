@@ -1,6 +1,6 @@
 """A pattern of one's own: transposes of matrices by square tiles in registers (docs/patterns.md explains the parts).
 
-    python examples/own_pattern.py
+python examples/own_pattern.py
 """
 
 from __future__ import annotations

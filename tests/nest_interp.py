@@ -383,8 +383,9 @@ class NestRun:
                 step(env)
 
 
-def run(lowered: Lowered, kernel: Kernel, arrays: list[np.ndarray], reverse: bool = False,
-        observe: Observer | None = None) -> None:
+def run(
+    lowered: Lowered, kernel: Kernel, arrays: list[np.ndarray], reverse: bool = False, observe: Observer | None = None
+) -> None:
     """Runs every task of every launch on the kernel's buffers, in place; `reverse` takes the tasks backwards."""
     buffers = []
     for array, buffer in zip(arrays, kernel.buffers, strict=True):

@@ -41,8 +41,9 @@ class Form(NamedTuple):
         return array if order is None else array.transpose(np.argsort(order))
 
 
-def applicable(forms: Mapping[str, Form], shapes: Mapping[str, tuple[int, ...]],
-               options: Mapping[str, Any]) -> tuple[str, ...]:
+def applicable(
+    forms: Mapping[str, Form], shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]
+) -> tuple[str, ...]:
     """The names of the formulations that apply."""
     return tuple(name for name, form in forms.items() if form.applies(shapes, options))
 

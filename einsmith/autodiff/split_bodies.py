@@ -152,9 +152,11 @@ class _Chain:
 
         def cut(e: Expr) -> bool:
             context = contexts[e]
-            guards = None if context is None or len(context) > GUARDS else [
-                new[c] if truth else apply("not", new[c]) for c, truth in context
-            ]
+            guards = (
+                None
+                if context is None or len(context) > GUARDS
+                else [new[c] if truth else apply("not", new[c]) for c, truth in context]
+            )
             link = None if guards is None else self._link(new[e], guards, part.domain)
             if link is None:
                 return False

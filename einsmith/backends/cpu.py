@@ -157,9 +157,7 @@ def lower(
         "unfollowed": unfollowed,
     }
     busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
-    return [
-        replace(launch.function, looks=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches
-    ], meta
+    return [replace(launch.function, looks=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches], meta
 
 
 class Cpu(Backend):
@@ -227,7 +225,13 @@ class Cpu(Backend):
         ]  # fmt: skip
         context = Context(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
         return CheckedProgram(
-            made, subjects, watched.labels, watched.block.array[: watched.own], context, threads, scratch_bytes,
+            made,
+            subjects,
+            watched.labels,
+            watched.block.array[: watched.own],
+            context,
+            threads,
+            scratch_bytes,
             knobs.CHECK.get(),
         )
 

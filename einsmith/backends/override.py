@@ -1,7 +1,7 @@
 """Decisions that take the place of the model's choice: a kernel, the pattern that is to compile it, and its genes.
 
-    with override.overriding({"3f9a21": "contraction mr=6 nv=4"}):
-        y = f(x)          # what is compiled in here
+with override.overriding({"3f9a21": "contraction mr=6 nv=4"}):
+    y = f(x)          # what is compiled in here
 """
 
 from __future__ import annotations

@@ -173,9 +173,7 @@ def restricted(t: Template, box: Box) -> Template:
             continue
         axes = {d: _plus(d, a) for d, a in enumerate(first) if a}
         if isinstance(p.body, Reduce):
-            body: object = Reduce(
-                p.body.combiner, p.body.extents, tuple(substitute(b, axes) for b in p.body.bodies)
-            )
+            body: object = Reduce(p.body.combiner, p.body.extents, tuple(substitute(b, axes) for b in p.body.bodies))
         else:
             body = substitute(p.body, axes)
         offset = tuple(o + s * a for o, s, a in zip(p.offset, p.step, first, strict=True))

@@ -94,7 +94,11 @@ class Way(NamedTuple):
 
 
 def check(
-    subject: Subject, held: Sequence[Held], work: np.ndarray | None = None, compare: bool = True, turn: int = 0,
+    subject: Subject,
+    held: Sequence[Held],
+    work: np.ndarray | None = None,
+    compare: bool = True,
+    turn: int = 0,
     written: Written | None = None,
 ) -> Outcome:
     """Runs a kernel for buffers in a given state and says what they hold then; `work`: the workspace before (None: it

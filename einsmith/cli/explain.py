@@ -111,8 +111,14 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "measured": seconds,
                 "considered": len(choice.alternatives),
                 "candidates": [
-                    {"pattern": n, "config": str(c), "predicted": terms(k), "alone": t, "taken": (n, c) == taken,
-                     "ruled_out": n in choice.ruled_out}
+                    {
+                        "pattern": n,
+                        "config": str(c),
+                        "predicted": terms(k),
+                        "alone": t,
+                        "taken": (n, c) == taken,
+                        "ruled_out": n in choice.ruled_out,
+                    }
                     for (n, c, k), t in zip(shown, alone, strict=True)
                 ],
             }
@@ -140,8 +146,15 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "kernels": kernels,
         "memory": _memory(run, kernels),
         "layouts": [
-            {"tensors": list(x.names), "type": x.type, "order": list(x.order), "layout": x.told, "copies": x.copies,
-             "next": x.next_best, "more": x.more}
+            {
+                "tensors": list(x.names),
+                "type": x.type,
+                "order": list(x.order),
+                "layout": x.told,
+                "copies": x.copies,
+                "next": x.next_best,
+                "more": x.more,
+            }
             for x in layouts(run.plan)
         ],
         "plan": show_calls(run.plan),

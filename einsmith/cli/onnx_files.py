@@ -132,9 +132,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
                 extents = [int(n) for n in given.pop(i.name).split(",") if n]
             except ValueError:
                 raise click.UsageError(f"--shape {i.name}=... takes whole numbers, as in {i.name}=64,128") from None
-        shape = tuple(
-            n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents)
-        )
+        shape = tuple(n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents))
         if i.name in numbers:
             arrays.append(np.full(shape, number(numbers.pop(i.name))).astype(kind.numpy))
         elif kind.is_float:

@@ -24,7 +24,11 @@ from einsmith.tree import flatten
 
 
 def program(
-    what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
+    what: str,
+    batch: int | None,
+    shapes: Sequence[str],
+    settings: Sequence[str],
+    threads: int | None,
     memory_limit: int | None,
 ) -> tuple[Executable, list[np.ndarray], int | None]:
     """The program, its inputs, and a model's batch."""
@@ -72,9 +76,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
     traced = modes.trace_call(f, inputs, {}, static)
-    run = Executable(
-        traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins
-    )
+    run = Executable(traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins)
     leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
     arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]
     return run, [np.asarray(x) if isinstance(x, (int, float)) else to_array(x) for x in arrays]

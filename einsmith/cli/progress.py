@@ -35,7 +35,7 @@ class Progress:
             self._bar = Bar(
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
-                TextColumn(f"{{task.fields[rate]}} {self._things}/s" "  loss {task.fields[loss]}"),
+                TextColumn(f"{{task.fields[rate]}} {self._things}/s  loss {{task.fields[loss]}}"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,

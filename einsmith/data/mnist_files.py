@@ -145,9 +145,7 @@ def _checked(content: bytes, name: str, where: str) -> bytes:
     return content
 
 
-def _from_mirrors(
-    names: tuple[str, ...], failures: list[str], say: Callable[[str], None]
-) -> dict[str, bytes]:
+def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for mirror in MIRRORS:
         for name in names:

@@ -86,9 +86,7 @@ def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
     tokens = _sequence(tokens).astype(np.int64)
     n = (len(tokens) - 1) // steps
     if n < 1:
-        raise ShapeError(
-            f"{len(tokens)} tokens fill no window: {steps} steps and what follows them need {steps + 1}"
-        )
+        raise ShapeError(f"{len(tokens)} tokens fill no window: {steps} steps and what follows them need {steps + 1}")
     x, y = (tokens[k : k + n * steps].reshape(n, steps) for k in (0, 1))
     return x, y
 

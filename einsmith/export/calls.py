@@ -85,8 +85,7 @@ def calls(
             continue
         taken = set(_TAKEN)
         arguments = tuple(
-            Argument(_unused(called, taken), x.dtype, x.shape)
-            for called, x in zip(t.arguments, inputs[n], strict=True)
+            Argument(_unused(called, taken), x.dtype, x.shape) for called, x in zip(t.arguments, inputs[n], strict=True)
         )
         results: tuple[Argument, ...] = ()
         if t.role in (about.PREDICT, about.CALL):

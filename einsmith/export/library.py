@@ -75,7 +75,7 @@ class Library:
                 return found
             if len(path) > _LONGEST:
                 raise ValueError(f"{file} is not the library that manifest.json describes")
-            path = f"{path[:-len(file)]}./{file}"
+            path = f"{path[: -len(file)]}./{file}"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise self.error(

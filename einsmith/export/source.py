@@ -206,8 +206,7 @@ class Source:
         ])  # fmt: skip
         self._array("char *const", "violations", [quoted(v) for v in self.violations])
         numbers = [
-            f"{{{kind}, {which}, {len(_REGIONS) + self._tensor[n]}}}"
-            for n, (kind, which) in s.memories.numbers.items()
+            f"{{{kind}, {which}, {len(_REGIONS) + self._tensor[n]}}}" for n, (kind, which) in s.memories.numbers.items()
         ]
         self._array("struct number", "numbers", numbers)
         settings = []
@@ -292,7 +291,5 @@ def prototype(name: str, call: Call) -> str:
 
 def quoted(text: str) -> str:
     """A string of C."""
-    out = "".join(
-        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode()
-    )
+    out = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
     return f'"{out}"'

@@ -111,9 +111,7 @@ class Memories:
         self.add(name, NUMBER, array)
         self.numbers[name] = kind, which
 
-    def bound(
-        self, bind: Mapping[Leaf, np.ndarray], live: Iterable[tuple[Any, Memory]]
-    ) -> dict[Leaf, np.ndarray]:
+    def bound(self, bind: Mapping[Leaf, np.ndarray], live: Iterable[tuple[Any, Memory]]) -> dict[Leaf, np.ndarray]:
         """What a graph's leaves are bound to: lasting tensors, and copies of constants, which do not overlap."""
         for _, memory in live:
             if id(memory.physical) not in self._known:

@@ -122,9 +122,7 @@ def _add_numbers(step: TrainStep, settings: tuple[Setting, ...], memories: Memor
     for n, g in enumerate(groups):
         memories.add_number(g.memory, about.UPDATES, n)
     numbers = step._hyper | step._numbers
-    meanings = {
-        "draw": about.DRAW, "weight": about.WEIGHT_OF_BATCH, "begins": about.BEGINS, "samples": about.SAMPLES
-    }
+    meanings = {"draw": about.DRAW, "weight": about.WEIGHT_OF_BATCH, "begins": about.BEGINS, "samples": about.SAMPLES}
     own = {id(step._numbers[n]): kind for n, kind in meanings.items() if n in step._numbers}
     known = {s.name: n for n, s in enumerate(settings)}
     for name, array in numbers.items():

@@ -127,8 +127,10 @@ def cast(x: Expr, dtype: DType) -> Expr:
     float16, bfloat16 and uint8 to and from all but the type that they are computed in by way of that."""
     if x.dtype is dtype:
         return x
-    if dtype.in_memory_only and x.dtype is not dtype.arithmetic and not (
-        isinstance(x, Const) or (x.dtype.is_float and dtype.is_int)
+    if (
+        dtype.in_memory_only
+        and x.dtype is not dtype.arithmetic
+        and not (isinstance(x, Const) or (x.dtype.is_float and dtype.is_int))
     ):
         x = cast(x, dtype.arithmetic)
     if x.dtype.in_memory_only and x.dtype.arithmetic is not dtype:

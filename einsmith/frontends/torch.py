@@ -177,9 +177,7 @@ class _Compiled:
     __slots__ = ("run_at", "outputs", "nbytes")
 
     def __init__(self, traced: Any, threads: int, arena: Arena):
-        made = Executable(
-            traced.graph, traced.bind, threads, shared=arena, guard=traced.guard, origins=traced.origins
-        )
+        made = Executable(traced.graph, traced.bind, threads, shared=arena, guard=traced.guard, origins=traced.origins)
         self.run_at, self.nbytes = made.run_at, made.nbytes
         self.outputs = _outputs(traced)
 

@@ -305,4 +305,3 @@ def _plain(x: Any, name: str) -> Any:
     if not isinstance(x, int):
         raise TraceError(f"{name} gives {described(x)}; a forward may give tensors, tuples, lists and dicts")
     return x
-

@@ -198,6 +198,4 @@ def multi_head_attention_forward(
         name, e, num_heads, weights, biases, (bias_k, bias_v), add_zero_attn,
         lambda y: linear(y, out_proj_weight, out_proj_bias), dropped, (static_k, static_v),
     )  # fmt: skip
-    return attention(
-        query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-    )
+    return attention(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)

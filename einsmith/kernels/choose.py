@@ -68,8 +68,10 @@ class Choice:
         found = [(self.pattern, self.config, self.cost)]
         for pattern in asked(self.kernel, self.target):
             if pattern.match(self.kernel):
-                known = [(pattern, c, cost_of(pattern, self.kernel, c, self.target))
-                         for c in pattern.configs(self.kernel, self.target)]
+                known = [
+                    (pattern, c, cost_of(pattern, self.kernel, c, self.target))
+                    for c in pattern.configs(self.kernel, self.target)
+                ]
                 found += [x for x in known if x[:2] != found[0][:2]]
         found.sort(key=lambda f: (f[0].name in self.ruled_out, f[2].rank))
         return [(p.name, c, k) for p, c, k in found]

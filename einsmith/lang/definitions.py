@@ -35,7 +35,10 @@ _COUNTABLE = 1_000_000  # elements up to which a message names the one that is m
 
 
 def tensors(
-    program: Program, operands: Mapping[str, Value], inputs: Iterable[str], static: Mapping[str, Any],
+    program: Program,
+    operands: Mapping[str, Value],
+    inputs: Iterable[str],
+    static: Mapping[str, Any],
     checkpoint: int = 0,
 ) -> dict[str, Value]:
     """Every tensor of a program by its name. `operands` are values of its `inputs` and run-time parameters;
@@ -59,8 +62,13 @@ def tensors(
 
 
 def _defined(
-    program: Program, name: str, extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
-    dtype: DType | None = None, pushed: bool = False,
+    program: Program,
+    name: str,
+    extents: Extents,
+    values: Mapping[str, Value],
+    numbers: Mapping[str, Form],
+    dtype: DType | None = None,
+    pushed: bool = False,
 ) -> Value:
     """The tensor of a name; `dtype`: its element type, if that does not follow from it; `pushed`: see `_Part`."""
     lines = [(k, program.lines[k]) for k in program.defined[name]]
@@ -72,7 +80,11 @@ def _defined(
 
 
 def _cycle(
-    program: Program, group: Sequence[str], extents: Extents, values: Mapping[str, Value], numbers: Mapping[str, Form],
+    program: Program,
+    group: Sequence[str],
+    extents: Extents,
+    values: Mapping[str, Value],
+    numbers: Mapping[str, Form],
     checkpoint: int,
 ) -> dict[str, Value]:
     """Tensors that read each other: a recurrence.

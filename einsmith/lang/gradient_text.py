@@ -302,9 +302,7 @@ class _Writer:
                 return self.names.fresh(name)
         raise AssertionError
 
-    def _part(
-        self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Named, member: int
-    ) -> str:
+    def _part(self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Named, member: int) -> str:
         rank = len(t.shape)
         bodies = part.bodies
         wanted = _wanted(bodies, [self.known[a].dims for a in args])
@@ -364,9 +362,7 @@ def _wanted(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[in
     return {p: [n for _, n in sorted(names, key=lambda x: x[0])] for p, names in found.items()}
 
 
-def _spell(
-    roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str], numbers: Sequence[str]
-) -> Iterator[str]:
+def _spell(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str], numbers: Sequence[str]) -> Iterator[str]:
     sizes: dict[Expr, int] = {}
     for e in postorder(roots):
         sizes[e] = 1 + sum(sizes[a] for a in e.args)

@@ -398,8 +398,11 @@ def lower_scatter(
     if start is not None:
         at = tuple(Axis(d) for d in range(len(shape)))
         zero, one = (0,) * len(at), (1,) * len(at)
-        if not isinstance(start, Compute) or start.template.is_scatter or start.dtype is not dtype or any(
-            isinstance(p.body, Reduce) for p in start.template.parts
+        if (
+            not isinstance(start, Compute)
+            or start.template.is_scatter
+            or start.dtype is not dtype
+            or any(isinstance(p.body, Reduce) for p in start.template.parts)
         ):
             before = (Piece(zero, one, tuple(shape), cast(Read(len(args), at, start.dtype), dtype)),)
             args.append(start)

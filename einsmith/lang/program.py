@@ -335,16 +335,12 @@ def _outputs(program: Program) -> tuple[str, ...]:
                 hint = near(name, program.defined) or f"the tensors are {', '.join(program.defined)}"
                 raise FormulaError(f"{name} is returned but not defined", source.text, at, hint)
         return tuple(n for n, _ in source.returns)
-    read = {
-        r.node.name for line in program.lines for r in line.reads if r.node.name != line.statement.name
-    }
+    read = {r.node.name for line in program.lines for r in line.reads if r.node.name != line.statement.name}
     found = tuple(n for n in program.defined if n not in read)
     if not found:
         hint = f"add a last line such as: return {next(iter(program.defined))}"
         last = program.lines[-1].statement
-        raise FormulaError(
-            "every tensor is read by another, so which are results is open", source.text, last.at, hint
-        )
+        raise FormulaError("every tensor is read by another, so which are results is open", source.text, last.at, hint)
     return found
 
 

@@ -117,9 +117,7 @@ class FusedAxes(NamedTuple):
         return self.axes[-1]
 
 
-def fused(
-    axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]
-) -> list[FusedAxes]:
+def fused(axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]) -> list[FusedAxes]:
     """Axes (outer first) merged with those inside of them as far as `evenly` allows; those of one point are dropped."""
     out: list[FusedAxes] = []
     for a in reversed([a for a in axes if extents[a] > 1]):

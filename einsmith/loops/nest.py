@@ -323,8 +323,15 @@ class Builder:
 
     # -- memory
 
-    def load(self, ptr: Value, offset: Value | int, elem: str, lanes: int = 0, mask: Value | None = None,
-             other: Value | None = None) -> Value:
+    def load(
+        self,
+        ptr: Value,
+        offset: Value | int,
+        elem: str,
+        lanes: int = 0,
+        mask: Value | None = None,
+        other: Value | None = None,
+    ) -> Value:
         """Elements offset, offset+1, ... A masked-off lane (or scalar) is not touched and gives `other` (or 0)."""
         return self._emit("load", [ptr, self.index(offset), mask, other], Type(elem, lanes))
 
@@ -359,7 +366,12 @@ class Builder:
     # -- control
 
     def loop(
-        self, lo: Value | int, hi: Value | int, step: int = 1, init: Sequence[Value] = (), unroll: int = 1,
+        self,
+        lo: Value | int,
+        hi: Value | int,
+        step: int = 1,
+        init: Sequence[Value] = (),
+        unroll: int = 1,
         runs: bool = False,
     ) -> Loop:
         """A loop; use as `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
@@ -371,8 +383,17 @@ class Builder:
         lo = self.const(lo) if isinstance(lo, int) else lo
         hi = self.const(hi) if isinstance(hi, int) else hi
         types = [v.type for v in init]
-        out = Loop(self._new(I64), lo, hi, step, tuple(init), tuple(map(self._new, types)),
-                   tuple(map(self._new, types)), unroll=unroll, runs=runs)
+        out = Loop(
+            self._new(I64),
+            lo,
+            hi,
+            step,
+            tuple(init),
+            tuple(map(self._new, types)),
+            tuple(map(self._new, types)),
+            unroll=unroll,
+            runs=runs,
+        )
         out._builder = self
         self._blocks[-1].append(out)
         return out

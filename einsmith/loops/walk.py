@@ -55,9 +55,7 @@ def tile_count(extent: int, tiles: int, group: int) -> int:
     return -(-extent // tile_size(extent, tiles, group))
 
 
-def part_bounds(
-    b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False
-) -> Range:
+def part_bounds(b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False) -> Range:
     """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
     left beyond whole units."""
     end = extent if rest else extent // unit * unit
@@ -155,9 +153,7 @@ State = list[list[Value]]
 """What a loop carries: values in groups."""
 
 
-def carried(
-    b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, Value], State]
-) -> State:
+def carried(b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, Value], State]) -> State:
     """A loop that carries a state."""
     ends = list(accumulate(map(len, state), initial=0))
 

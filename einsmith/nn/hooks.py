@@ -62,9 +62,7 @@ class Hooks:
         """What a trace depends on: another number for every registration."""
         return tuple(h.number for h in self._all)
 
-    def add(
-        self, function: Callable, before: bool, prepend: bool, with_kwargs: bool, always: bool = False
-    ) -> Handle:
+    def add(self, function: Callable, before: bool, prepend: bool, with_kwargs: bool, always: bool = False) -> Handle:
         if not callable(function):
             raise ArgumentError(f"a hook is a function, not {function!r}")
         hook = _Hook(next(_numbers), function, before, with_kwargs, always)

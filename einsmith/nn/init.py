@@ -103,18 +103,14 @@ def _fan(tensor: Stored, mode: str) -> int:
 
 
 @checked
-def kaiming_uniform_(
-    tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
-) -> None:
+def kaiming_uniform_(tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """Uniform in +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
     bound = gain(nonlinearity, a) * sqrt(3.0 / max(1, _fan(tensor, mode)))
     uniform_(tensor, -bound, bound)
 
 
 @checked
-def kaiming_normal_(
-    tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
-) -> None:
+def kaiming_normal_(tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """Normal with standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
     normal_(tensor, 0.0, gain(nonlinearity, a) / sqrt(max(1, _fan(tensor, mode))))
 

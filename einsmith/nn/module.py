@@ -337,9 +337,7 @@ class Module:
             for table in (self._parameters, self._buffers)
             for n, v in table.items()
         ]
-        settings = [
-            (n, key) for n, v in self.__dict__.items() if n not in _OWN and (key := key_of(v)) is not None
-        ]
+        settings = [(n, key) for n, v in self.__dict__.items() if n not in _OWN and (key := key_of(v)) is not None]
         return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings), self._hooks.key
 
     # ------------------------------------------------------------------------------------------------------ modes

@@ -123,7 +123,9 @@ class Program:
                 own = self.axes
             elif not set(own) <= set(self.axes):
                 raise FormulaError(
-                    f"the state {name} has axes that p does not have, and so no extents", text, offset,
+                    f"the state {name} has axes that p does not have, and so no extents",
+                    text,
+                    offset,
                     f"use those of p[{','.join(self.axes)}]",
                 )
             self.states[name] = own

@@ -133,9 +133,7 @@ def _accumulation(member: Member, count: int) -> Kernel:
     """total[j] = sum[i](f(i, j)) as new[j] = old[j] + sum[i](f(i, j)) over `count` rows i."""
     kernel, root, used = member.kernel, _root(member), inputs(member)
     sums = partials(member)
-    buffers = [
-        b.part(0, count, False) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]
-    ]
+    buffers = [b.part(0, count, False) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]]
     t, stage = kernel.root, kernel.stages[0]
     args = tuple(("buffer", used.index(where[0])) for _, *where in stage.args)
     params = tuple((buffers[n].dtype, buffers[n].shape) for _, n in args)

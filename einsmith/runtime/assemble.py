@@ -139,7 +139,12 @@ class Assembler:
         return found
 
     def plan(
-        self, plan: Plan, places: Layout, base: int, pointer: Pointer, after: Callable[[int], None] = lambda i: None,
+        self,
+        plan: Plan,
+        places: Layout,
+        base: int,
+        pointer: Pointer,
+        after: Callable[[int], None] = lambda i: None,
         already: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         """Adds the steps of a plan whose arena begins at `base`; `after` is told each call that is done. `already`: the
@@ -179,9 +184,7 @@ class Assembler:
                 self.steps.append(RunLaunch(code, tasks, [*pointers, way.workspace]))
         return list(range(first, len(self.steps)))
 
-    def _loop(
-        self, call: LoopCall, segment: Segment, plan: Plan, places: Layout, base: int, outer: Pointer
-    ) -> None:
+    def _loop(self, call: LoopCall, segment: Segment, plan: Plan, places: Layout, base: int, outer: Pointer) -> None:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
         outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
 

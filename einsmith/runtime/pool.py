@@ -71,8 +71,10 @@ class Pool:
         while len(self.workers) < count - 1:
             number = len(self.workers) + 1
             worker = threading.Thread(
-                target=self.native.worker, args=(self.address, number, int(generation[0])),
-                name=f"einsmith-{number}", daemon=True,
+                target=self.native.worker,
+                args=(self.address, number, int(generation[0])),
+                name=f"einsmith-{number}",
+                daemon=True,
             )
             worker.start()
             self.workers.append(worker)

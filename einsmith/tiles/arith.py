@@ -89,8 +89,10 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
     if to.is_bool:
         return x if source.is_bool else b.op("ne", x, b.const(0, x.elem))
     if source.is_bool:
-        return b.select(x, b.const(1, to.name), b.const(0, to.name)) if to.name in (*FLOATS, *INTEGERS) else b.cast(
-            convert(b, x, source, to.arithmetic), to.name
+        return (
+            b.select(x, b.const(1, to.name), b.const(0, to.name))
+            if to.name in (*FLOATS, *INTEGERS)
+            else b.cast(convert(b, x, source, to.arithmetic), to.name)
         )
     if source.is_float and to.is_int:
         return _saturated(b, x, to)
@@ -247,5 +249,3 @@ class Lanes:
 
     def library(self, name: str, *args: Value) -> Value:
         return self.b.op(name, *args)
-
-

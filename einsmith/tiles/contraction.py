@@ -99,8 +99,9 @@ def _side(b: Builder, p: Problem, axes: Sequence[int], block: Value, size: int, 
     return _Side(number, dict(zip(axes, values, strict=True)), below(b, number, count, size))
 
 
-def _sum(b: Builder, kernel: Kernel, p: Problem, tile: _Tile, places: Sequence[Memory], t: Tiling,
-         lo: Value, hi: Value) -> Value:
+def _sum(
+    b: Builder, kernel: Kernel, p: Problem, tile: _Tile, places: Sequence[Memory], t: Tiling, lo: Value, hi: Value
+) -> Value:
     """The sums of the terms lo .. hi-1."""
     arguments = slots(kernel.stages[0], places)
     count = p.count(p.k)
@@ -145,8 +146,15 @@ def _repaired(b: Builder, p: Problem, tile: _Tile, arguments: Sequence, total: V
     return b.select(odd, loop.results[0], total)
 
 
-def _finish(b: Builder, kernel: Kernel, p: Problem, axes: dict[int, Value], live: Sequence[Value], total: Value,
-            places: Sequence[Memory]) -> None:
+def _finish(
+    b: Builder,
+    kernel: Kernel,
+    p: Problem,
+    axes: dict[int, Value],
+    live: Sequence[Value],
+    total: Value,
+    places: Sequence[Memory],
+) -> None:
     """The steps that follow the sum within the root, then the stages and the stores."""
     every = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
     points = Points(b, p.extents, every, live, slots(kernel.stages[0], places))

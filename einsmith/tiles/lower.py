@@ -68,8 +68,14 @@ def _kernel(to: Functions, kernel: Kernel, places: Sequence[Memory], tiling: Til
         _pieces(to, kernel, kernel.root.parts, places, tiling, reduces)
 
 
-def _pieces(to: Functions, kernel: Kernel, parts: Sequence, places: Sequence[Memory], tiling: Tiling,
-            reduces: Callable[..., None] = reduction) -> None:
+def _pieces(
+    to: Functions,
+    kernel: Kernel,
+    parts: Sequence,
+    places: Sequence[Memory],
+    tiling: Tiling,
+    reduces: Callable[..., None] = reduction,
+) -> None:
     """Pieces by themselves, `reduces` being what lowers one with a Reduce."""
     for piece in parts:
         assert isinstance(piece, Piece)

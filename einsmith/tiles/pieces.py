@@ -84,8 +84,15 @@ def some_points(b: Builder, first: Value, block: int, extents: Sequence[int]) ->
     return list(unravel(b, number, extents)), below(b, number, count, block)
 
 
-def finish(b: Builder, kernel: Kernel, piece: Piece, axes: Sequence[Value], live: Sequence[Value],
-           root: Sequence[Value], places: Sequence[Memory]) -> None:
+def finish(
+    b: Builder,
+    kernel: Kernel,
+    piece: Piece,
+    axes: Sequence[Value],
+    live: Sequence[Value],
+    root: Sequence[Value],
+    places: Sequence[Memory],
+) -> None:
     """The stages after the root at points of one of its pieces, and all stores. axes: of the piece; root: the root's
     results there. What is stored may lie where something was read, so that stores come last."""
     at = [b.op("add", b.op("mul", x, s), o) for o, s, x in zip(piece.offset, piece.step, axes, strict=True)]

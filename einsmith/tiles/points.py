@@ -84,8 +84,9 @@ class Points:
     is no point (each is as small as it can be: of rows, of columns); slots: the template's arguments. `domain`: the
     extents of all axes."""
 
-    def __init__(self, b: Builder, domain: Sequence[int], axes: Mapping[int, Value], live: Sequence[Value],
-                 slots: Sequence[Slot]):
+    def __init__(
+        self, b: Builder, domain: Sequence[int], axes: Mapping[int, Value], live: Sequence[Value], slots: Sequence[Slot]
+    ):
         self.b, self.axes, self.live, self.slots = b, axes, list(live), slots
         self._reaches = Reaches(domain)
         self._known: dict[tuple[Expr, tuple[Expr, ...]], Value] = {}

@@ -117,8 +117,17 @@ def fitted(t: Tiling, results: int, terms: int) -> Tiling:
     return replace(t, m=min(t.m, least_power(results)), k=k, split=split)
 
 
-def swept(b: Builder, kernel: Kernel, piece: Piece, axes: Sequence[Value], live: Sequence[Value],
-          places: Sequence[Memory], t: Tiling, lo: Value | int, hi: Value | int) -> tuple[Combine, list[Value]]:
+def swept(
+    b: Builder,
+    kernel: Kernel,
+    piece: Piece,
+    axes: Sequence[Value],
+    live: Sequence[Value],
+    places: Sequence[Memory],
+    t: Tiling,
+    lo: Value | int,
+    hi: Value | int,
+) -> tuple[Combine, list[Value]]:
     """The terms lo .. hi-1 of results at points (a tile of one dimension) combined: (how, the state)."""
     body = piece.body
     assert isinstance(body, Reduce)
@@ -137,8 +146,9 @@ def swept(b: Builder, kernel: Kernel, piece: Piece, axes: Sequence[Value], live:
     return combine, combine.along(loop.results, 1)
 
 
-def _combined(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], t: Tiling,
-              held: Sequence[Memory]) -> None:
+def _combined(
+    to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], t: Tiling, held: Sequence[Memory]
+) -> None:
     """What the parts of each result have found as one, and what follows."""
     assert isinstance(piece.body, Reduce)
     results, parts = prod(piece.extents), least_power(t.split)

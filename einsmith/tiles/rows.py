@@ -29,8 +29,9 @@ def places_of(to: Functions, rows: Rows) -> list[list[Memory]]:
     ]
 
 
-def row_wise(to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[Memory]],
-             tiling: Tiling) -> None:
+def row_wise(
+    to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[Memory]], tiling: Tiling
+) -> None:
     """The function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
     count = max(1, min(tiling.m // least_power(max(columns)), rows))  # of rows in a block
@@ -49,8 +50,9 @@ def row_wise(to: Functions, rows: int, members: Sequence[Member], places: Sequen
     to.add(b, blocks(rows, count))
 
 
-def _piece(b: Builder, member: Member, piece: Piece, places: Sequence[Memory], tiling: Tiling, first: Value,
-           last: Value) -> None:
+def _piece(
+    b: Builder, member: Member, piece: Piece, places: Sequence[Memory], tiling: Tiling, first: Value, last: Value
+) -> None:
     """A piece's points in the rows first .. last-1, block by block; they are counted in the type that these have, which
     is one for all members."""
     kernel: Kernel = member.kernel

@@ -30,10 +30,10 @@ _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "quot": "//", "rem": "%", "and": "&", "or": "|", "xor": "^", "lt": "<",
     "le": "<=", "eq": "==", "ne": "!=", "shl": "<<", "sar": ">>",
 }  # fmt: skip
-_HEAD = '''import triton
+_HEAD = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
-'''
+"""
 _COMBINERS = {
     "sum": "def _sum(a, b):\n    return a + b",
     "prod": "def _prod(a, b):\n    return a * b",

@@ -63,9 +63,7 @@ class _Build:
         self.own.append((memory, x))
         return Value(x, weak=True)
 
-    def state(
-        self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray
-    ) -> tuple[Value, Leaf]:
+    def state(self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray) -> tuple[Value, Leaf]:
         """State of the parameter `name`, in its layout where it has its shape."""
         memory = self.step.store.parameters[name].memory
         layout = memory.layout if shape == memory.shape else None

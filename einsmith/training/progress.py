@@ -50,8 +50,11 @@ class Progress:
                 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._rich = Progress(
-                TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-                TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"), TimeRemainingColumn(),
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"),
+                TimeRemainingColumn(),
                 console=Console(stderr=True),  # of its own: a forked child may find the common one locked
             )
             self._rich.start()

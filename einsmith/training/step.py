@@ -365,7 +365,9 @@ class TrainStep:
         if status == FINITE:
             raise NonFiniteError(
                 f"the loss of step {self.steps + 1} is {value}; nothing was updated. Lower the learning rate, or look "
-                "at the batch", self.steps + 1, value,
+                "at the batch",
+                self.steps + 1,
+                value,
             )
         if self._reports:
             self._report(outputs)
@@ -433,9 +435,7 @@ class TrainStep:
         Where `accumulate` batches make an update, the last of an epoch makes one whatever was gathered. Raises
         DataError where the batches raise: nothing is lost then, and another call goes on.
         """
-        return Fit(
-            self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks
-        ).run()
+        return Fit(self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks).run()
 
     @checked
     def evaluate(

@@ -339,5 +339,3 @@ def rounded(value: float) -> float:
     """The nearest of STEPS_A_DECADE steps a decade (10 % apart), to three digits: two calibrations mostly agree."""
     step = 10 ** (round(math.log10(value) * STEPS_A_DECADE) / STEPS_A_DECADE)
     return float(f"{step:.3g}")
-
-

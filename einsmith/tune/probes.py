@@ -125,8 +125,13 @@ def probe(name: str, f: Function, target: Target, arrays: list[np.ndarray], work
     return Probe(name, Program([_launch(f, target, arrays)], 1), work, keep=arrays)
 
 
-def _sweep(name: str, arrays: int, step: int, body: Callable[[Builder, Value, list[Value]], list[Value]],
-           sums: list[tuple[float, int]] = ()) -> Function:  # type: ignore[assignment]
+def _sweep(
+    name: str,
+    arrays: int,
+    step: int,
+    body: Callable[[Builder, Value, list[Value]], list[Value]],
+    sums: list[tuple[float, int]] = (),
+) -> Function:  # type: ignore[assignment]
     """`body(b, offset, sums)` for every `step`-th element of the task's own, as often as the control buffer says; the
     last buffer is the control. `sums` are carried, and stored into the first buffer in the end."""
     b = Builder(name, arrays + 2)

@@ -152,9 +152,7 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
     return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:GUESSES]
 
 
-def new(
-    kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int
-) -> Record:
+def new(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
     """A record of what is found now."""
     return Record(name_of(kernel), text, seconds, spread, prior, time.time(), confirmed, describe(kernel))
 

@@ -133,9 +133,7 @@ def subject_of(
     """Machine code that is to be looked at."""
     launches = tuple((address, tasks) for address, tasks, _ in made.launches)
     nothing = Source("", (), 0, 0)
-    return Subject(
-        kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: nothing, threads
-    )
+    return Subject(kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: nothing, threads)
 
 
 def fault_of(subject: Subject, choice: measure.Made | None, seed: int) -> str:

@@ -56,8 +56,9 @@ def test_patterns(tmp_path, name, of):
 
 def renamed(lowered: Lowered, name: str) -> Lowered:
     """The same, every function with a name of its own."""
-    launches = [replace(x, function=replace(x.function, name=f"kernel_{name}_{m}"))
-                for m, x in enumerate(lowered.launches)]
+    launches = [
+        replace(x, function=replace(x.function, name=f"kernel_{name}_{m}")) for m, x in enumerate(lowered.launches)
+    ]
     return replace(lowered, launches=launches)
 
 

@@ -49,9 +49,7 @@ SHAPES = {"X": (N,), "Z": (N,), "A": (N, M)}
 def test_to_the_second_order(name, rng):
     text, extents, floats, others, scalars = CASES[name]
     op = es.op(text, extents=extents)
-    fixed = {
-        n: rng.random(N) < 0.5 if kind == "bool" else rng.integers(*kind, N) for n, kind in others.items()
-    }
+    fixed = {n: rng.random(N) < 0.5 if kind == "bool" else rng.integers(*kind, N) for n, kind in others.items()}
     names = [*floats, *scalars]
 
     def f(*values):

@@ -103,4 +103,3 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, capsys: pyt
     for wrong in (["--only", "nothing"], ["--count", "0"], ["--candidates", "-1"]):
         with pytest.raises(SystemExit):
             random_kernels.main([*arguments, *wrong])
-

@@ -84,7 +84,11 @@ def where_inside(n: int = N) -> Kernel:
 
 
 def subject(
-    kernel: Kernel, text: str, tasks: Sequence[tuple[str, int]] = (("f", 1),), scratch: int = 0, workspace: int = 0,
+    kernel: Kernel,
+    text: str,
+    tasks: Sequence[tuple[str, int]] = (("f", 1),),
+    scratch: int = 0,
+    workspace: int = 0,
     threads: int = 1,
 ) -> Subject:
     """The text as a kernel's machine code."""

@@ -98,8 +98,10 @@ def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
     assert type(driver.Executable(on.graph, on.bind, 1).program) is CheckedProgram
     monkeypatch.delenv("EINSMITH_CHECK")
     assert type(driver.Executable(on.graph, on.bind, 1).program) is Program
-    code = "import sys, numpy as np, einsmith as es\nes.jit(lambda x: x + 1)(np.ones(3))\n" \
-           "print(any(m == 'einsmith.check' for m in sys.modules))"
+    code = (
+        "import sys, numpy as np, einsmith as es\nes.jit(lambda x: x + 1)(np.ones(3))\n"
+        "print(any(m == 'einsmith.check' for m in sys.modules))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
     assert out.stdout.strip() == "False", out.stderr
@@ -194,6 +196,7 @@ def test_a_dropped_mask_in_the_emitter_is_noticed(checked, rng, monkeypatch):
 
 def test_a_wrong_pass_is_noticed(checked, rng, monkeypatch):
     """The kernels do what they are asked, but that is not the user's formula."""
+
     def wrong(graph: Graph) -> Graph:
         return Graph(graph.inputs, graph.outputs[::-1], graph.updates, graph.checks)
 
@@ -220,8 +223,10 @@ def test_a_wrong_kernel_of_a_step_is_noticed(checked, rng, monkeypatch):
 
 
 def test_graphs_survive_being_written(checked, rng):
-    for f, args in ((two_layers, arrays(rng)),
-                    (lambda x, w, v: CELL(x=x, w=w, v=v), (matrix(rng, 5, 3), matrix(rng, 3, 3), matrix(rng, 3)))):
+    for f, args in (
+        (two_layers, arrays(rng)),
+        (lambda x, w, v: CELL(x=x, w=w, v=v), (matrix(rng, 5, 3), matrix(rng, 3, 3), matrix(rng, 3))),
+    ):
         graph = trace_call(f, args, {}).graph
         again = from_data(to_data(graph))
         assert [type(n) for n in postorder(again.roots)] == [type(n) for n in postorder(graph.roots)]

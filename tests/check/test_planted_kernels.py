@@ -38,8 +38,6 @@ def vectors(second: int) -> str:
     return more + VECTOR.format(n=0, x="%x", y="%y") + VECTOR.format(n=1, x="%x1", y="%y1")
 
 
-
-
 def folded(identity: str, op: str, last: int = N) -> str:
     """A fold of x[0 .. last-1], written to y[0]."""
     text = loop(

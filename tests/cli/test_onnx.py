@@ -74,9 +74,7 @@ def test_run_prints_and_writes_outputs(file: Path, tmp_path: Path, run: Run):
         (["explain", "FILE", "--shape", "z=3"], 2, "has no input z; it has x"),
     ],
 )
-def test_wrong_use_is_named(
-    words: list[str], status: int, message: str, file: Path, tmp_path: Path, run: Run
-):
+def test_wrong_use_is_named(words: list[str], status: int, message: str, file: Path, tmp_path: Path, run: Run):
     np.save(tmp_path / "x.npy", np.zeros((4, 3), np.float32))
     np.savez(tmp_path / "half.npz", x=np.zeros((4, 3), np.float32), y=np.zeros(4, int), test_x=np.zeros((2, 3)))
     given = {"FILE": file, "X": tmp_path / "x.npy", "D": tmp_path / "d.npz", "HALF": tmp_path / "half.npz"}

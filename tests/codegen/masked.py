@@ -64,7 +64,7 @@ def mask_value(b: Builder, mask: np.ndarray, lanes: int, kind: str, table: Value
         low = b.op("lt", b.iota(lanes, "i32"), b.const(int(mask.argmax()) + live, "i32", lanes))
         if mask[:live].all():
             return low
-        if mask[mask.argmax():][:live].all():
+        if mask[mask.argmax() :][:live].all():
             return b.op("and", low, b.op("not", b.op("lt", b.iota(lanes, "i32"), b.const(int(mask.argmax()), "i32"))))
     return b.literal([bool(x) for x in mask], "i1")
 
@@ -104,7 +104,7 @@ def stores(rng: np.random.Generator, of: str, to: str, lanes: int, variable: boo
         m = mask_value(b, mask, lanes, "variable" if variable else _kind(row), b.buffers[1], row)
         x = b.cast(b.load(b.buffers[0], b.const(row * n), of, lanes), to)
         at = row * stride + GUARD // size
-        live, value = np.flatnonzero(mask), cast(source[row * n:][:n], to)
+        live, value = np.flatnonzero(mask), cast(source[row * n :][:n], to)
         if scatter:
             to_places = at + rng.permutation(n)
             places[row] = np.where(mask, to_places, FAR)
@@ -150,8 +150,17 @@ FORMS: dict[str, tuple[Form, Callable[..., np.ndarray]]] = {
 """What is made of a masked load x, its mask and two vectors that are used again."""
 
 
-def loads(rng: np.random.Generator, of: str, to: str, lanes: int, variable: bool, full: bool, form: str,
-          other: str, gather: bool) -> Case:
+def loads(
+    rng: np.random.Generator,
+    of: str,
+    to: str,
+    lanes: int,
+    variable: bool,
+    full: bool,
+    form: str,
+    other: str,
+    gather: bool,
+) -> Case:
     """Numbers loaded as one type and cast to another, in an expression of that type. `other`: of lanes that are masked
     off: "none", "zero", "one", or "vector"."""
     masks, n, b = masks_of(rng, lanes, full), max(lanes, 1), Builder("k", 6)
@@ -174,8 +183,12 @@ def loads(rng: np.random.Generator, of: str, to: str, lanes: int, variable: bool
             x[live] = pages[row][where[live]]
             value = b.gather(b.buffers[0], b.load(b.buffers[3], b.const(row * n), "i64", lanes), of, m)
         else:
-            held = {"none": None, "zero": b.const(0, of, lanes), "one": b.const(1, of, lanes),
-                    "vector": b.load(b.buffers[4], b.const(0), of, lanes)}[other]
+            held = {
+                "none": None,
+                "zero": b.const(0, of, lanes),
+                "one": b.const(1, of, lanes),
+                "vector": b.load(b.buffers[4], b.const(0), of, lanes),
+            }[other]
             x[:] = {"none": 0, "zero": 0, "one": 1, "vector": rest}[other]
             x[live] = pages[row][(at + live) - page]
             value = b.load(b.buffers[0], b.const(int(at)), of, lanes, m, held)
@@ -207,8 +220,9 @@ def kept(rng: np.random.Generator, elem: str, lanes: int, how: str, store: bool)
     held = []
     for k in range(count):
         x = b.load(b.buffers[1], b.const(k * n), kind, lanes)
-        held.append(x if how == "loaded" else b.op("lt" if how == "order" else how, x,
-                                                   b.const(how == "order", kind, lanes)))
+        held.append(
+            x if how == "loaded" else b.op("lt" if how == "order" else how, x, b.const(how == "order", kind, lanes))
+        )
     pages = [_small(rng, elem, PAGE // size) for _ in range(count * turns)]
     stride, page = n + GUARD // size, PAGE // size
     out = np.full((turns, count, stride), 99 if elem != "i1" else 1, NUMPY[elem])
@@ -222,7 +236,7 @@ def kept(rng: np.random.Generator, elem: str, lanes: int, how: str, store: bool)
             x = b.load(b.buffers[0], where, elem, lanes, None if store else m)
             b.store(b.op("where", m, x, b.const(0, elem, lanes)), b.buffers[2], to, m if store else None)
             for turn in range(turns):
-                found = pages[turn * count + k][-n if store else -live:][:live]
+                found = pages[turn * count + k][-n if store else -live :][:live]
                 want[turn, k, :live] = found
                 want[turn, k, live:n] = want[turn, k, live:n] if store else 0
 

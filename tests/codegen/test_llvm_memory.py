@@ -60,8 +60,9 @@ def test_scattered_masks_leave_the_rest_alone(elem):
         b = Builder("k", 5)
         mask = b.load(b.buffers[0], b.const(0), "i1", lanes)
         x = b.load(b.buffers[1], b.const(0), elem, lanes)
-        y = b.load(b.buffers[1], b.const(0), elem, lanes, mask=mask,
-                   other=b.load(b.buffers[2], b.const(0), elem, lanes))
+        y = b.load(
+            b.buffers[1], b.const(0), elem, lanes, mask=mask, other=b.load(b.buffers[2], b.const(0), elem, lanes)
+        )
         b.store(x, b.buffers[3], b.const(0), mask=mask)
         b.store(y, b.buffers[4], b.const(0))
         run(b, m, a, other, stored, loaded)
@@ -103,8 +104,9 @@ def test_gather_and_scatter(elem, index):
         mask = b.load(b.buffers[3], b.const(0), "i1", lanes)
         x = b.gather(b.buffers[0], i, elem)
         b.store(x, b.buffers[4], b.const(0))
-        b.store(b.gather(b.buffers[0], b.op("where", mask, i, b.const(2**30, index)), elem, mask),
-                b.buffers[5], b.const(0))
+        b.store(
+            b.gather(b.buffers[0], b.op("where", mask, i, b.const(2**30, index)), elem, mask), b.buffers[5], b.const(0)
+        )
         b.scatter(x, b.buffers[6], j)
         b.scatter(x, b.buffers[7], b.op("where", mask, j, b.const(-(2**30), index)), mask)
         run(b, a, at.astype(NUMPY[index]), to.astype(NUMPY[index]), m, plain, masked, spread, partly)

@@ -60,8 +60,10 @@ def apply(fn: str, elem: str, lanes: int, inputs: list[np.ndarray], out: str) ->
     result = np.zeros(n, NUMPY[out])
     b = Builder("k", len(inputs) + 1)
     with b.loop(0, n, w) as row:
-        args = [b.load(p, row.var, "i1" if a.dtype == bool else elem, lanes)
-                for p, a in zip(b.buffers, inputs, strict=False)]
+        args = [
+            b.load(p, row.var, "i1" if a.dtype == bool else elem, lanes)
+            for p, a in zip(b.buffers, inputs, strict=False)
+        ]
         b.store(b.op(fn, *args), b.buffers[-1], row.var)
     run(b, *inputs, result)
     return result
@@ -73,21 +75,38 @@ def _sigmoid(x):
 
 
 BINARY = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
-    "mod": np.mod, "min": np.minimum, "max": np.maximum, "pow": np.power, "lt": np.less, "le": np.less_equal,
-    "eq": np.equal, "ne": np.not_equal,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": np.power,
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
 }
 UNARY = {
-    "neg": np.negative, "abs": np.abs, "sign": np.sign, "floor": np.floor, "sqrt": np.sqrt, "exp": np.exp,
-    "log": np.log, "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "sigmoid": _sigmoid,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "sigmoid": _sigmoid,
     "rsqrt": lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype),
     "erf": lambda x: np.vectorize(__import__("math").erf)(x.astype(np.float64)).astype(x.dtype),
 }
 
 
-@pytest.mark.parametrize(
-    "fn,elem", [(f, e) for f in BINARY for e in ELEMS if e[0] == "f" or f not in ("div", "pow")]
-)
+@pytest.mark.parametrize("fn,elem", [(f, e) for f in BINARY for e in ELEMS if e[0] == "f" or f not in ("div", "pow")])
 def test_binary(fn, elem):
     rng = np.random.default_rng()
     for lanes in LANES:
@@ -128,8 +147,14 @@ def test_unary(fn, elem):
 @pytest.mark.parametrize("fn", ["and", "or", "not", "eq", "ne", "lt"])
 def test_logic(fn):
     rng = np.random.default_rng()
-    table = {"and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "eq": np.equal, "ne": np.not_equal,
-             "lt": np.less}
+    table = {
+        "and": np.logical_and,
+        "or": np.logical_or,
+        "not": np.logical_not,
+        "eq": np.equal,
+        "ne": np.not_equal,
+        "lt": np.less,
+    }
     for lanes in LANES:
         args = [values(rng, "i1", 4 * max(lanes, 1)) for _ in range(1 if fn == "not" else 2)]
         np.testing.assert_array_equal(apply(fn, "i1", lanes, args, "i1"), table[fn](*args))
@@ -198,8 +223,9 @@ def test_cast(source, to):
         with np.errstate(all="ignore"):
             if source[0] == "f" and to[0] in "iu" and to != "i1":
                 low, high = np.iinfo(NUMPY[to]).min, np.iinfo(NUMPY[to]).max
-                want = np.array([0 if np.isnan(v) else high if v >= high else low if v <= low else int(v)
-                                 for v in a], NUMPY[to])
+                want = np.array(
+                    [0 if np.isnan(v) else high if v >= high else low if v <= low else int(v) for v in a], NUMPY[to]
+                )
             else:
                 want = a.astype(NUMPY[to])
         np.testing.assert_array_equal(out, want, err_msg=f"{source} to {to} x{lanes}")

@@ -37,7 +37,7 @@ def test_gradients_of_maxima_over_windows(rng, dtype, width):
     x, k = rng.standard_normal((height + p - 1, width + q - 1)).astype(dtype), rng.standard_normal((p, q)).astype(dtype)
     g = rng.standard_normal((height, width)).astype(dtype)
     got = es.grad(lambda x, k: (op(x, k) * g).sum(), argnums=(0, 1))(x, k)
-    windows = np.stack([x[u:u + height, v:v + width] + k[u, v] for u in range(p) for v in range(q)])
+    windows = np.stack([x[u : u + height, v : v + width] + k[u, v] for u in range(p) for v in range(q)])
     dx, dk = np.zeros(x.shape), np.zeros(k.shape)
     for (i, j), n in np.ndenumerate(windows.argmax(0)):
         u, v = divmod(n, q)

@@ -293,9 +293,14 @@ def test_unknown_cpu_names_are_refused_before_llvm_sees_them():
             llvm_jit.emit_object("", SimpleNamespace(cpu=cpu, features="", triple=TARGET.triple))
 
 
-@pytest.mark.parametrize("triple,cpu", [("aarch64-unknown-linux-gnu", "neoverse-n1"),
-                                        ("x86_64-unknown-linux-gnu", "x86-64"),
-                                        ("x86_64-unknown-linux-gnu", "x86-64-v3")])
+@pytest.mark.parametrize(
+    "triple,cpu",
+    [
+        ("aarch64-unknown-linux-gnu", "neoverse-n1"),
+        ("x86_64-unknown-linux-gnu", "x86-64"),
+        ("x86_64-unknown-linux-gnu", "x86-64-v3"),
+    ],
+)
 def test_other_machines(triple, cpu):
     """Every kind of instruction has a form on machines without masks, gathers or fused products."""
     b = Builder("k", 2)

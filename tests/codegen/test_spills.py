@@ -22,8 +22,7 @@ from einsmith.target.facts import Target
 from tests.kernels import samples as s
 
 LINUX = "x86_64-unknown-linux-gnu"
-AVX512 = Target(cpu="skylake-avx512", features="-prefer-256-bit", triple=LINUX, vector_bytes=64,
-                vector_registers=32)
+AVX512 = Target(cpu="skylake-avx512", features="-prefer-256-bit", triple=LINUX, vector_bytes=64, vector_registers=32)
 AVX2 = replace(AVX512, cpu="haswell", features="", vector_bytes=32, vector_registers=16)
 NEON = Target(cpu="neoverse-n1", features="", triple="aarch64-unknown-linux-gnu", vector_bytes=16, vector_registers=32)
 TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON}
@@ -133,8 +132,12 @@ def test_elements_that_taps_share(name):
 @pytest.mark.parametrize("name", TARGETS)
 def test_chosen_products_and_convolutions(name):
     target = TARGETS[name]
-    kernels = [s.product(256, 512, 784, "NT"), s.product(256, 512, 784, "TN"), s.product(64, 64, 96, dtype=dt.f64),
-               s.conv(2, 64, 14, 14, 64, 3, 3, 1)]
+    kernels = [
+        s.product(256, 512, 784, "NT"),
+        s.product(256, 512, 784, "TN"),
+        s.product(64, 64, 96, dtype=dt.f64),
+        s.conv(2, 64, 14, 14, 64, 3, 3, 1),
+    ]
     if name != "avx2":  # with 16 registers, taps unrolled over 12 accumulators leave none for what they read
         kernels.append(s.conv(8, 1, 28, 28, 6, 5, 5, 2))
     few = 0 if name == "avx512" else 6  # of the elements that taps share, once a row of taps

@@ -45,9 +45,12 @@ def nest(seed: int, steps: int = 25) -> Builder:
         if kind == "load":
             known[elem].append(load(elem, r.choice(masks)))
         elif kind == "mask":
-            some = [b.op("lt", b.iota(lanes), b.const(r.randrange(lanes + 1))), b.op("not", r.choice(masks)),
-                    b.op(r.choice(["and", "or"]), r.choice(masks), r.choice(masks)),
-                    b.op(r.choice(["lt", "le", "eq"]), pick(elem), pick(elem))]
+            some = [
+                b.op("lt", b.iota(lanes), b.const(r.randrange(lanes + 1))),
+                b.op("not", r.choice(masks)),
+                b.op(r.choice(["and", "or"]), r.choice(masks), r.choice(masks)),
+                b.op(r.choice(["lt", "le", "eq"]), pick(elem), pick(elem)),
+            ]
             masks.append(r.choice(some))
         elif kind == "fma":
             x = load(elem, r.choice([None, r.choice(masks)]))

@@ -133,9 +133,7 @@ def test_a_damaged_cache_entry_is_fetched_again(content, tmp_path: Path, monkeyp
     cache = write(tmp_path / "cache/data/mnist", content)
     name = mnist_files.FILES["test"][0]
     (cache / name).write_bytes(content[name][:-1] + b"?")
-    monkeypatch.setattr(
-        urllib.request, "urlopen", lambda url, timeout: io.BytesIO(gzip.compress(content[name]))
-    )
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: io.BytesIO(gzip.compress(content[name])))
     said: list[str] = []
     check(mnist("test", say=said.append), content, "test")
     assert "damaged" in said[0]

@@ -31,8 +31,10 @@ _INTEGER = ("add", "add", "sub", "sub", "scale", "scale", "floordiv", "mod", "di
 def integers(draw, depth: int = 3, rank: int = 3):
     """A random integer expression of `rank` axes, and constants."""
     if depth == 0 or draw(st.integers(0, 5)) == 0:
-        return draw(st.sampled_from([Axis(d) for d in range(rank)])) if draw(st.booleans()) else k(
-            draw(st.integers(-5, 5))
+        return (
+            draw(st.sampled_from([Axis(d) for d in range(rank)]))
+            if draw(st.booleans())
+            else k(draw(st.integers(-5, 5)))
         )
     sub = integers(depth=depth - 1, rank=rank)
     fn = draw(st.sampled_from(_INTEGER))

@@ -32,7 +32,8 @@ def test_what_is_found_holds_at_every_point():
         guards = [apply(str(rng.choice(["lt", "le"])), _form(rng, 2), _form(rng, 2)) for _ in range(2)]
         known = obvious.given(guards)
         points = [
-            x for x in product(*map(range, extents))
+            x
+            for x in product(*map(range, extents))
             if all(_value(g.args[0], x) + (g.fn == "lt") <= _value(g.args[1], x) for g in guards)
         ]
         forms = [linear(_form(rng, 2)), linear(guards[0].args[1]) - linear(guards[0].args[0])]

@@ -1,6 +1,6 @@
 """Random small networks through `torch.compile`'s backend: operators with broadcasting, views, strides of inputs.
 
-    python -m tests.frontends.compile_fuzz --count 2000 --seed 1
+python -m tests.frontends.compile_fuzz --count 2000 --seed 1
 """
 
 from __future__ import annotations

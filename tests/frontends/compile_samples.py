@@ -1,6 +1,6 @@
 """PyTorch's operator samples through `torch.compile`'s backend: values, strides, derivatives, and what ran where.
 
-    python -m tests.frontends.compile_samples --dtype float64 --samples 3 --part 0/1
+python -m tests.frontends.compile_samples --dtype float64 --samples 3 --part 0/1
 """
 
 from __future__ import annotations

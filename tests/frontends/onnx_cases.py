@@ -1,8 +1,8 @@
 """The cases of `onnx.backend.test`, through the interface of backends: which pass, which are apart, refused, and why.
 
-    python -m tests.frontends.onnx_cases                     all cases of nodes, a summary, and what is refused
-    python -m tests.frontends.onnx_cases lstm gru            those whose names contain a word
-    python -m tests.frontends.onnx_cases --kind simple --part 0/2
+python -m tests.frontends.onnx_cases                     all cases of nodes, a summary, and what is refused
+python -m tests.frontends.onnx_cases lstm gru            those whose names contain a word
+python -m tests.frontends.onnx_cases --kind simple --part 0/2
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ def _sets(case: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[A
         return
     for folder in sorted(Path(case.model_dir).glob("test_data_set*")):
         yield tuple(
-            [_loaded(folder / f"{what}_{n}.pb", value.type) for n, value in enumerate(values)
-             if (folder / f"{what}_{n}.pb").exists()]
+            [
+                _loaded(folder / f"{what}_{n}.pb", value.type)
+                for n, value in enumerate(values)
+                if (folder / f"{what}_{n}.pb").exists()
+            ]
             for what, values in (("input", model.graph.input), ("output", model.graph.output))
         )  # type: ignore[misc]
 

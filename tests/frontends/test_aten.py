@@ -90,7 +90,14 @@ def _binary() -> dict[str, list[tuple]]:
              (ints(3, dtype=torch.int32), torch.tensor(1.5))]  # fmt: skip
     cases: dict[str, list[tuple]] = {}
     for name in "add sub mul".split():
-        cases[f"{name}.Tensor"] = [*pairs, (ints(4, dtype=torch.uint8), ints(4, dtype=torch.int8)), (t(2), 3, )]
+        cases[f"{name}.Tensor"] = [
+            *pairs,
+            (ints(4, dtype=torch.uint8), ints(4, dtype=torch.int8)),
+            (
+                t(2),
+                3,
+            ),
+        ]
     cases["add.Tensor"] += [(bools(5), bools(5)), (t(3), t(3), {"alpha": 2.5}), (ints(3), ints(3), {"alpha": -2})]
     cases["mul.Tensor"] += [(bools(5), bools(5)), (bools(5), t(5)), (bools(5), 2.5), (ints(5), True)]
     cases["rsub.Scalar"] = [(t(3), 2.0, 3.0), (ints(3), 2)]

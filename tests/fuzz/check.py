@@ -33,8 +33,13 @@ def threads(n: int):
 
 
 def agree(
-    got: Sequence[np.ndarray], graph: Graph, inputs: Sequence[np.ndarray], what: str, exact: bool = False,
-    want: tuple[list[np.ndarray], list[np.ndarray]] | None = None, known: tuple | None = None,
+    got: Sequence[np.ndarray],
+    graph: Graph,
+    inputs: Sequence[np.ndarray],
+    what: str,
+    exact: bool = False,
+    want: tuple[list[np.ndarray], list[np.ndarray]] | None = None,
+    known: tuple | None = None,
 ) -> None:
     """Raises AssertionError unless `got` are the graph's outputs and updates for `inputs`, but for their roundings.
     `want`: what the evaluator gives, `known`: what `errors` says of it."""

@@ -31,8 +31,18 @@ UNARY = (
 BINARY = (
     "{} + {}", "{} * {}", "{} - {}", "({}) / (1 + abs({}))", "max({}, {})", "min({}, {})", "({}) % (1 + abs({}))",
 )  # fmt: skip
-INT_UNARY = ("-({})", "abs({})", "sign({})", "({}) // 2", "({}) % 3", "({}) // -3", "({})**2", "i64({})", "relu({})",
-             "({}) % -4")
+INT_UNARY = (
+    "-({})",
+    "abs({})",
+    "sign({})",
+    "({}) // 2",
+    "({}) % 3",
+    "({}) // -3",
+    "({})**2",
+    "i64({})",
+    "relu({})",
+    "({}) % -4",
+)
 INT_BINARY = (
     "{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "({}) // (1 + abs({}))", "({}) % (1 + abs({}))",
 )  # fmt: skip
@@ -210,8 +220,23 @@ class Generator:
         b = self.pick(names)
         m, n = scope[a] - 1, scope[b] - 1
         k = self.pick((2, 3, 5))
-        form = self.pick(("plain",) * 4 + ("window", "stride", "shift", "div", "mod", "flat", "back", "dilate", "deep",
-                                               "under", "below", "negative"))
+        form = self.pick(
+            ("plain",) * 4
+            + (
+                "window",
+                "stride",
+                "shift",
+                "div",
+                "mod",
+                "flat",
+                "back",
+                "dilate",
+                "deep",
+                "under",
+                "below",
+                "negative",
+            )
+        )
         if form == "window" and a != b:
             return f"{a} + {b}", 0, m + n
         if form == "stride" and a != b:

@@ -84,7 +84,7 @@ def _pool() -> list[Case]:
         out.append((e.formula, dict(e.extents), tuple(given[n] for n in inputs), parameters))
     for r in CASES.values():
         program = r.formula.program
-        extents = {a: n if isinstance(n, int) else program.text[n.at:] for a, n in program.extents.items()}
+        extents = {a: n if isinstance(n, int) else program.text[n.at :] for a, n in program.extents.items()}
         out.append((program.text, {a: n for a, n in extents.items() if isinstance(n, int)}, r.inputs, r.parameters))
     return out
 

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 
-def shrink(
-    choices: Sequence[int], fails: Callable[[list[int]], list[int] | None], seconds: float = 60.0
-) -> list[int]:
+def shrink(choices: Sequence[int], fails: Callable[[list[int]], list[int] | None], seconds: float = 60.0) -> list[int]:
     """The smallest choices found within so many seconds. `fails` gives the choices that have been taken where the case
     made of them is the same find, else None; fewer are smaller, then those that come earlier in order."""
     end = time.monotonic() + seconds

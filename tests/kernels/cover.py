@@ -269,7 +269,9 @@ def _data(kernel: Kernel | Rows, limits: tuple[tuple[int, int], ...]) -> tuple[l
 
 
 def cases(
-    targets: Sequence[Target], name: str, samples: Sequence[str] = tuple(SAMPLES),
+    targets: Sequence[Target],
+    name: str,
+    samples: Sequence[str] = tuple(SAMPLES),
     change: Callable[[Any], Any] = lambda kernel: kernel,
 ) -> Iterator[Case]:
     """Every configuration of the samples that the pattern of that name takes; of a sample's parameters, every pair.

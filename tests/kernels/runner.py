@@ -102,8 +102,15 @@ def elements(memory: np.ndarray, buffer: Buffer) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(memory, (*buffer.shape, item), (*(s * item for s in buffer.strides), 1))
 
 
-def run_native(lowered: Lowered, arrays: Sequence[np.ndarray], target: Target, backward: bool = False,
-               over: Mapping[int, int] | None = None, buffers: Sequence[Buffer] = (), fill: int = 255) -> None:
+def run_native(
+    lowered: Lowered,
+    arrays: Sequence[np.ndarray],
+    target: Target,
+    backward: bool = False,
+    over: Mapping[int, int] | None = None,
+    buffers: Sequence[Buffer] = (),
+    fill: int = 255,
+) -> None:
     """All tasks of all launches on arrays that are changed in place. Scratch begins as bytes `fill`: NaN. What lies
     behind each must not be read or written; before each, if `backward`. `over`: buffers that are the memory of another
     one; `buffers`: how the arrays lie in memory, row-major if not told; what is between elements must not be written.
@@ -163,9 +170,16 @@ class _Guarded:
         assert all((side == 255).all() for side in self.sides), f"written beside the {what}"
 
 
-def check(pattern: Any, kernel: Kernel | Rows, rng: np.random.Generator | int = 0, targets: Sequence[Target] = (),
-          inputs: Sequence[np.ndarray | None] = (), tolerance: float = 2e-5, configs: Sequence[Any] = (),
-          native: bool = False) -> int:
+def check(
+    pattern: Any,
+    kernel: Kernel | Rows,
+    rng: np.random.Generator | int = 0,
+    targets: Sequence[Target] = (),
+    inputs: Sequence[np.ndarray | None] = (),
+    tolerance: float = 2e-5,
+    configs: Sequence[Any] = (),
+    native: bool = False,
+) -> int:
     """Runs every configuration (default: those that the pattern proposes), tasks in both orders; returns how many.
 
     Tolerance 0: the results are the same floats. Integers must agree exactly in any case. Arrays are standard normal
@@ -182,16 +196,32 @@ def check(pattern: Any, kernel: Kernel | Rows, rng: np.random.Generator | int = 
         for config in configs or pattern.configs(kernel, target):
             assert pattern.cost(kernel, config, target).seconds > 0
             lowered = pattern.lower(kernel, config, target)
-            compare(lowered, kernel, base, want, f"{pattern.name} {config}", target if native else None,
-                    tolerance, count % 2 == 1)
+            compare(
+                lowered,
+                kernel,
+                base,
+                want,
+                f"{pattern.name} {config}",
+                target if native else None,
+                tolerance,
+                count % 2 == 1,
+            )
             count += 1
     assert count
     return count
 
 
-def compare(lowered: Lowered, kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, np.ndarray],
-            what: str, target: Target | None, tolerance: float = 2e-5, backward: bool = False,
-            over: Mapping[int, int] | None = None) -> None:
+def compare(
+    lowered: Lowered,
+    kernel: Kernel | Rows,
+    base: Sequence[np.ndarray],
+    want: dict[int, np.ndarray],
+    what: str,
+    target: Target | None,
+    tolerance: float = 2e-5,
+    backward: bool = False,
+    over: Mapping[int, int] | None = None,
+) -> None:
     """Runs it (on the interpreter of nests where no target is told), and looks at every buffer; of results and what
     they are stored over (see `run_native`), at the results."""
     arrays = poisoned(kernel, base, want)
@@ -264,8 +294,9 @@ def poisoned(kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, 
     return arrays
 
 
-def agree(arrays: Sequence[np.ndarray], base: Sequence[np.ndarray], want: dict[int, np.ndarray], what: str,
-          tolerance: float) -> None:
+def agree(
+    arrays: Sequence[np.ndarray], base: Sequence[np.ndarray], want: dict[int, np.ndarray], what: str, tolerance: float
+) -> None:
     """Written buffers hold what is wanted, the others what they held."""
     for n, got in enumerate(arrays):
         expected, text = want.get(n, base[n]), f"{what} buffer {n}"
@@ -276,7 +307,12 @@ def agree(arrays: Sequence[np.ndarray], base: Sequence[np.ndarray], want: dict[i
             np.testing.assert_array_equal(got, expected, err_msg=text)
 
 
-def check_exact(kernel: Kernel, configs: Sequence[Any] = (), seed: int = 0, target: Target | None = None,
-                arrays: Sequence[np.ndarray] = ()) -> int:
+def check_exact(
+    kernel: Kernel,
+    configs: Sequence[Any] = (),
+    seed: int = 0,
+    target: Target | None = None,
+    arrays: Sequence[np.ndarray] = (),
+) -> int:
     """Contractions of small integers, as machine code: the evaluator's very floats."""
     return check(CONTRACTION, kernel, seed, [target or host()], arrays, 0, configs, native=True)

@@ -37,8 +37,17 @@ from tests.kernels.samples import (
     transpose,
 )
 
-SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
-                fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
+SERVER = Target(
+    vector_bytes=64,
+    vector_registers=32,
+    l1=48 << 10,
+    l2=1 << 20,
+    l3=32 << 20,
+    cores=2,
+    fma_per_second=1.2e11,
+    bytes_per_second=(5e11, 2e11, 8e10),
+    l3_bandwidth=1.5e11,
+)
 KERNELS = {
     "matrices": product(64, 300, 257), "transposed": product(33, 1000, 64, "NT"), "row": product(1, 4096, 512),
     "few": product(3, 5, 7), "convolution": conv(4, 16, 14, 14, 32, 3, 3, 1), "first": conv(16, 1, 28, 28, 6, 5, 5, 2),

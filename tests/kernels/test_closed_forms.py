@@ -202,5 +202,3 @@ def test_shares_of_k_by_sampled_tiles(rng):
                         assert got == pytest.approx(want, rel=1e-3), (kernel, points)
                         found_by[wide] = found_by.get(wide, 0) + (want < 1)
     assert len(found_by) == 3 and min(found_by.values()) > 0
-
-

@@ -278,8 +278,12 @@ def test_windows_that_are_read_backwards(kind):
     kernel = turned_filter(2, 2, 3, 2, 11, 3, kind)
     base = fresh(kernel, 0)
     want = reference(kernel, base)
-    found = [c for p in problems(kernel.root) for c in _candidates(kernel, p, WIDE)
-             if isinstance(c, Tiled) and c.windows and c.rows]
+    found = [
+        c
+        for p in problems(kernel.root)
+        for c in _candidates(kernel, p, WIDE)
+        if isinstance(c, Tiled) and c.windows and c.rows
+    ]
     assert found
     for c in found[::8]:
         compare(PATTERN.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
@@ -397,12 +401,20 @@ def test_vectors_along_k_in_parts():
         kernel = sum_of((5, 7), ((dt.f32, (6, 5, points)), (dt.f32, (6, 7, points))), (6, points), both)
         dot = Direct(3, 1, ((0, 4), (1, 3)), (), (), (2,))
         check(kernel, [Configs((replace(dot, split=n),)) for n in (1, 2, 5, 6, 7)])
-    rows = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 12, 18))), (4, 9, 15),
-                  times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
+    rows = sum_of(
+        (3, 4),
+        ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 12, 18))),
+        (4, 9, 15),
+        times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)),
+    )
     dot = Direct(4, 1, ((0, 3), (1, 2)), (), (), (2,))
     check(rows, [Configs((replace(dot, split=n),)) for n in (1, 3, 4)])
-    whole = sum_of((3, 4), ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 9, 15))), (4, 9, 15),
-                   times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)))
+    whole = sum_of(
+        (3, 4),
+        ((dt.f32, (4, 3, 9, 15)), (dt.f32, (4, 4, 9, 15))),
+        (4, 9, 15),
+        times(load(0, 2, 0, 3, 4), load(1, 2, 1, 3, 4)),
+    )
     check(whole, [Configs((replace(dot, split=n, fused=(3,)),)) for n in (1, 3)])
 
 
@@ -412,10 +424,13 @@ def test_every_way_to_reach_operands(order):
         for swap in (False, True):
             ways = every(("panel", "buffer"), ("inline", "panel", "buffer"))
             tasks = cycle(((1, 1), (3, 2)) if n == swap else ((3, 2), (1, 1)))  # each way once with either, a kernel
-            check(kernel, [
-                Configs((Tiled(swap, 5, 2, a, b, order, tm=tm, tn=tn),))
-                for (a, b), (tm, tn) in zip(ways, tasks, strict=False)
-            ])
+            check(
+                kernel,
+                [
+                    Configs((Tiled(swap, 5, 2, a, b, order, tm=tm, tn=tn),))
+                    for (a, b), (tm, tn) in zip(ways, tasks, strict=False)
+                ],
+            )
 
 
 @pytest.mark.parametrize("a,b,kc", [("inline", "inline", 8), ("inline", "panel", 16), ("buffer", "panel", 16),
@@ -429,8 +444,12 @@ def test_blocks_of_k_outermost(a: str, b: str, kc: int):
     ]  # fmt: skip
     turned = [Configs((replace(x.pieces[0], swap=True),)) for x in configs[::2]]
     halves = cycle((configs[::3], configs[1:3]))  # a tile of either size, a number of tasks each
-    for kernel in (product(17, 129, 67, "NN"), product(11, 67, 53, "TN"), batched(3, 13, 65, 37),
-                   biased(product(13, 69, 41), 1, True)):
+    for kernel in (
+        product(17, 129, 67, "NN"),
+        product(11, 67, 53, "TN"),
+        batched(3, 13, 65, 37),
+        biased(product(13, 69, 41), 1, True),
+    ):
         check(kernel, next(halves), target=host())
     check(product(129, 17, 67, "NT"), turned, target=host())
     check(product(129, 17, 67, "TN"), turned, target=host())
@@ -555,7 +574,7 @@ def test_lanes_along_an_axis_of_both_operands(name, cores):
             proposed += len(found)
             if found:
                 pieces = len(problems(kernel.root))
-                check(kernel, [Configs((c,) * pieces) for c in found[:: pieces]], seed=i, target=target)
+                check(kernel, [Configs((c,) * pieces) for c in found[::pieces]], seed=i, target=target)
     assert proposed
 
 
@@ -656,8 +675,11 @@ def test_repeated_guards_and_reads_in_bounds():
     f = dt.f32
     at = lin((1, 0), (1, 2), const=-1)
     guard = inside(at, n)
-    root = template((n, i, 3, 16), ((f, (n, i, d)), (f, (n, 16, d))), Reduce("sum", (d,), (
-        zero_unless(guard, times(load(0, 0, 1, 4), load(1, at, 3, 4))),)))
+    root = template(
+        (n, i, 3, 16),
+        ((f, (n, i, d)), (f, (n, 16, d))),
+        Reduce("sum", (d,), (zero_unless(guard, times(load(0, 0, 1, 4), load(1, at, 3, 4))),)),
+    )
     shape = (n, i, 3, 16)
     product = times(load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3))
     late = template(shape, ((f, shape), (f, shape)), zero_unless(guard, product))

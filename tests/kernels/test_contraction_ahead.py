@@ -60,10 +60,17 @@ def test_tiles_ask_for_the_next_panel_of_n():
     panels = Tiled(mr=5, nv=2, a="inline", b="inline", order="n")
     images = conv(3, 9, 17, 17, 23, 1, 1, 0)  # rows of 289 points: panels cross images
     strided = conv(3, 9, 33, 33, 23, 1, 1, 0, 2)  # every other point of every other row
-    for kernel, swap in ((product(23, 300, 40, "NN"), False), (product(300, 23, 40, "TT"), True), (images, True),
-                         (strided, True)):
-        configs = [replace(panels, swap=swap, b=b, tm=tm, tn=tn, split=split) for b in ("inline", "panel")
-                   for tm, tn, split in ((1, 1, 1), (2, 3, 1), (1, 2, 3))]
+    for kernel, swap in (
+        (product(23, 300, 40, "NN"), False),
+        (product(300, 23, 40, "TT"), True),
+        (images, True),
+        (strided, True),
+    ):
+        configs = [
+            replace(panels, swap=swap, b=b, tm=tm, tn=tn, split=split)
+            for b in ("inline", "panel")
+            for tm, tn, split in ((1, 1, 1), (2, 3, 1), (1, 2, 3))
+        ]
         for c in configs:
             assert count(kernel, c, "prefetch") > 0
         check(kernel, [Configs((c,)) for c in configs], target=SMALL)
@@ -114,8 +121,16 @@ def test_only_rows_far_apart_are_asked_for():
     assert not lines(far._replace(k=256)) and not lines(far._replace(even=False))
     assert lines(far._replace(streams=2)) == 1
     assert [lines(far._replace(side=s)) for s in (4, 8, 12)] == [1, 2, 0]
-    cases = [(1, 64, 1024, 1), (1, 12, 1024, 1), (1, 24, 1024, 2), (1, 6, 1024, 1), (1, 64, 64, 1), (0, 64, 1024, 1),
-             (2, 64, 1024, 1), (2, 12, 1024, 1)]
+    cases = [
+        (1, 64, 1024, 1),
+        (1, 12, 1024, 1),
+        (1, 24, 1024, 2),
+        (1, 6, 1024, 1),
+        (1, 64, 64, 1),
+        (0, 64, 1024, 1),
+        (2, 64, 1024, 1),
+        (2, 12, 1024, 1),
+    ]
     asks, m, n, tm = np.array(cases).T
     asked = traffic.lines_ahead(asks, m, n, np.full(8, 6), np.full(8, 4), 16, tm)
     assert asked.tolist() == [1, 3, 3, 5, 0, 0, 1, 5]
@@ -159,8 +174,15 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
     lanes = max(8, host().lanes())
     kernel = capsule(2, 3, 8, lanes // 2, 1)  # 288 rows, 2 * lanes columns
     c = Tiled(mr=8, nv=2, a="inline", b="buffer")
-    configs = [replace(c, order=order, mr=mr, nv=nv, kc=kc, tm=tm, tn=tn) for order, mr, nv, kc, tm, tn in
-               (("n", 8, 2, 0, 1, 1), ("m", 12, 1, 0, 2, 2), ("n", 24, 1, 0, 3, 1), ("n", 8, 1, 12, 1, 2))]
+    configs = [
+        replace(c, order=order, mr=mr, nv=nv, kc=kc, tm=tm, tn=tn)
+        for order, mr, nv, kc, tm, tn in (
+            ("n", 8, 2, 0, 1, 1),
+            ("m", 12, 1, 0, 2, 2),
+            ("n", 24, 1, 0, 3, 1),
+            ("n", 8, 1, 12, 1, 2),
+        )
+    ]
     for k in (kernel, biased(kernel, 3), biased(kernel, 5, keep=True), updated(kernel)):
         check(k, [Configs((x,)) for x in (*configs, replace(c, mr=6), replace(c, split=3, b="panel"))])
     da = capsule_da(2, lanes // 2, 8, 3, 2)
@@ -214,8 +236,10 @@ def test_tiles_ask_for_rows_of_m_that_lie_side_by_side():
 
 def test_tiles_ask_for_the_next_windows_of_several_channels():
     windows = conv(3, 9, 41, 41, 13, 2, 2, 0)  # of planes more than a page apart
-    tiles = [Tiled(swap=True, mr=mr, nv=nv, a="inline", b="inline", order="n", tm=tm, tn=tn)
-             for mr, nv, tm, tn in ((13, 2, 1, 1), (5, 4, 1, 2), (6, 3, 2, 1))]
+    tiles = [
+        Tiled(swap=True, mr=mr, nv=nv, a="inline", b="inline", order="n", tm=tm, tn=tn)
+        for mr, nv, tm, tn in ((13, 2, 1, 1), (5, 4, 1, 2), (6, 3, 2, 1))
+    ]
     for c in tiles:
         # A point of K has as many lines of the next panel as vectors; the two points of an axis share them.
         asked = count(windows, c, "prefetch")
@@ -319,8 +343,10 @@ def test_tiles_of_strided_results():
     """Beyond the second level: tiles of whole and of partial rows, across images, turned or not."""
     large = strided_conv_dx(17, 5, 8, 14, 3)
     panels = Tiled(mr=5, nv=1, a="panel", b="panel")
-    configs = [replace(panels, swap=swap, mr=mr, order=order) for swap, mr, order in
-               ((True, 5, "n"), (True, 3, "m"), (False, 8, "n"), (False, 14, "m"))]
+    configs = [
+        replace(panels, swap=swap, mr=mr, order=order)
+        for swap, mr, order in ((True, 5, "n"), (True, 3, "m"), (False, 8, "n"), (False, 14, "m"))
+    ]
     check(large, [Configs((c,) * 4) for c in configs], target=SMALL)
     blocks = replace(panels, swap=True, kc=2)
     check(large, [Configs((blocks,) * 4), Configs((replace(panels, swap=True, split=2),) * 4)], target=SMALL)
@@ -336,8 +362,15 @@ def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
     """Windows of images that are read in place: by order, blocks and parts of K, with a last tile of fewer rows."""
     kernel = capsule(3, 5, 9, 4, 2)
     c = Tiled(mr=8, nv=2, a="inline", b="buffer")
-    configs = [replace(c, order=order, tm=tm, tn=tn, mr=mr, nv=nv, kc=kc) for order, tm, tn, mr, nv, kc in
-               (("m", 2, 1, 8, 2, 0), ("n", 1, 1, 16, 1, 0), ("n", 2, 1, 8, 2, 36), ("m", 1, 2, 16, 1, 0))]
+    configs = [
+        replace(c, order=order, tm=tm, tn=tn, mr=mr, nv=nv, kc=kc)
+        for order, tm, tn, mr, nv, kc in (
+            ("m", 2, 1, 8, 2, 0),
+            ("n", 1, 1, 16, 1, 0),
+            ("n", 2, 1, 8, 2, 36),
+            ("m", 1, 2, 16, 1, 0),
+        )
+    ]
     split = replace(c, b="panel", split=3)
     for x in (*configs, split):
         assert count(kernel, x, "prefetch") > count(kernel, x, "prefetch", replace(SMALL, l2=1 << 20))

@@ -79,8 +79,14 @@ def test_double_precision():
 
 def test_what_does_not_fit_is_refused():
     odd, fits = product(8, 24, 97, "NT"), product(8, 24, 96, "NT")
-    for kernel, c in ((odd, deep(24, 2)), (fits, deep(24, 2, kc=33)), (fits, deep(24, 2, b="inline")),
-                      (fits, deep(8, 2)), (fits, deep(24, 4, split=16)), (product(8, 24, 96, "TT"), deep(24, 2))):
+    for kernel, c in (
+        (odd, deep(24, 2)),
+        (fits, deep(24, 2, kc=33)),
+        (fits, deep(24, 2, b="inline")),
+        (fits, deep(8, 2)),
+        (fits, deep(24, 4, split=16)),
+        (product(8, 24, 96, "TT"), deep(24, 2)),
+    ):
         with pytest.raises(CompileError, match="points of K each"):
             PATTERN.lower(kernel, c, host())
 

@@ -24,8 +24,17 @@ from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import conv, conv_dw, load, pointwise_dx, product, sum_of, times
 
-SERVER = Target(vector_bytes=64, vector_registers=32, l1=48 << 10, l2=1 << 20, l3=32 << 20, cores=2,
-                fma_per_second=1.2e11, bytes_per_second=(5e11, 2e11, 8e10), l3_bandwidth=1.5e11)
+SERVER = Target(
+    vector_bytes=64,
+    vector_registers=32,
+    l1=48 << 10,
+    l2=1 << 20,
+    l3=32 << 20,
+    cores=2,
+    fma_per_second=1.2e11,
+    bytes_per_second=(5e11, 2e11, 8e10),
+    l3_bandwidth=1.5e11,
+)
 
 
 @pytest.mark.parametrize("kind", ["NN", "TN"])
@@ -38,8 +47,11 @@ def test_few_rows_sweep_over_n_a_few_points_of_k_at_a_time(kind):
 
 def test_blocks_of_k_with_every_way_to_reach_operands():
     for kind in ("NN", "NT", "TN"):
-        configs = [Tiled(False, 5, 2, a, b, "n", 32, 1, 1, 2) for a in ("inline", "panel", "buffer")
-                   for b in ("inline", "panel", "buffer")]
+        configs = [
+            Tiled(False, 5, 2, a, b, "n", 32, 1, 1, 2)
+            for a in ("inline", "panel", "buffer")
+            for b in ("inline", "panel", "buffer")
+        ]
         check(product(23, 70, 130, kind), [Configs((c,)) for c in configs])
 
 

@@ -108,6 +108,8 @@ def test_pairs_are_all_chosen():
 @pytest.mark.parametrize("before, place", [(False, 24), (True, -1)])
 def test_guards(before, place):
     """What lies beside the runner's buffers cannot be read."""
-    code = (f"from tests.kernels.runner import _Guarded; import ctypes; x = _Guarded(24, {before}, False)\n"
-            f"ctypes.string_at(x.bytes.ctypes.data + 23, 1); ctypes.string_at(x.bytes.ctypes.data + {place}, 1)")
+    code = (
+        f"from tests.kernels.runner import _Guarded; import ctypes; x = _Guarded(24, {before}, False)\n"
+        f"ctypes.string_at(x.bytes.ctypes.data + 23, 1); ctypes.string_at(x.bytes.ctypes.data + {place}, 1)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGSEGV

@@ -192,8 +192,7 @@ def test_in_place_update(rng):
     i = Axis(0)
     param = (dt.f32, (n,))
     one = template((n,), (param, param), apply("add", apply("mul", num(0.9), read(0, i)), read(1, i)))
-    two = template((n,), (param, (dt.f32, ()), param),
-                   apply("sub", read(0, i), apply("mul", read(1), read(2, i))))
+    two = template((n,), (param, (dt.f32, ()), param), apply("sub", read(0, i), apply("mul", read(1), read(2, i))))
     stages = (
         Stage(one, (("buffer", 0), ("buffer", 1)), (0,)),
         Stage(two, (("buffer", 2), ("buffer", 3), ("stage", 0, 0)), (2,)),
@@ -239,8 +238,11 @@ def test_turned_tiles(rng, m, n):
     """Square tiles transposed in registers: whole ones, and what is left over on either side."""
     i, j, k = axes(3)
     plain_turn = plain((m, n), [(dt.f32, (n, m))], read(0, j, i))
-    two = plain((m, 3, n), [(dt.f32, (3, n, m)), (dt.i32, (n, 3, m)), (dt.f32, (n,))],
-                apply("mul", apply("add", read(0, j, k, i), cast(read(1, k, j, i, dtype=dt.i32), dt.f32)), read(2, k)))
+    two = plain(
+        (m, 3, n),
+        [(dt.f32, (3, n, m)), (dt.i32, (n, 3, m)), (dt.f32, (n,))],
+        apply("mul", apply("add", read(0, j, k, i), cast(read(1, k, j, i, dtype=dt.i32), dt.f32)), read(2, k)),
+    )
     for kernel in (plain_turn, two):
         configs = [PointwiseConfig(n, 1, t, True) for n in (4, 16) for t in (1, 3)]
         check(PATTERN, kernel, rng, configs=configs)

@@ -163,8 +163,12 @@ def test_padded_convolution(rng, stride):
     body = over("sum", (2, 3, 3), apply("mul", value, read(1, o, c, r, s)))
     out = (h - 1) // stride + 1
     kernel = plain((2, 3, out, out), [(dt.f32, (2, 2, h, h)), (dt.f32, (3, 2, 3, 3))], body)
-    check(PATTERN, kernel, rng, configs=[ReductionConfig(m, 4, u, t, 1) for m in ("row", "column")
-                                         for u, t in ((1, 1), (2, 3))])
+    check(
+        PATTERN,
+        kernel,
+        rng,
+        configs=[ReductionConfig(m, 4, u, t, 1) for m in ("row", "column") for u, t in ((1, 1), (2, 3))],
+    )
 
 
 def test_epilogue(rng):
@@ -173,8 +177,11 @@ def test_epilogue(rng):
         i, r = axes(2)
         shape = (11,)
         root = template(shape, [(dt.f32, (11, n))], over("sum", (n,), apply("exp", read(0, i, r))))
-        log = template(shape, [(dt.f32, shape), (dt.f32, (11, n)), (dt.i32, shape)],
-                       apply("sub", apply("log", read(0, i)), read(1, i, read(2, i, dtype=dt.i32))))
+        log = template(
+            shape,
+            [(dt.f32, shape), (dt.f32, (11, n)), (dt.i32, shape)],
+            apply("sub", apply("log", read(0, i)), read(1, i, read(2, i, dtype=dt.i32))),
+        )
         stages = (
             Stage(root, (("buffer", 0),), (2,)),
             Stage(log, (("stage", 0, 0), ("buffer", 0), ("buffer", 1)), (3,)),
@@ -189,8 +196,11 @@ def test_epilogue_after_a_split(rng):
     c, b = axes(2)
     n = 200
     root = template((3,), [(dt.f32, (n, 3))], over("sum", (n,), apply("mul", read(0, b, c), read(0, b, c))))
-    after = template((3,), [(dt.f32, (3,)), (dt.f32, (3,))],
-                     apply("mul", apply("sqrt", apply("mul", read(0, c), num(1 / n))), read(1, c)))
+    after = template(
+        (3,),
+        [(dt.f32, (3,)), (dt.f32, (3,))],
+        apply("mul", apply("sqrt", apply("mul", read(0, c), num(1 / n))), read(1, c)),
+    )
     stages = (Stage(root, (("buffer", 0),), (None,)), Stage(after, (("stage", 0, 0), ("buffer", 1)), (2,)))
     buffers = (Buffer(dt.f32, (n, 3)), Buffer(dt.f32, (3,)), Buffer(dt.f32, (3,)))
     kernel = Kernel(stages, buffers)
@@ -246,8 +256,11 @@ def test_register_tiles(rng, combiner, m, n, k):
     kernel = plain((m, n), params, over(combiner, (k,), apply("add", read(0, i, r), read(1, r, j))))
     tiles = [ReductionConfig("column", 4, u, t, 1, rows) for u, t, rows in ((1, 1, 4), (2, 3, 2), (4, 8, 3))]
     check(PATTERN, kernel, rng, inputs=inputs, configs=tiles)
-    batched = plain((2, n, m), [(dt.f32, (2, k, m)), (dt.f32, (2, n, k))],
-                    over(combiner, (k,), apply("abs", apply("sub", read(0, i, s, r), read(1, i, j, s)))))
+    batched = plain(
+        (2, n, m),
+        [(dt.f32, (2, k, m)), (dt.f32, (2, n, k))],
+        over(combiner, (k,), apply("abs", apply("sub", read(0, i, s, r), read(1, i, j, s)))),
+    )
     check(PATTERN, batched, rng, configs=tiles)
 
 
@@ -260,8 +273,11 @@ def test_register_tiles_with_a_guard_two_sums_and_an_epilogue(rng):
     near = apply("where", both(le(0, at), lt(at, m)), read(0, at), num(1.0))
     bodies = (apply("mul", near, read(1, r, j)), apply("sub", read(0, i), read(1, r, j)))
     root = template(shape, [(dt.f32, (m,)), (dt.f32, (k, n))], over("sum", (k,), *bodies))
-    after = template(shape, [(dt.f32, shape), (dt.f32, shape), (dt.f32, (m,))],
-                     apply("add", apply("mul", read(0, i, j), read(1, i, j)), read(2, i)))
+    after = template(
+        shape,
+        [(dt.f32, shape), (dt.f32, shape), (dt.f32, (m,))],
+        apply("add", apply("mul", read(0, i, j), read(1, i, j)), read(2, i)),
+    )
     stages = (
         Stage(root, (("buffer", 0), ("buffer", 1)), (None, 3)),
         Stage(after, (("stage", 0, 0), ("stage", 0, 1), ("buffer", 2)), (4,)),
@@ -276,8 +292,9 @@ def test_register_tiles_do_not_change_a_bit(rng):
     from tests.nest_interp import run
 
     i, j, r = axes(3)
-    kernel = plain((7, 21), [(dt.f32, (7, 50)), (dt.f32, (50, 21))],
-                   over("sum", (50,), apply("sub", read(0, i, r), read(1, r, j))))
+    kernel = plain(
+        (7, 21), [(dt.f32, (7, 50)), (dt.f32, (50, 21))], over("sum", (50,), apply("sub", read(0, i, r), read(1, r, j)))
+    )
     x, y = rng.standard_normal((7, 50)).astype(np.float32), rng.standard_normal((50, 21)).astype(np.float32)
     seen = set()
     for rows, tasks in ((1, 1), (2, 1), (4, 3), (6, 2)):
@@ -321,11 +338,17 @@ def test_turned_tiles(rng, combiner, m, n, k):
     """Reads along the reduction, results along the lanes: squares of every size, with and without a register tile."""
     i, j, r, s = axes(4)
     x, y = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (n, k)))
-    pair = plain((m, n), [(dt.f32, (m, k)), (dt.f32, (n, k))],
-                 over(combiner, (k,), apply("abs", apply("sub", read(0, i, r), read(1, j, r)))))
+    pair = plain(
+        (m, n),
+        [(dt.f32, (m, k)), (dt.f32, (n, k))],
+        over(combiner, (k,), apply("abs", apply("sub", read(0, i, r), read(1, j, r)))),
+    )
     rows = plain((n,), [(dt.f32, (n, 3, k))], over(combiner, (3, k), read(0, i, j, r)))
-    both_ways = plain((m, n), [(dt.f32, (3, n, k)), (dt.f32, (m, k))],
-                      over(combiner, (3, k), apply("mul", read(0, r, j, s), read(1, i, s))))
+    both_ways = plain(
+        (m, n),
+        [(dt.f32, (3, n, k)), (dt.f32, (m, k))],
+        over(combiner, (3, k), apply("mul", read(0, r, j, s), read(1, i, s))),
+    )
     for lanes in (4, 8):
         configs = [ReductionConfig("column", lanes, u, t, 1, h, True) for u, t, h in ((1, 1, 1), (2, 3, 1), (1, 2, 4))]
         check(PATTERN, pair, rng, inputs=[x, y], configs=configs)
@@ -339,8 +362,7 @@ def test_turned_tiles_with_an_epilogue_and_a_guard(rng):
     shape = (n,)
     kept = apply("where", lt(j, add(i, 1)), read(0, i, j), num(-1.0))
     root = template(shape, [(dt.f32, (n, k))], over("max", (k,), kept))
-    total = template(shape, [(dt.f32, shape), (dt.f32, (n, k))],
-                     apply("mul", apply("exp", read(0, i)), read(1, i, 3)))
+    total = template(shape, [(dt.f32, shape), (dt.f32, (n, k))], apply("mul", apply("exp", read(0, i)), read(1, i, 3)))
     stages = (Stage(root, (("buffer", 0),), (1,)), Stage(total, (("stage", 0, 0), ("buffer", 0)), (2,)))
     kernel = Kernel(stages, (Buffer(dt.f32, (n, k)), Buffer(dt.f32, shape), Buffer(dt.f32, shape)))
     configs = [ReductionConfig("column", lanes, 1, t, 1, 1, True) for lanes in (4, 16) for t in (1, 2)]
@@ -364,8 +386,11 @@ def test_differences_of_rows_take_turned_tiles():
 def test_diagonals_are_read_along_the_outputs(rng, combiner, n):
     """Sums over the diagonals of a matrix, by either variable: the guard gives the range of the other one."""
     i, h, r, s = axes(4)
-    configs = [ReductionConfig("column", 16, 1, 1, 1), ReductionConfig("row", 4, 1, 3, 1),
-               ReductionConfig("column", 4, 2, 2, 1)]
+    configs = [
+        ReductionConfig("column", 16, 1, 1, 1),
+        ReductionConfig("row", 4, 1, 3, 1),
+        ReductionConfig("column", 4, 2, 2, 1),
+    ]
     rest = num(0.0 if combiner == "sum" else -np.inf)
     for row in (sub(s, sub(i, n - 1)), add(sub(s, mul(2, i)), n)):
         inside = both(le(0, row), lt(row, n))

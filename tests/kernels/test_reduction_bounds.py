@@ -173,6 +173,7 @@ def test_groups_without_terms_are_left_out(nested, rng):
 
 def test_sums_that_end_so_are_priced_so():
     """A row's share of all, where both its ends come from data, and half of them where ends are places."""
+
     def seconds(kernel):
         return choose.choose(kernel, WIDE).cost.seconds
 

@@ -193,8 +193,10 @@ def test_every_configuration(name, rng):
     """On nests, strictly: no access leaves a buffer, tasks run in any order, whole and shorter blocks."""
     f, arguments = CASES[name]
     count = 0
-    for rows, width, target in ((13, 5, Target(vector_bytes=16, cores=2, l1=1 << 8, l2=1 << 12)),
-                                (16, 19, Target(vector_bytes=64, cores=3, l1=1 << 11))):
+    for rows, width, target in (
+        (13, 5, Target(vector_bytes=16, cores=2, l1=1 << 8, l2=1 << 12)),
+        (16, 19, Target(vector_bytes=64, cores=3, l1=1 << 11)),
+    ):
         count += strictly(f, arguments(rng, rows, width), target)
     assert count
 

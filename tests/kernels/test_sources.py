@@ -251,7 +251,7 @@ def test_files_that_change_while_a_process_runs_give_a_key_of_its_own(imported) 
     assert keys == [code_of(mine)]
     path = Path(module.helper.__file__)
     for n in range(2):
-        path.write_text(f"FACTOR = {3 ** 9 ** (n + 1)}")
+        path.write_text(f"FACTOR = {3**9 ** (n + 1)}")
         assert code_of(mine) is None
         keys.append(key_of(mine))
     assert len(set(keys)) == 3

@@ -61,8 +61,10 @@ def test_nothing_beside_the_operands_is_read(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
-@pytest.mark.parametrize(("width", "taps", "pad", "stride"), [(5, 4, 0, 1), (6, 5, 0, 1), (6, 5, 0, 2), (5, 4, 1, 1),
-                                                              (2, 5, 3, 2), (1, 3, 2, 2), (9, 9, 3, 2)])
+@pytest.mark.parametrize(
+    ("width", "taps", "pad", "stride"),
+    [(5, 4, 0, 1), (6, 5, 0, 1), (6, 5, 0, 2), (5, 4, 1, 1), (2, 5, 3, 2), (1, 3, 2, 2), (9, 9, 3, 2)],
+)
 @pytest.mark.parametrize("target", [NARROW, WIDE, None])
 def test_wide_filters_read_no_more_than_a_row(width, taps, pad, stride, target, rng):
     """Taps that move by more than half of a row, and taps that see nothing but padding."""

@@ -48,8 +48,11 @@ def made(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
 @pytest.mark.parametrize(("h", "w", "taps"), [(7, 7, 3), (9, 17, 3), (5, 35, 5), (1, 1, 3), (6, 14, 5), (4, 33, 3)])
 def test_numbers_of_a_channel(h, w, taps, stride, rng):
     forward, gradient = (f(2, 3, h, w, taps, taps // 2, stride) for f in (s.depthwise, s.depthwise_dw))
-    for plain, kernel in ((forward, made(forward, 0)), (gradient, made(gradient, 1)),
-                          (gradient, made(made(gradient, 0), 1))):
+    for plain, kernel in (
+        (forward, made(forward, 0)),
+        (gradient, made(gradient, 1)),
+        (gradient, made(made(gradient, 0), 1)),
+    ):
         assert STENCIL.match(kernel) == STENCIL.match(plain) or h == w == 1
         if STENCIL.match(kernel):
             check(STENCIL, kernel, rng, native=True)
@@ -57,8 +60,11 @@ def test_numbers_of_a_channel(h, w, taps, stride, rng):
 
 @pytest.mark.parametrize("target", [NARROW, WIDE])
 def test_other_machines(target, rng):
-    for kernel in (made(s.depthwise(2, 2, 5, 9, 3, 1), 0), made(s.depthwise(2, 2, 6, 13, 5, 2, 2), 0),
-                   made(s.depthwise_dw(2, 2, 6, 5, 3, 1), 1)):
+    for kernel in (
+        made(s.depthwise(2, 2, 5, 9, 3, 1), 0),
+        made(s.depthwise(2, 2, 6, 13, 5, 2, 2), 0),
+        made(s.depthwise_dw(2, 2, 6, 5, 3, 1), 1),
+    ):
         check(STENCIL, kernel, rng, [target])
 
 

@@ -61,8 +61,9 @@ def test_integer_expressions_along_the_lanes(base):
             def build(b, known=known, e=e, out=out):
                 em = VectorEmitter(b, (64,), LANES)
                 em.place(0, memory(b, 0, out))
-                em.bind(0, ramp(base, LANES) if known else ramp(b.mul(b.add(b.task, b.const(1)), b.const(base)),
-                                                                LANES, 8))
+                em.bind(
+                    0, ramp(base, LANES) if known else ramp(b.mul(b.add(b.task, b.const(1)), b.const(base)), LANES, 8)
+                )
                 b.store(em.splat(em.emit(e)), b.buffers[0], b.const(0))
 
             execute(build, [out])
@@ -103,8 +104,17 @@ def test_lanes_known_only_at_run_time():
     assert out.tolist() == a[where, 6].tolist()
 
 
-@pytest.mark.parametrize("values", [[0] * 8, [5] * 8, list(range(8)), [3 - 2 * x for x in range(8)],
-                                    [0, 0, 1, 1, 2, 2, 3, 3], [9, -4, 100, 7, 0, 0, 3, 2]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0] * 8,
+        [5] * 8,
+        list(range(8)),
+        [3 - 2 * x for x in range(8)],
+        [0, 0, 1, 1, 2, 2, 3, 3],
+        [9, -4, 100, 7, 0, 0, 3, 2],
+    ],
+)
 def test_literal_vectors(values):
     out = np.zeros(LANES, np.int32)
     execute(lambda b: b.store(VectorEmitter(b, (), LANES).literal(values, "i32"), b.buffers[0], b.const(0)), [out])
@@ -129,7 +139,7 @@ def test_wide_loads_touch_no_more_than_there_is(stride, count):
         em.store(em.emit(read(0, e)), em.memory(1), linear(i))
 
     text = execute(build, [a, out])
-    assert out.tolist() == [*a[:: stride][:count], *[-1] * (LANES - count)]
+    assert out.tolist() == [*a[::stride][:count], *[-1] * (LANES - count)]
     assert "gather" not in text
 
 

@@ -162,7 +162,7 @@ def quasi_affine(draw, depth: int = 3) -> str:
     a = draw(quasi_affine(depth - 1))
     k = draw(st.sampled_from([2, 3, 7, 60_000, 65_537, 2**31 - 1, 2**31, 2**31 + 11, 3 * 10**9]))
     if draw(st.booleans()):
-        return f"({a})" + draw(st.sampled_from([f"//{k}", f" % {k}", f"*{draw(st.integers(-10**5, 10**5))}"]))
+        return f"({a})" + draw(st.sampled_from([f"//{k}", f" % {k}", f"*{draw(st.integers(-(10**5), 10**5))}"]))
     return f"(({a}) {draw(st.sampled_from('+-'))} ({draw(quasi_affine(depth - 1))}))"
 
 

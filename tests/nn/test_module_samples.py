@@ -64,9 +64,7 @@ def ours_of(theirs: torch.nn.Module, name: str, args, kwargs) -> nn.Module:
             return getattr(F, x.__name__)
         return array(x)
 
-    module = getattr(nn, name)(
-        *map(converted, args), **{k: converted(v) for k, v in kwargs.items() if k not in PLACES}
-    )
+    module = getattr(nn, name)(*map(converted, args), **{k: converted(v) for k, v in kwargs.items() if k not in PLACES})
     module.double()
     module.load_state_dict(theirs.state_dict())
     return module

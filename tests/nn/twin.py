@@ -51,7 +51,6 @@ def pairwise(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         row = {a: i, b: j}
         for c in range(len(names)):
             if c not in row:
-
                 row[c] = max(range(len(options[names[c]])), key=lambda k: _covered(left, row, c, k))  # noqa: B023
         left -= {(a, row[a], b, row[b]) for a, b in combinations(range(len(names)), 2)}
         rows.append({names[c]: options[names[c]][row[c]] for c in range(len(names))})

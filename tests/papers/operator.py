@@ -63,8 +63,15 @@ OPERATORS: list[Operator] = []
 
 
 def operator(
-    name: str, source: str, text: str, twin: Callable, *, sizes: Mapping | None = None, extents: Mapping | None = None,
-    parameters: Mapping | None = None, **inputs: str,
+    name: str,
+    source: str,
+    text: str,
+    twin: Callable,
+    *,
+    sizes: Mapping | None = None,
+    extents: Mapping | None = None,
+    parameters: Mapping | None = None,
+    **inputs: str,
 ) -> None:
     """Adds an operator to those that are compared."""
     OPERATORS.append(Operator(name, source, text, twin, inputs, sizes or {}, extents or {}, parameters or {}))

@@ -278,6 +278,7 @@ operator(
     u="t b n", A="n n", y="t b | int n", sizes={"n": (3, 5, 4)}, extents={"t": "u.shape[0]"},
 )  # fmt: skip
 
+
 def _ctc(T, x, y):
     """Paths that do not come back to a label, summed over where each label and each blank ends."""
     q = x.softmax(1)
@@ -285,12 +286,10 @@ def _ctc(T, x, y):
     rows = {0: q[0, wanted[0]], 1: q[0, wanted[1]]}
     for t in range(1, len(x)):
         rows = {
-            u: q[t, wanted[u]] * sum(
-                rows[v] for v in (u, u - 1, u - 2)
-                if v in rows and (v > u - 2 or u % 2 and wanted[u] != wanted[v])
-            )
-            for u in range(len(wanted)) if any(v in rows for v in (u, u - 1)) or u % 2 and u - 2 in rows
-            and wanted[u] != wanted[u - 2]
+            u: q[t, wanted[u]]
+            * sum(rows[v] for v in (u, u - 1, u - 2) if v in rows and (v > u - 2 or u % 2 and wanted[u] != wanted[v]))
+            for u in range(len(wanted))
+            if any(v in rows for v in (u, u - 1)) or u % 2 and u - 2 in rows and wanted[u] != wanted[u - 2]
         }
     return -(rows[len(wanted) - 1] + rows[len(wanted) - 2]).log()
 

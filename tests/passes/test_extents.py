@@ -116,4 +116,3 @@ def test_long_axes_take_no_more_work(sized: Sized, mode: str, compile_at, record
 def test_the_selection_has_formulas_of_the_list():
     assert {*OFTEN} <= {s.name for s in ALL}
     assert {*OTHER_FORMS} <= {p.id for p in CASES}
-

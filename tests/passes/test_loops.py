@@ -175,7 +175,9 @@ def test_the_step_as_a_value_and_in_an_index(rng):
     turn = apply("mod", add(t, i), Const(n, dt.i32))
     body = mul(at(4, t, i), num(0.5))
     for e in (
-        mul(cast(add(t, 1), dt.f64), at(0, i, t)), at(1, add(i, t)), at(2, t, turn),
+        mul(cast(add(t, 1), dt.f64), at(0, i, t)),
+        at(1, add(i, t)),
+        at(2, t, turn),
         at(3, sub(steps - 1, t), i),
     ):
         body = add(body, e)
@@ -340,11 +342,14 @@ def test_products_that_share_the_carried_factor_are_one(rng):
         f"{g}[t,b,k] = sigmoid(x[t,b,k] + sum[j](where(t>0, {of}[t-1,b,j], 0) * {w}[j,k]))"
         for g, of, w in (("i", "h", "U"), ("f", "h", "V"), ("o", "h", "W"), ("z", "c", "U"), ("y", "c", "V"))
     )
-    text = gates + """
+    text = (
+        gates
+        + """
     c[t,b,k] = f[t,b,k]*where(t>0, c[t-1,b,k], 0) + i[t,b,k]*z[t,b,k]*y[t,b,k]
     h[t,b,k] = o[t,b,k]*tanh(c[t,b,k])
     return h
     """
+    )
     formula = es.op(text)
     shapes = {"x": (6, 16, 64), "U": (64, 64), "V": (64, 64), "W": (64, 64)}
     inputs = [rng.standard_normal(shapes[n]) * 0.2 for n in formula.inputs]
@@ -420,11 +425,13 @@ def test_a_training_step_does_no_product_beyond_all_lengths(reverse, longest, rn
 def test_the_state_before_under_a_name_is_not_stored_twice(reverse, rng):
     """p is h one step before: what reads p outside of the loop, as the gradient of U does, reads h."""
     names = ("t < size(t)-1", "t+1") if reverse else ("t > 0", "t-1")
-    op = es.op("""
+    op = es.op(
+        """
         p[t,b,k] = where({}, h[{},b,k], h0[b,k])
         h[t,b,k] = tanh(x[t,b,k] + 0.5*p[t,b,k] + sum[j](p[t,b,j]*U[j,k]))
         return h
-    """.format(*names))
+    """.format(*names)
+    )
 
     def loss(x, h0, u):
         h = op(x=x, h0=h0, U=u)

@@ -155,4 +155,3 @@ def test_a_copy_stands_before_what_reads_it():
             schedule.recompute(b, group)
 
     check(graph([late, total(a), total(b)]), refine)
-

@@ -45,6 +45,7 @@ BORDERS = {
 
 def arrays_of(text, shapes, borders, rng, r, n, dtype=np.float64):
     """By name, what a formula reads: `borders` from BORDERS, small whole numbers."""
+
     def row():
         out = BORDERS[borders](rng, r, n)
         return out.astype(np.int64 if borders == "int64" else np.int32)
@@ -113,8 +114,15 @@ def test_every_term_stays_what_it_is(case, borders, monkeypatch, rng):
                 np.testing.assert_array_equal(b, a)
 
 
-COMPILED = [("sparse product", "anywhere", 1), ("sparse product", "int64", 2), ("of rows too", "sorted", 1),
-            ("means", "sorted", 1), ("largest", "anywhere", 1), ("windows", "anywhere", 2), ("of a batch", "sorted", 1)]
+COMPILED = [
+    ("sparse product", "anywhere", 1),
+    ("sparse product", "int64", 2),
+    ("of rows too", "sorted", 1),
+    ("means", "sorted", 1),
+    ("largest", "anywhere", 1),
+    ("windows", "anywhere", 2),
+    ("of a batch", "sorted", 1),
+]
 
 
 @pytest.mark.parametrize("case, borders, order", COMPILED)

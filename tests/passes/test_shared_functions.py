@@ -178,8 +178,6 @@ def test_cells_train_alike(cell, monkeypatch, rng):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-
-
 def test_the_plan_names_it_and_it_can_be_left_out(monkeypatch, rng):
     """By EINSMITH_WITHOUT, as every pass that others do not need; a reader is made once."""
     made, make = [], shared._reading

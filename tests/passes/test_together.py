@@ -75,8 +75,13 @@ def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
     text, want = CASES[case]
     op = es.op(text)
     shape = (7, 13)
-    graph = inline(simplify_graph(trace_call(lambda x, z: op(x=x, z=z) if "z[" in text else op(x=x),
-                                             (np.zeros(shape), np.zeros(shape)), {}).graph))
+    graph = inline(
+        simplify_graph(
+            trace_call(
+                lambda x, z: op(x=x, z=z) if "z[" in text else op(x=x), (np.zeros(shape), np.zeros(shape)), {}
+            ).graph
+        )
+    )
     joined = horizontal_fusion.together(graph)
     verify_graph(joined)
     bodies = [n.template.parts[0].body for n in postorder(joined.roots) if isinstance(n, Compute)]

@@ -69,6 +69,7 @@ def test_what_moves_elements_is_none(formula: str) -> None:
 
 def test_a_tensor_of_any_size_is_looked_at_at_once() -> None:
     """No array of a tensor's elements is made: here it would have 2^40."""
+
     def same(x):
         return x.reshape((1 << 10, 1 << 30)).reshape((1 << 19, 1 << 21))
 

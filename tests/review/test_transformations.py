@@ -112,6 +112,7 @@ def test_keys_of_a_cotangent_may_come_in_any_order():
     with pytest.raises(es.GradientError):
         pull({"b": [x]})
 
+
 def test_pullback_outlives_the_function_that_was_differentiated():
     x = vector()
     out, pull = es.vjp(lambda a: a * a * a, x)

@@ -145,7 +145,8 @@ def test_all_at_once_and_nested(tmp_path):
 
 
 def test_the_fork_context_of_multiprocessing(tmp_path):
-    out = script("""
+    out = script(
+        """
     import multiprocessing
     context = multiprocessing.get_context("fork")
     def task(n):
@@ -161,7 +162,9 @@ def test_the_fork_context_of_multiprocessing(tmp_path):
     for r in running: r.join(60)
     assert not failed
     print("fine")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert out.split() == ["fine"]
 
 
@@ -197,7 +200,8 @@ def test_data_loaders_of_torch(tmp_path, torch):
 
 def test_a_child_sees_weights_between_two_steps(tmp_path):
     """Every weight moves by the same amount in every step, so a child that sees two amounts was forked inside one."""
-    out = script("""
+    out = script(
+        """
     weights = [nn.Parameter(np.zeros((300, 401), np.float32)) for _ in range(6)]
     class Sum(nn.Module):
         def __init__(self):
@@ -213,12 +217,15 @@ def test_a_child_sees_weights_between_two_steps(tmp_path):
         values = {float(v) for w in weights for v in np.unique(w.data)}
         assert values == {-float(steady.steps)}, (values, steady.steps)
     forked([[run]], [seen], repeats=40)
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert out.split() == ["fine"]
 
 
 def test_what_a_long_holder_leaves_half_done_is_refused(tmp_path):
-    out = script("""
+    out = script(
+        """
     locks.PATIENCE = 0.2
     inside, leave = threading.Event(), threading.Event()
     def hold():
@@ -239,12 +246,15 @@ def test_what_a_long_holder_leaves_half_done_is_refused(tmp_path):
     if pid == 0: child([trained])
     assert os.waitpid(pid, 0)[1] == 0
     print("fine")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert out.split() == ["fine"]
 
 
 def test_the_forking_thread_keeps_what_it_holds(tmp_path):
-    out = script("""
+    out = script(
+        """
     from einsmith.lang import trace
     with step.store.guard, trace.LOCK:
         pid = os.fork()
@@ -253,13 +263,16 @@ def test_the_forking_thread_keeps_what_it_holds(tmp_path):
     if pid == 0: child([called, new, trained])
     trained()
     print("fine")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert out.split() == ["fine"]
 
 
 def test_workers_that_compile_hear_nothing_of_a_child(tmp_path):
     """Many kernels are compiled by worker processes, whose pipes a child inherits."""
-    out = script("""
+    out = script(
+        """
     from einsmith.codegen.cache import build as worker
     worker.PARALLEL_FROM, worker._workers = 2, lambda kernels: 1 if kernels > 1 else 0
     def many():
@@ -268,5 +281,7 @@ def test_workers_that_compile_hear_nothing_of_a_child(tmp_path):
         g = es.jit(lambda x: [es.op(f"y[i] = sum[k](x[i,k]) * {k}.0 + {n}")(x).sum() for k in range(1, 6)])
         np.testing.assert_allclose(g(x), [7 * (5 * k + float(n)) for k in range(1, 6)])
     forked([[many]], [many, called])
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
     assert out.split() == ["fine"]

@@ -79,7 +79,9 @@ def test_compiling(tmp_path):
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_tuning(tmp_path, graph):
-    body = TUNE + f"""
+    body = (
+        TUNE
+        + f"""
     x, t = np.ones((4, 8), np.float32), np.zeros(4, np.int64)
     model = es.nn.Linear(8, 3)
     before = {{n: v.copy() for n, v in model.state_dict().items()}}
@@ -96,17 +98,21 @@ def test_tuning(tmp_path, graph):
     assert step.steps == 0
     whole()
     """
+    )
     done = run(body, EINSMITH_CACHE_DIR=str(tmp_path), EINSMITH_TUNED="1")
     assert done.returncode == 0, done.stderr
 
 
 def test_the_command_line(tmp_path):
-    body = TUNE + """
+    body = (
+        TUNE
+        + """
     from einsmith import cli
     from einsmith.cli.main import run as command
     assert command(["tune", "lenet5", "--batch", "4", "--seconds", "3600"]) == 1
     whole()
     """
+    )
     done = run(body, EINSMITH_CACHE_DIR=str(tmp_path), EINSMITH_TUNED="1")
     assert done.returncode == 0, done.stderr
     assert "interrupted" in done.stderr
@@ -362,6 +368,7 @@ def test_handlers_come_back_whenever_one_of_them_raises(handlers, monkeypatch):
 
 def test_a_handler_that_a_handler_sets_stays(handlers):
     """A second Ctrl-C that kills, as many programs have it."""
+
     def first(number, frame):
         handlers(signal.SIGINT, second)
 

@@ -36,9 +36,7 @@ def scan(x: np.ndarray, h: np.ndarray, reverse: bool, trips: int) -> Program:
     before, after = (row, 0) if reverse else (0, row)
     moves = [Move(1, 0, before, row), Move(1, 1, 0, row), Move(1, 2, after, row)]
     bases = [h.ctypes.data, x.ctypes.data, h.ctypes.data]
-    return Program(
-        [BeginLoop(steps, reverse, moves, bases, trips), RunLaunch(carry(), width, [0, 0, 0]), EndLoop()], 2
-    )
+    return Program([BeginLoop(steps, reverse, moves, bases, trips), RunLaunch(carry(), width, [0, 0, 0]), EndLoop()], 2)
 
 
 def expected(x: np.ndarray, h: np.ndarray, reverse: bool, trips: int) -> np.ndarray:

@@ -33,6 +33,7 @@ def own_workers(monkeypatch):
     monkeypatch.setattr(whose, "team", None)
     monkeypatch.setattr(whose, "decided", True)
 
+
 CPU, FEATURES, TRIPLE = llvm_jit.host()
 TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,8 +171,18 @@ def test_a_failed_check_stops_what_follows(threads):
     flag, loss, wide = np.zeros(1, np.int32), np.ones(1, np.float32), np.ones(1, np.float64)
     data = np.zeros((4, 16), np.int64)
     step = RunLaunch(increment(), 4, [data.ctypes.data])
-    program = Program([step, CheckZero(flag.ctypes.data, 3), step, CheckFinite(loss.ctypes.data, "f32", 4), step,
-                       CheckFinite(wide.ctypes.data, "f64", 5), step], threads)
+    program = Program(
+        [
+            step,
+            CheckZero(flag.ctypes.data, 3),
+            step,
+            CheckFinite(loss.ctypes.data, "f32", 4),
+            step,
+            CheckFinite(wide.ctypes.data, "f64", 5),
+            step,
+        ],
+        threads,
+    )
     assert program.run() == 0 and data[0, 0] == 4
     for bad in (np.nan, np.inf, -np.inf):
         wide[0] = bad
@@ -273,8 +284,9 @@ for _ in range(100): program.run()
 
 def script(body: str) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    out = subprocess.run([sys.executable, "-c", _SCRIPT + body], env=env, cwd=ROOT, capture_output=True, text=True,
-                         timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", _SCRIPT + body], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert out.returncode == 0, out.stderr
     return out.stdout
 
@@ -335,8 +347,16 @@ def test_whether_a_variable_is_set(monkeypatch):
             monkeypatch.delenv("EINSMITH_THREADS")
 
 
-@pytest.mark.parametrize("name,text", [("EINSMITH_THREADS", "0"), ("EINSMITH_THREADS", "two"), ("EINSMITH_DEBUG", "8"),
-                                       ("EINSMITH_DEBUG", "-1"), ("EINSMITH_THREADS", "1.5")])
+@pytest.mark.parametrize(
+    "name,text",
+    [
+        ("EINSMITH_THREADS", "0"),
+        ("EINSMITH_THREADS", "two"),
+        ("EINSMITH_DEBUG", "8"),
+        ("EINSMITH_DEBUG", "-1"),
+        ("EINSMITH_THREADS", "1.5"),
+    ],
+)
 def test_bad_knobs_name_the_variable_and_the_remedy(monkeypatch, name, text):
     monkeypatch.setenv(name, text)
     knob = next(k for k in knobs.ALL if k.name == name)
@@ -364,8 +384,9 @@ def test_aligned_arrays(shape, dtype):
     np.testing.assert_array_equal(buffers.aligned_copy(x), x)
 
 
-@pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-darwin",
-                                    "x86_64-apple-darwin"])
+@pytest.mark.parametrize(
+    "triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-darwin", "x86_64-apple-darwin"]
+)
 def test_the_entry_compiles_for_other_machines(triple):
     target = SimpleNamespace(cpu="generic", features="", triple=triple)
     assert len(llvm_jit.emit_object(entry.emit_entry(triple), target)) > 500

@@ -119,8 +119,16 @@ def _with_constants() -> list[Case]:
     out.append(Case("relu(x)**2", "y[i] = relu(x[i])**2", lambda torch: lambda x: torch.relu(x) ** 2, ALL,
                     _unary(0.0)))  # fmt: skip
     out.append(Case("relu(x)*x", "y[i] = relu(x[i])*x[i]", lambda torch: lambda x: torch.relu(x) * x, ALL))
-    out.append(Case("abs(x)**3", "y[i] = abs(x[i])**3", lambda torch: lambda x: torch.abs(x) ** 3, ALL,
-                    _unary(0.0, nan), _abs_cubed))
+    out.append(
+        Case(
+            "abs(x)**3",
+            "y[i] = abs(x[i])**3",
+            lambda torch: lambda x: torch.abs(x) ** 3,
+            ALL,
+            _unary(0.0, nan),
+            _abs_cubed,
+        )
+    )
     out.append(Case(
         "where(x > 0, sqrt(x), 0)", "y[i] = where(x[i] > 0, sqrt(x[i]), 0)",
         lambda torch: lambda x: torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0), ALL,

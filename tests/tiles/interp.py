@@ -170,7 +170,6 @@ class _Program:
             memory.atomic_add(at, args[1][on])
         return ()
 
-
     def overwrite(self, x: Op, memory: Memory, where: np.ndarray, on: np.ndarray) -> None:
         """Raises a Fault where another lane may have yet to load what a store touches."""
         for load, of, read, reading in self.loaded:

@@ -34,8 +34,9 @@ class Held:
     """The memory of a kernel: each buffer's bytes as they lie, with gaps between elements where its strides leave some,
     and the workspace. over: buffers that lie where another one does."""
 
-    def __init__(self, buffers: Sequence[Buffer], arrays: Sequence[np.ndarray], workspace: int,
-                 over: Mapping[int, int] = {}):  # noqa: B006
+    def __init__(
+        self, buffers: Sequence[Buffer], arrays: Sequence[np.ndarray], workspace: int, over: Mapping[int, int] = {}
+    ):  # noqa: B006
         self.buffers, self.over = buffers, over
         self.raw = []
         for b, a in zip(buffers, arrays, strict=True):
@@ -82,8 +83,14 @@ def functions_of(lowered: Lowered) -> list[Function]:
     return functions
 
 
-def ran(lowered: Lowered, buffers: Sequence[Buffer], arrays: Sequence[np.ndarray], way: str,
-        order: Callable[[int], Iterable[int]] = range, over: Mapping[int, int] = {}) -> list[np.ndarray]:  # noqa: B006
+def ran(
+    lowered: Lowered,
+    buffers: Sequence[Buffer],
+    arrays: Sequence[np.ndarray],
+    way: str,
+    order: Callable[[int], Iterable[int]] = range,
+    over: Mapping[int, int] = {},
+) -> list[np.ndarray]:  # noqa: B006
     """What is in the buffers afterwards."""
     functions = functions_of(lowered)
     held = Held(buffers, arrays, lowered.workspace, over)
@@ -124,11 +131,19 @@ def tolerance(kernel: Kernel | Rows) -> float:
     return 1e-11 if all(d is dt.f64 for d in floats) else 3e-5 if all(d.bits >= 32 for d in floats) else 2e-2
 
 
-def check(kernel: Kernel | Rows, rng: np.random.Generator, tiling: Tiling = SMALL, pattern: str | None = None,
-          ways: Sequence[str] = WAYS,
-          limits: Mapping[int, int] = {}, arrays: Sequence[np.ndarray] | None = None,  # noqa: B006
-          over: Mapping[int, int] = {}, order: Callable[[int], Iterable[int]] = range,  # noqa: B006
-          change: Callable[[Lowered], Lowered] = lambda x: x, relative: float | None = None) -> None:
+def check(
+    kernel: Kernel | Rows,
+    rng: np.random.Generator,
+    tiling: Tiling = SMALL,
+    pattern: str | None = None,
+    ways: Sequence[str] = WAYS,
+    limits: Mapping[int, int] = {},
+    arrays: Sequence[np.ndarray] | None = None,  # noqa: B006
+    over: Mapping[int, int] = {},
+    order: Callable[[int], Iterable[int]] = range,  # noqa: B006
+    change: Callable[[Lowered], Lowered] = lambda x: x,
+    relative: float | None = None,
+) -> None:
     """Compares a kernel by both ways with the evaluator in float64; raises AssertionError. `change`: what becomes of
     what it is lowered to; relative: the tolerance, relative to each element alone."""
     base = list(arrays) if arrays is not None else data(kernel, rng, limits)

@@ -224,8 +224,10 @@ class _Language:
         if not isinstance(value, Tensor) and value == 0:  # of either sign: Triton makes the type's zero
             return Tensor(np.zeros(shape), dtype)
         one = value.to(dtype) if isinstance(value, Tensor) and value.type is not dtype else tensor(value)
-        array = rounded_to_bf16(one.array) if dtype.elem == "bf16" else np.asarray(
-            one.array if isinstance(value, Tensor) else value, dtype.numpy
+        array = (
+            rounded_to_bf16(one.array)
+            if dtype.elem == "bf16"
+            else np.asarray(one.array if isinstance(value, Tensor) else value, dtype.numpy)
         )
         return Tensor(np.broadcast_to(array, shape), dtype)
 
@@ -380,8 +382,14 @@ def _checked(f: Function, memories: Sequence[Memory], signature: Sequence[str]) 
             raise Fault(f"{f.name}: p{n}, {p.elem}, is no multiple of {multiple} bytes")
 
 
-def run(text: str, functions: Sequence[Function], find: Find, order: Callable[[int], Iterable[int]] = range,
-        options: Mapping[str, Any] = OPTIONS, signatures: Mapping[str, Sequence[str]] = {}) -> None:  # noqa: B006
+def run(
+    text: str,
+    functions: Sequence[Function],
+    find: Find,
+    order: Callable[[int], Iterable[int]] = range,
+    options: Mapping[str, Any] = OPTIONS,
+    signatures: Mapping[str, Sequence[str]] = {},
+) -> None:  # noqa: B006
     """The text's kernels with the memories of the functions that it was printed from, as `interp.run` does. options:
     what they are compiled with; signatures: what each is promised of its arguments, by name."""
     language = _Language()

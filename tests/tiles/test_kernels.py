@@ -374,5 +374,3 @@ def test_every_sample_is_taken(capsys: pytest.CaptureFixture) -> None:
     print(counts)
     assert not refused and set(counts) == {"pointwise", "reduction", "stencil", "contraction", "rows", "scatter"}
     assert min(counts.values()) >= 15
-
-

@@ -129,9 +129,7 @@ def test_the_average_equals_torch(torch) -> None:
     model = net()
     other = twin(torch, model)
     step = es.TrainStep(model, F, es.optim.SGD(lr=0.5, momentum=0.9), ema=0.8)
-    average = torch.optim.swa_utils.AveragedModel(
-        other, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8)
-    )
+    average = torch.optim.swa_utils.AveragedModel(other, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8))
     optimizer = torch.optim.SGD(other.parameters(), lr=0.5, momentum=0.9)
     for n, (x, y) in enumerate(batches(12)):
         if n == 8:  # a number, settable

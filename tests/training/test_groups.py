@@ -302,6 +302,7 @@ def test_wrong_settings_are_named(wrong) -> None:
 
 def test_clipping_over_two_types(torch) -> None:
     """Parameters of float32 and float64 have one norm."""
+
     class Both(es.nn.Module):
         def __init__(self):
             super().__init__()

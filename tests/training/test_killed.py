@@ -35,7 +35,9 @@ def batch(n):
     return rng.standard_normal((n, 24), np.float32), rng.integers(0, 5, n)
 """
 
-TRAIN = NETWORK + """
+TRAIN = (
+    NETWORK
+    + """
 import sys
 from math import inf
 from pathlib import Path
@@ -68,11 +70,15 @@ save = es.callbacks.Save(folder, every_steps=5)
 step.fit([batch(size)] * 40, epochs=10**9, progress=False, callbacks=[save, Said(), Enough()])
 print("ends", step.steps, flush=True)
 """
+)
 
-TUNE = NETWORK + """
+TUNE = (
+    NETWORK
+    + """
 step = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=1e-3), threads=1)
 inputs = batch(16)
 """
+)
 
 
 @pytest.fixture(autouse=True)

@@ -295,7 +295,6 @@ def test_places_that_are_no_folder_of_a_run_are_refused(tmp_path, monkeypatch, p
         es.load(path)
 
 
-
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_a_save_of_a_version_before_is_read(saved, tmp_path, version):
     run = tmp_path / "run"

@@ -33,6 +33,7 @@ def kernel(request):
 
 def hidden(search: Search, seed: int):
     """A time for every candidate: as predicted, times a random factor for each gene's value that none of them knows."""
+
     def seconds(c: Candidate) -> float:
         own = genes(c.config) if not isinstance(c.config, str) else {"": c.config}
         off = sum(random.Random(f"{seed} {c.pattern} {g.rpartition('.')[2]}={v}").gauss(0, 0.1) for g, v in own.items())

@@ -1,7 +1,7 @@
 """The tensors of an argument's adjoint that is a sum over fibres: one tensor for as many contributions as fit in it.
 
-    contributions   g0[i+1] for i+1 < n;  -g1[i];  at 0 alone: sum[j](g2[j])
-    after           t[0] = sum[j](g2[j]);  dA[0] = g0[1] - g1[0] + t[0];  dA[1+i] = ...
+contributions   g0[i+1] for i+1 < n;  -g1[i];  at 0 alone: sum[j](g2[j])
+after           t[0] = sum[j](g2[j]);  dA[0] = g0[1] - g1[0] + t[0];  dA[1+i] = ...
 """
 
 from __future__ import annotations

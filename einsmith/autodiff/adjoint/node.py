@@ -315,9 +315,7 @@ class Adjoint:
             elif not self._at_chosen(part, slot, index, guards, value):
                 self._invert(part.domain, slot, index, guards, value)
 
-    def _of_result(
-        self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr
-    ) -> Expr | None:
+    def _of_result(self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr) -> Expr | None:
         """The sum of `value` over the loops of a sum, where that is the result times a factor: sum[j](-g[i]*exp(x[i,j]
         - m[i])) is -g[i]*Y[i] where Y[i] = sum[j](exp(x[i,j] - m[i]))."""
         if not (isinstance(part, Piece) and isinstance(part.body, Reduce) and part.body.combiner == "sum"):
@@ -356,9 +354,7 @@ class Adjoint:
             self._invert(part.extents, slot, new, kept, term, True)
         return fewer < points
 
-    def _fibres(
-        self, slot: int, domain: tuple[int, ...], index: tuple[Expr, ...], guards: Guards
-    ) -> list[list[Fibre]]:
+    def _fibres(self, slot: int, domain: tuple[int, ...], index: tuple[Expr, ...], guards: Guards) -> list[list[Fibre]]:
         shape = self.t.params[slot][1]
         return [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in affine_cases(index)]
 
@@ -367,7 +363,12 @@ class Adjoint:
         return bool(self.gathers[slot] or self.scatters[slot])
 
     def _invert(
-        self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr,
+        self,
+        domain: tuple[int, ...],
+        slot: int,
+        index: tuple[Expr, ...],
+        guards: Guards,
+        value: Expr,
         decided: bool = False,
     ) -> None:
         """Adds the contribution `value` to the elements `index`; where it is `decided`, by a Scatter, if the index is

@@ -112,5 +112,8 @@ def at_position(
 def report(what: str, gather: int, scatter: int, scattered: bool) -> None:
     """Prints a choice at EINSMITH_DEBUG=3."""
     if knobs.debug() >= 3:
-        print(f"adjoint of {what}: gathered {gather} points, scattered {scatter}: "
-              f"{'scattered' if scattered else 'gathered'}", file=sys.stderr)
+        print(
+            f"adjoint of {what}: gathered {gather} points, scattered {scatter}: "
+            f"{'scattered' if scattered else 'gathered'}",
+            file=sys.stderr,
+        )

@@ -54,7 +54,11 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
     outside: list[tuple[Tensor, Tensor]] = []
 
     def spread(
-        j: int, parts: Sequence[Piece | Scatter], steps: int, cotangent: Tensor, part: list[Tensor],
+        j: int,
+        parts: Sequence[Piece | Scatter],
+        steps: int,
+        cotangent: Tensor,
+        part: list[Tensor],
         condition: Condition | None = None,
     ) -> None:
         """Hands the cotangent of pieces of member j, `part` of its values, on to what they read. It is zero where the

@@ -88,7 +88,10 @@ def _by_steps(node: Recurrence, slot: int) -> bool:
 
 
 def recomputed(
-    node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor], alone: Container[Tensor],
+    node: Recurrence,
+    given: Mapping[int, Tensor],
+    needed: Container[Tensor],
+    alone: Container[Tensor],
     gradients: Gradients,
 ) -> tuple[list[tuple[Tensor, Tensor]], dict[Tensor, Tensor]]:
     """(tensor, contribution to its cotangent) for float tensors in `needed` that the recurrence is made from, and what

@@ -158,7 +158,8 @@ class MemoryEmitter:
 
         def load(t: Type, at: str, allows: str, other: str) -> str:
             return self.memory_call(
-                f"llvm.masked.load.{mangle(t)}.p0", t,
+                f"llvm.masked.load.{mangle(t)}.p0",
+                t,
                 [("ptr", f"align {_SIZE[t.elem]} {at}"), (spell(Type("i1", t.lanes)), allows), (spell(t), other)],
             )
 
@@ -215,9 +216,13 @@ class MemoryEmitter:
             whole, allows = self.whole_mask(memory, mask)
             operand = self.resized(memory, operand, whole.lanes)
             self.memory_call(
-                f"llvm.masked.store.{mangle(whole)}.p0", None,
-                [(spell(whole), operand), ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
-                 (spell(Type("i1", whole.lanes)), allows)],
+                f"llvm.masked.store.{mangle(whole)}.p0",
+                None,
+                [
+                    (spell(whole), operand),
+                    ("ptr", f"align {size} {self.at(ptr, offset, memory.elem)}"),
+                    (spell(Type("i1", whole.lanes)), allows),
+                ],
             )
 
     def whole_mask(self, memory: Type, mask: Value) -> tuple[Type, str]:
@@ -272,9 +277,13 @@ class MemoryEmitter:
         allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
         where = self.lanes_at(ptr, offsets, memory.elem)
         loaded = self.memory_call(
-            f"llvm.masked.gather.{mangle(memory)}.{mangle(pointers)}", memory,
-            [(spell(pointers), f"align {_SIZE[memory.elem]} {where}"), (f"<{memory.lanes} x i1>", allowed),
-             (spell(memory), constant(0, memory))],
+            f"llvm.masked.gather.{mangle(memory)}.{mangle(pointers)}",
+            memory,
+            [
+                (spell(pointers), f"align {_SIZE[memory.elem]} {where}"),
+                (f"<{memory.lanes} x i1>", allowed),
+                (spell(memory), constant(0, memory)),
+            ],
         )
         self.from_memory(result, loaded)
 
@@ -289,16 +298,18 @@ class MemoryEmitter:
         allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
         where = self.lanes_at(ptr, offsets, memory.elem)
         self.memory_call(
-            f"llvm.masked.scatter.{mangle(memory)}.{mangle(pointers)}", None,
-            [(spell(memory), operand), (spell(pointers), f"align {_SIZE[memory.elem]} {where}"),
-             (f"<{memory.lanes} x i1>", allowed)],
+            f"llvm.masked.scatter.{mangle(memory)}.{mangle(pointers)}",
+            None,
+            [
+                (spell(memory), operand),
+                (spell(pointers), f"align {_SIZE[memory.elem]} {where}"),
+                (f"<{memory.lanes} x i1>", allowed),
+            ],
         )
 
     def do_prefetch(self, op: Op) -> None:
         where = self.at(op.args[0], op.args[1], op.attrs[0])
-        self.memory_call(
-            "llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")]
-        )
+        self.memory_call("llvm.prefetch.p0", None, [("ptr", where), ("i32", "0"), ("i32", "3"), ("i32", "1")])
 
     def do_address(self, op: Op) -> None:
         assert op.args[0] is not None and op.result is not None

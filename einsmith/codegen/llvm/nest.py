@@ -382,9 +382,10 @@ class _Emitter(MemoryEmitter):
         assert a is not None and b is not None and op.result is not None
         lanes = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in op.attrs[0])
         v = spell(a.type)
-        self.put(op.result, self.text.emit(
-            f"shufflevector {v} {self.get(a)}, {v} {self.get(b)}, <{len(op.attrs[0])} x i32> <{lanes}>"
-        ))
+        self.put(
+            op.result,
+            self.text.emit(f"shufflevector {v} {self.get(a)}, {v} {self.get(b)}, <{len(op.attrs[0])} x i32> <{lanes}>"),
+        )
 
     def do_extract(self, op: Op) -> None:
         x = op.args[0]
@@ -420,8 +421,16 @@ def _compute(name: str, args: Sequence[int]) -> int | bool | None:
     if name in ("floordiv", "mod") and b == 0:
         return 0
     table: dict[str, Any] = {
-        "add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b), "neg": -a,
-        "lt": a < b, "le": a <= b, "eq": a == b, "ne": a != b,
+        "add": a + b,
+        "sub": a - b,
+        "mul": a * b,
+        "min": min(a, b),
+        "max": max(a, b),
+        "neg": -a,
+        "lt": a < b,
+        "le": a <= b,
+        "eq": a == b,
+        "ne": a != b,
     }
     if name == "floordiv":
         return a // b

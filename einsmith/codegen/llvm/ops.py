@@ -159,8 +159,10 @@ class Ops:
         if name in ("min", "max"):
             return self.extremum(name, t, args, literals)
         if name in ("floordiv", "mod"):
-            return self.float_division(name, t, *args) if t.elem in FLOATS else self.int_division(
-                name, t, args[0], args[1], literals[1]
+            return (
+                self.float_division(name, t, *args)
+                if t.elem in FLOATS
+                else self.int_division(name, t, args[0], args[1], literals[1])
             )
         if name in FUNCTIONS:
             return FUNCTIONS[name](Lanes(self, t), *args)
@@ -263,7 +265,9 @@ class Ops:
         zero, flag = constant(0.0, t), Type("i1", t.lanes)
         m = self.remainder(t, a, b)
         wrong = self.bin(
-            "and", flag, self.compare("une", t, m, zero),
+            "and",
+            flag,
+            self.compare("une", t, m, zero),
             self.bin("xor", flag, self.compare("olt", t, b, zero), self.compare("olt", t, m, zero)),
         )
         if name == "mod":

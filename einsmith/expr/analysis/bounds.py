@@ -184,8 +184,10 @@ class Facts:
                 out._propagate()
                 out._keep_telling()
             met = out._seen(Linear()) if len(out.lines) > _FEW else None  # where they hold they do not contradict
-            if out.feasible and met is None and any(
-                (out._search(line * -1, 1) or 0) > 0 for line in out.lines if line.key not in old
+            if (
+                out.feasible
+                and met is None
+                and any((out._search(line * -1, 1) or 0) > 0 for line in out.lines if line.key not in old)
             ):
                 out.feasible = False
         return out

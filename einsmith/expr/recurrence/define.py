@@ -58,7 +58,9 @@ def recurrence(
 
 
 def solve(
-    definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str] | None = None,
+    definitions: Mapping[Leaf, Tensor],
+    roots: Sequence[Tensor],
+    names: Mapping[Leaf, str] | None = None,
     checkpoint: int = 0,
 ) -> list[Tensor]:
     """Tensors that read placeholders, in terms of what the placeholders stand for; see `recurrence`."""

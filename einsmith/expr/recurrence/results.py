@@ -1,7 +1,7 @@
 """The results of one reduction as tensors of their own, for places that hold one result each: a recurrence's members.
 
-    before   (m[t], i[t]) = argmax[k](s[t, k])
-    after    m[t] = max[k](s[t, k]);  i[t] = min[k](where(s[t, k] == m[t], k, K-1))
+before   (m[t], i[t]) = argmax[k](s[t, k])
+after    m[t] = max[k](s[t, k]);  i[t] = min[k](where(s[t, k] == m[t], k, K-1))
 """
 
 from __future__ import annotations

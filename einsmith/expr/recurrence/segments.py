@@ -292,8 +292,12 @@ class Carried:
 
 
 def lifted(
-    steps: int, reverse: bool, outputs: Sequence[Tensor], carried: Sequence[Carried],
-    sources: Mapping[Leaf, tuple[Tensor, int | None]], number: Leaf,
+    steps: int,
+    reverse: bool,
+    outputs: Sequence[Tensor],
+    carried: Sequence[Carried],
+    sources: Mapping[Leaf, tuple[Tensor, int | None]],
+    number: Leaf,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A step's tensors in all steps of a recurrence: each of `outputs` with the step as dimension 0, and each carried
     one with steps+1 slots, the first (last, if `reverse`) being its start. `sources` tells what each leaf of the step's

@@ -249,6 +249,7 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
             return Const(truth, dt.bool_)
     form = linear(b) - linear(a)
     g = gcd(*form.terms.values())
+
     def pair(fn: str, x: Linear, y: Linear) -> Expr | None:
         dtype = max((_type_of(f, e.args, facts, fn in ("eq", "ne")) for f in (x, y)), key=lambda t: t.bits)
         left, right = _expr(x, dtype), _expr(y, dtype)

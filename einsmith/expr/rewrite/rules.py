@@ -336,10 +336,18 @@ RULES: tuple[Rule, ...] = (
     rule("where is not its condition", p("where", "c", False, True), p("not", "c"), "b"),
     rule("where as and", p("where", "c", "d", False), p("and", "c", "d"), "b", lambda c, d: _harmless(d)),
     rule("where as or", p("where", "c", True, "d"), p("or", "c", "d"), "b", lambda c, d: _harmless(d)),
-    rule("merge guards", p("where", "c", p("where", "d", "x", "y"), "y"), p("where", p("and", "c", "d"), "x", "y"),
-         when=lambda c, d, x, y: _harmless(d)),
-    rule("merge guards, other side", p("where", "c", "y", p("where", "d", "y", "x")),
-         p("where", p("or", "c", "d"), "y", "x"), when=lambda c, d, x, y: _harmless(d)),
+    rule(
+        "merge guards",
+        p("where", "c", p("where", "d", "x", "y"), "y"),
+        p("where", p("and", "c", "d"), "x", "y"),
+        when=lambda c, d, x, y: _harmless(d),
+    ),
+    rule(
+        "merge guards, other side",
+        p("where", "c", "y", p("where", "d", "y", "x")),
+        p("where", p("or", "c", "d"), "y", "x"),
+        when=lambda c, d, x, y: _harmless(d),
+    ),
     # floats; forbidden: x*0 -> 0, x-x -> 0, x/x -> 1
     rule("x * 1", p("mul", "x", 1.0), "x", "f"),
     rule("x * -1", p("mul", "x", -1.0), p("neg", "x"), "f"),
@@ -374,4 +382,3 @@ RULES: tuple[Rule, ...] = (
     rule("stop_gradient twice", p("stop_gradient", p("stop_gradient", "x")), p("stop_gradient", "x")),
     Rule("cast", ("cast",), _cast),
 )
-

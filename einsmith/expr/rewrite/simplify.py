@@ -62,9 +62,7 @@ _LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod"
 """Functions whose rules ask what holds where they stand."""
 
 
-def simplify(
-    e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[Rule, ...] = RULES
-) -> Expr:
+def simplify(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[Rule, ...] = RULES) -> Expr:
     """An expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards hold.
 
     Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.

@@ -107,9 +107,9 @@ def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
         low, high = fb.where(same, low - 0.5, low), fb.where(same, high + 0.5, high)
     step = (high - low) / float(bins)
     half = (bins + 1) // 2
-    return fb.compute(
-        (bins + 1,), lambda i: fb.where(i < half, low + step * i, high - step * (bins - i))
-    ).astype(x.dtype)
+    return fb.compute((bins + 1,), lambda i: fb.where(i < half, low + step * i, high - step * (bins - i))).astype(
+        x.dtype
+    )
 
 
 def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: bool) -> Value:
@@ -173,9 +173,7 @@ def histogramdd(
 
 
 @aten("_histogramdd_from_bin_tensors.default")
-def histogramdd_between(
-    x: Value, bins: Sequence[Value], weight: Value | None = None, density: bool = False
-) -> Value:
+def histogramdd_between(x: Value, bins: Sequence[Value], weight: Value | None = None, density: bool = False) -> Value:
     """how many points, or which weights, lie in each cell between the edges along each coordinate"""
     return _histogram(_points(x), bins, weight, density)
 
@@ -216,9 +214,7 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     values, places = sort(x, d)
     (j,) = fb.axes(x.shape[d])
     keys = values.astype(dt.i32) if x.dtype.is_bool else values
-    counts = fb.compute(
-        x.shape, lambda *i: fb.sum(fb.where(keys[at(i, d, j)] == keys[i], 1, 0), over=j)
-    )
+    counts = fb.compute(x.shape, lambda *i: fb.sum(fb.where(keys[at(i, d, j)] == keys[i], 1, 0), over=j))
     first = F.argmax(counts, d, True).astype(dt.i64)
     last = first + fb.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
     return _one(values, first, d, keepdim), _one(places, last, d, keepdim)

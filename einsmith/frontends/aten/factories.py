@@ -63,9 +63,7 @@ def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: DType | Non
 
 
 @aten("new_empty_strided.default new_empty.default")
-def new_empty_strided(
-    x: Value, size: Sequence[int], stride: Sequence[int] = (), dtype: DType | None = None
-) -> Value:
+def new_empty_strided(x: Value, size: Sequence[int], stride: Sequence[int] = (), dtype: DType | None = None) -> Value:
     """0, for memory that is to be written first, in the type of x"""
     return full(size, 0, dtype or x.dtype)
 

@@ -277,9 +277,7 @@ def put(x: Value, index: Value, source: Value, accumulate: bool = False) -> Valu
 
 
 @aten("index_reduce.default")
-def index_reduce(
-    x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True
-) -> Value:
+def index_reduce(x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True) -> Value:
     """x[.., index[i], ..] and source[.., i, ..]: their product, mean, max or min"""
     if not x.ndim:
         whole = index_reduce(x.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce, include_self)

@@ -31,9 +31,7 @@ def _small(x: Any) -> Any:
 
 
 def _angle(x: Any) -> Any:
-    return fb.where(
-        x > 1, pi / 2 - _small(1 / x), fb.where(x < -1, -pi / 2 - _small(1 / x), _small(x))
-    )
+    return fb.where(x > 1, pi / 2 - _small(1 / x), fb.where(x < -1, -pi / 2 - _small(1 / x), _small(x)))
 
 
 def atan(x: Value) -> Value:
@@ -51,9 +49,7 @@ def _near(e: Any) -> Any:
 
 
 def asin(x: Value) -> Value:
-    return pointwise(
-        x, lambda e: fb.where(e > 0.5, pi / 2 - _near(e), fb.where(e < -0.5, _near(-e) - pi / 2, _arc(e)))
-    )
+    return pointwise(x, lambda e: fb.where(e > 0.5, pi / 2 - _near(e), fb.where(e < -0.5, _near(-e) - pi / 2, _arc(e))))
 
 
 def acos(x: Value) -> Value:

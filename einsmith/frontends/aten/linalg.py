@@ -196,9 +196,9 @@ def lu_unpack(
         upper = F.triu(packed[(..., slice(0, k), slice(None))])
     if unpack_pivots:
         order = _order(pivots.astype(dt.i64) - 1, m)
-        p = fb.compute(
-            (*packed.shape[:-2], m, m), lambda *i: fb.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)
-        ).astype(packed.dtype)
+        p = fb.compute((*packed.shape[:-2], m, m), lambda *i: fb.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)).astype(
+            packed.dtype
+        )
     return p, lower, upper
 
 
@@ -223,9 +223,7 @@ def lu_solve(packed: Value, pivots: Value, b: Value, left: bool = True, adjoint:
 
 
 @aten("_linalg_solve_ex.default")
-def solve(
-    a: Value, b: Value, left: bool = True, check_errors: bool = False
-) -> tuple[Value, Value, Value, Value]:
+def solve(a: Value, b: Value, left: bool = True, check_errors: bool = False) -> tuple[Value, Value, Value, Value]:
     """(x of a*x = b, or of x*a = b where not left, and what linalg_lu_factor_ex gives of a)"""
     packed, pivots, info = lu_factor(a)
     vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])

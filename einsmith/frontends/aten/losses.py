@@ -10,9 +10,7 @@ from einsmith.lang.builder import Value
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def _nll(
-    x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
-) -> tuple[Value, Value]:
+def _nll(x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int) -> tuple[Value, Value]:
     loss = F.nll_loss(x, target, weight, ignore_index=ignore_index, reduction=REDUCTIONS[reduction])
     counted = target != ignore_index
     if weight is None:

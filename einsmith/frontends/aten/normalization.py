@@ -88,9 +88,7 @@ def batch_norm_no_training(
 
 
 @aten("_fused_rms_norm.default")
-def rms_norm(
-    x: Value, shape: Sequence[int], weight: Value | None, eps: float | None
-) -> tuple[Value, Value]:
+def rms_norm(x: Value, shape: Sequence[int], weight: Value | None, eps: float | None) -> tuple[Value, Value]:
     """(x*rsqrt(mean(x*x) + eps)*weight, rsqrt(mean(x*x) + eps)) over the last dimensions"""
     small = x.dtype.eps if eps is None else eps
     square = F.mean(x * x, tuple(range(x.ndim - len(shape), x.ndim)), True)

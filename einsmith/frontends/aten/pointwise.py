@@ -441,9 +441,9 @@ def nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None, 
     if not x.dtype.is_float:
         return x
     top = x.dtype.max
-    return F.nan_to_num(
-        x, nan or 0.0, top if posinf is None else posinf, -top if neginf is None else neginf
-    ).astype(x.dtype)
+    return F.nan_to_num(x, nan or 0.0, top if posinf is None else posinf, -top if neginf is None else neginf).astype(
+        x.dtype
+    )
 
 
 @aten("_to_copy.default")

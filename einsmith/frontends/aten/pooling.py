@@ -19,9 +19,7 @@ def _max(name: str, n: int) -> None:
     def run(
         x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), dilation: Ints = (1,), ceil_mode: bool = False
     ) -> tuple[Value, Value]:
-        values, places = pool(
-            x, tuple(kernel), tuple(stride) or None, tuple(padding), tuple(dilation), ceil_mode, True
-        )
+        values, places = pool(x, tuple(kernel), tuple(stride) or None, tuple(padding), tuple(dilation), ceil_mode, True)
         return values, places.astype(dt.i64)
 
     enter(f"{name}_with_indices.default", "(max over windows, its place in row-major order), the first of equal ones",

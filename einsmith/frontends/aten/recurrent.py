@@ -51,9 +51,7 @@ def lstm(
     each = len(params) // (num_layers * (2 if bidirectional else 1))
     text = LSTM_PROJECTED_FORMULA if each % 2 else LSTM_FORMULA
     initial = {"h0": hx[0], "c0": hx[1]}
-    y, (h, c) = _layers(
-        text, x, initial, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
-    )
+    y, (h, c) = _layers(text, x, initial, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
     return y, h, c
 
 

@@ -1,7 +1,7 @@
 """ONNX's interface of backends: `prepare(model).run(inputs)`, and the tests that come with the package onnx.
 
-    import onnx.backend.test
-    tests = onnx.backend.test.BackendTest(Backend, __name__)
+import onnx.backend.test
+tests = onnx.backend.test.BackendTest(Backend, __name__)
 """
 
 from __future__ import annotations

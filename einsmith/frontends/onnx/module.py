@@ -54,9 +54,7 @@ class Imported(Part):
     def __init__(self, graph: Graph, what: str, source: Any = None, frozen: Sequence[str] | None = None):
         super().__init__(what)
         needed = static_names(graph)
-        running = {
-            n.inputs[k] for n in every_node(graph) for k in _RUNNING.get(n.operator, ()) if k < len(n.inputs)
-        }
+        running = {n.inputs[k] for n in every_node(graph) for k in _RUNNING.get(n.operator, ()) if k < len(n.inputs)}
         own: dict[str, Stored] = {}
         for name, c in graph.constants.items():
             fixed = not c.array.ndim if frozen is None else any(fnmatchcase(name, pattern) for pattern in frozen)

@@ -366,9 +366,7 @@ def type_name(number: int) -> str:
 
 
 class _Reader:
-    def __init__(
-        self, versions: dict[str, int], folder: Path | None, what: str, arrays: dict[str, onnx.TensorProto]
-    ):
+    def __init__(self, versions: dict[str, int], folder: Path | None, what: str, arrays: dict[str, onnx.TensorProto]):
         self.versions, self.folder, self.what, self.arrays = versions, folder, what, arrays
 
     def graph(self, graph: onnx.GraphProto, outer: dict[str, str]) -> Graph:

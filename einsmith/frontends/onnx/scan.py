@@ -20,9 +20,7 @@ from einsmith.lang.trace import current_trace
 Step = Callable[[Value, list[Value], list[Value]], tuple[list[Value], list[Value]]]
 
 
-def scan(
-    step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: int
-) -> tuple[list[Value], list[Value]]:
+def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: int) -> tuple[list[Value], list[Value]]:
     """(the states after the last step, the outputs of all steps along a first axis).
 
     step(number, states, inputs) gives (the states after it, its outputs), and is called once; inputs have the steps
@@ -45,9 +43,7 @@ def scan(
     made = batch([v.tensor for v in (*after, *outputs)] + checked, wide, steps)  # type: ignore[arg-type]
     # A state before a step is what it was after the one before.
     places = [leaf((steps, *v.shape), v.dtype) for v in own]
-    replaced: dict[Any, Tensor] = {
-        wide[number.tensor]: fb.compute((steps,), lambda t: t).astype(dt.i64).tensor
-    }
+    replaced: dict[Any, Tensor] = {wide[number.tensor]: fb.compute((steps,), lambda t: t).astype(dt.i64).tensor}
     for v, first, place in zip(own, states, places, strict=True):
         replaced[wide[v.tensor]] = _before(Value(place), first).tensor
     for r, x in zip(rows, inputs, strict=True):

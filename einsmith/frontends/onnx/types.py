@@ -133,14 +133,18 @@ _PLAIN = {
     "int32": (dt.i32, "int32"), "int64": (dt.i64, "int64"), "bool": (dt.bool_, "bool"),
 }  # fmt: skip
 
-ELEMENTS = {name: Element(name, dtype, array) for name, (dtype, array) in _PLAIN.items()} | {
-    "uint16": Element("uint16", dt.i32, "uint16", _modulo(16, False)),
-    "uint32": Element("uint32", dt.i64, "uint32", _modulo(32, False)),
-    "uint4": Element("uint4", dt.i32, "uint4", _modulo(4, False)),
-    "int4": Element("int4", dt.i32, "int4", _modulo(4, True)),
-    "uint2": Element("uint2", dt.i32, "uint2", _modulo(2, False)),
-    "int2": Element("int2", dt.i32, "int2", _modulo(2, True)),
-} | {name: Element(name, dt.f32, array, None, convert) for name, (array, convert) in _SMALL_FLOATS.items()}
+ELEMENTS = (
+    {name: Element(name, dtype, array) for name, (dtype, array) in _PLAIN.items()}
+    | {
+        "uint16": Element("uint16", dt.i32, "uint16", _modulo(16, False)),
+        "uint32": Element("uint32", dt.i64, "uint32", _modulo(32, False)),
+        "uint4": Element("uint4", dt.i32, "uint4", _modulo(4, False)),
+        "int4": Element("int4", dt.i32, "int4", _modulo(4, True)),
+        "uint2": Element("uint2", dt.i32, "uint2", _modulo(2, False)),
+        "int2": Element("int2", dt.i32, "int2", _modulo(2, True)),
+    }
+    | {name: Element(name, dt.f32, array, None, convert) for name, (array, convert) in _SMALL_FLOATS.items()}
+)
 
 
 def element(name: str) -> Element | None:

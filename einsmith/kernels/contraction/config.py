@@ -148,8 +148,14 @@ def depends_on_batch(p: Problem, side: Side) -> bool:
 
 
 def sampler(
-    b: Builder | None, p: Problem, side: Side, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int,
-    row: int = 0, loose: bool = False,
+    b: Builder | None,
+    p: Problem,
+    side: Side,
+    memories: Mapping[int, Memory],
+    lane_axes: Sequence[int],
+    lanes: int,
+    row: int = 0,
+    loose: bool = False,
 ) -> OperandAccess:
     """The sampler of one operand."""
     o = side.operand

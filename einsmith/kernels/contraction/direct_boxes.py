@@ -240,8 +240,9 @@ def waiting(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
-def _search(p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any,
-            lone: Sequence[int], whole: bool):
+def _search(
+    p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
+):
     """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: axes of one operand that it may
     extend along, of which that then needs a halo copy of more; whole: of all their points."""
     rank = len(p.piece.extents)

@@ -129,7 +129,7 @@ def cycles(
     kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0, stacks: bool = False
 ) -> float:
     """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for an
-    OperandAccess, `stacks`: rows that are `stacked` are stored together. """
+    OperandAccess, `stacks`: rows that are `stacked` are stored together."""
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
     out = s.load_cost(lanes) + 0.5 * r.size + WAITS * (p.mate is not None)

@@ -194,8 +194,9 @@ def halo_copy(
 def covers(s: OperandAccess, axis: int) -> bool:
     """Whether all that lanes past the end of an axis read lies in windows or in the slack behind them: what reads
     backwards reaches before the first element, where another's memory lies or none."""
-    return bool(s.reads) and all(r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK
-                                 for r, f in s.reads.items())
+    return bool(s.reads) and all(
+        r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK for r, f in s.reads.items()
+    )
 
 
 def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lanes: int, values: Mapping[int, Value]):

@@ -50,8 +50,14 @@ def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
 
 
 def emit_bounds(
-    b: Builder, p: Problem, found: Sequence[KBound], memories: Mapping[int, Memory], batch: Value,
-    axes: tuple[int, ...], points: Sequence[Value], known: Mapping[int, tuple[Value, Value]],
+    b: Builder,
+    p: Problem,
+    found: Sequence[KBound],
+    memories: Mapping[int, Memory],
+    batch: Value,
+    axes: tuple[int, ...],
+    points: Sequence[Value],
+    known: Mapping[int, tuple[Value, Value]],
 ) -> dict[int, tuple[Value, Value]]:
     """(low, high) by axis of K, within those that there are: outside, all of these `points` of the flattened axes of a
     side are zero."""

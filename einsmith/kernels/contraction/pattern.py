@@ -150,7 +150,9 @@ class Contraction(Pattern):
         costs, launches = [p.cost for p in every], max(p.launches for p in every)
         tasks = launch.dealt([p.tasks for p in every], found, target)
         return Cost(
-            parted + sum(c.arithmetic for c in costs), sum(c.memory for c in costs), sum(c.special for c in costs),
+            parted + sum(c.arithmetic for c in costs),
+            sum(c.memory for c in costs),
+            sum(c.special for c in costs),
             launches * launched(tasks, target),
         )
 

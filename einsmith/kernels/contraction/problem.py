@@ -283,8 +283,16 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     wheres = [s for s in steps if s[0] == "where"]
     term = _times([guarded(own, f) for f, own in factors])
     return Problem(
-        piece, dtype, (operands[0], operands[1]), batch, left, right, k,
-        (*(s for s in steps if s[0] != "where"), *wheres), term, tuple(guards),
+        piece,
+        dtype,
+        (operands[0], operands[1]),
+        batch,
+        left,
+        right,
+        k,
+        (*(s for s in steps if s[0] != "where"), *wheres),
+        term,
+        tuple(guards),
     )
 
 

@@ -245,8 +245,11 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     if x.a_parts or x.b_parts:
-        chosen = [(mr, nv) for mr, nv in chosen
-                  if not (x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes))]
+        chosen = [
+            (mr, nv)
+            for mr, nv in chosen
+            if not (x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes))
+        ]
     out = []
     for (mr, nv), part in zip(chosen, [1.0] * len(chosen) if s.heads else s.kept(chosen), strict=True):
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))

@@ -4,7 +4,7 @@ some axes.
 Every address and every linear guard is one affine form. What it owes to scalars is a `PartialAddress`, computed where
 the scalars are known and added later; what it owes to the lanes is computed once for a vector. Lanes that fall into a
 few stretches of contiguous memory (rows of an image) are read by one masked load each, whose address is chosen so that
-the elements land in their lanes; every other element of a stretch by two loads and a shuffle. """
+the elements land in their lanes; every other element of a stretch by two loads and a shuffle."""
 
 from __future__ import annotations
 
@@ -222,8 +222,10 @@ class OperandAccess:
     def on_vectors(self, form: int) -> bool:
         """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""
         f, own = self.forms[form], self.lane_groups[-1].axes
-        return self.step(form) == 1 and f.const % self.lanes == 0 and all(
-            c % self.lanes == 0 for a, c in f.coef.items() if a not in own
+        return (
+            self.step(form) == 1
+            and f.const % self.lanes == 0
+            and all(c % self.lanes == 0 for a, c in f.coef.items() if a not in own)
         )
 
     def row_cost(self, form: int) -> float:

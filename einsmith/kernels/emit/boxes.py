@@ -193,7 +193,10 @@ def placed(axis: int, offset: int, step: int, extent: int) -> Expr:
 
 @lru_cache(maxsize=2048)
 def _box(
-    piece: Piece, args: tuple[tuple, ...], outputs: tuple[int | None, ...], later: tuple[Stage, ...],
+    piece: Piece,
+    args: tuple[tuple, ...],
+    outputs: tuple[int | None, ...],
+    later: tuple[Stage, ...],
     buffers: tuple[Buffer, ...],
 ) -> Box:
     """The box of a piece of a root with these arguments and outputs, before these stages. Kernels that differ in their

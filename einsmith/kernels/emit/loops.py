@@ -99,8 +99,15 @@ def ramps(base: Value | int, count: int, lanes: int, multiple: int, first: int =
     return out
 
 
-def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ramps], None], tile: Value | None = None,
-                 tiles: int = 1, within: tuple[Value, Value] | None = None) -> None:
+def vector_tiles(
+    em: VectorEmitter,
+    extent: int,
+    unroll: int,
+    emit: Callable[[Ramps], None],
+    tile: Value | None = None,
+    tiles: int = 1,
+    within: tuple[Value, Value] | None = None,
+) -> None:
     """Calls `emit` for groups of `unroll` vectors, as `in_groups` does."""
     group = em.lanes * unroll
 
@@ -111,10 +118,20 @@ def vector_tiles(em: VectorEmitter, extent: int, unroll: int, emit: Callable[[Ra
     in_groups(em.b, extent, group, [], body, tile, tiles, within)
 
 
-def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks: int,
-              emit: Callable[[Ramps, Value | int, int], None], first: int, alone: bool,
-              tile: tuple[int, int] | None = None, inside: bool = False, parts: int = 1,
-              begin: Callable[[Value], None] | None = None) -> int:
+def sweep_box(
+    em: VectorEmitter,
+    box: Box,
+    axis: int | None,
+    unroll: int,
+    tasks: int,
+    emit: Callable[[Ramps, Value | int, int], None],
+    first: int,
+    alone: bool,
+    tile: tuple[int, int] | None = None,
+    inside: bool = False,
+    parts: int = 1,
+    begin: Callable[[Value], None] | None = None,
+) -> int:
     """The loops over a box's outputs for about `tasks` tasks from `first` on (`alone`: there are no others); returns
     how many it takes.
 
@@ -167,8 +184,9 @@ def sweep_box(em: VectorEmitter, box: Box, axis: int | None, unroll: int, tasks:
     return runs * tiles * parts
 
 
-def turned_tile(em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int,
-                base: Value | int, count: int) -> list[Value]:
+def turned_tile(
+    em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int, base: Value | int, count: int
+) -> list[Value]:
     """A square tile of a read that is contiguous along `across`, from `base` on, of which `count` points count: loaded
     row by row, `active` (None: all) of the rows `at` along the other axis, and transposed."""
     n, rows = em.lanes, list[Value]()

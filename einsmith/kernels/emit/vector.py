@@ -336,8 +336,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             pairs.append(self.shuffle(a, c, inside))
         if len(pairs) == 1:
             return pairs[0]
-        return self.shuffle(pairs[0], pairs[1], [-1 if p < 0 else i + (n if p >= 2 * n else 0)
-                                                 for i, p in enumerate(picks)])
+        return self.shuffle(
+            pairs[0], pairs[1], [-1 if p < 0 else i + (n if p >= 2 * n else 0) for i, p in enumerate(picks)]
+        )
 
     def _gather(self, x: Read, source: Memory, elem: str, guard: Value | None) -> Value:
         """A read whose lanes are known only at run time."""

@@ -34,8 +34,15 @@ SHORT = 8
 """Configurations that are looked at for all boxes of a kernel of several: the best for the largest box."""
 
 
-def lower_box(b: Builder, kernel: Kernel, box: Box, config: ReductionConfig, first: int, alone: bool = False,
-              places: Sequence[tuple[int, Memory]] = ()) -> int:
+def lower_box(
+    b: Builder,
+    kernel: Kernel,
+    box: Box,
+    config: ReductionConfig,
+    first: int,
+    alone: bool = False,
+    places: Sequence[tuple[int, Memory]] = (),
+) -> int:
     """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
     slots beside the kernel's buffers."""
     s = schedule(box, config)

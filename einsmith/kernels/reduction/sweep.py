@@ -104,8 +104,13 @@ class Sweep:
             stand(s.axis, row, *at)
             self.finish(own[0] if s.pairs is None else merged(self.combine, own))
 
-    def _turn(self, ramps: Ramps, states: list[Accumulators], places: Sequence[tuple[int, tuple[Lanes, int | None]]],
-              stand: Callable[[int, Lanes, int | None], None]) -> list[Accumulators]:
+    def _turn(
+        self,
+        ramps: Ramps,
+        states: list[Accumulators],
+        places: Sequence[tuple[int, tuple[Lanes, int | None]]],
+        stand: Callable[[int, Lanes, int | None], None],
+    ) -> list[Accumulators]:
         """The last reduction axis in pieces of as many points as there are lanes: a square tile of each turned read is
         loaded with that axis along the lanes, and transposed."""
         em, s, n = self.em, self.s, self.em.lanes

@@ -265,7 +265,8 @@ class StencilLowering:
                     loop.next = level(i + 1, list(loop.carried))
                 return list(loop.results)
             return self._over(
-                self.rows, carried,
+                self.rows,
+                carried,
                 lambda h, x: self._over(self.columns, x, lambda w, y: self._products(h, w, group, y)),
             )
 

@@ -342,7 +342,8 @@ class Reader(VectorEmitter):
         first = self._halves(a, start, whole)
         # Lanes that are stored and would have another element than they want: where that is none, they are cleared.
         wrong = [
-            i for i, x in enumerate(source)
+            i
+            for i, x in enumerate(source)
             if i % half < self.s.lanes and (wanted[i] != first[x] or (first[x] is not None and i // half != x // half))
         ]
         alone = _kind(a) not in self.turned or reach.hi - reach.lo >= n - 1

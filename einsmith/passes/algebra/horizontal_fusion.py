@@ -109,7 +109,8 @@ def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
 def _shared(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
     """What a sum reads of large tensors, and where."""
     return {
-        (node.args[e.slot], e.index) for e in reads(node.template.parts[0].bodies[0])
+        (node.args[e.slot], e.index)
+        for e in reads(node.template.parts[0].bodies[0])
         if size(node.template.params[e.slot][1]) >= _SHARED
     }
 

@@ -189,9 +189,7 @@ def _part(
 # --------------------------------------------------------------------------------------------------- what to turn
 
 
-def _sums_beside(
-    found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]
-) -> dict[Compute, _Turned]:
+def _sums_beside(found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]) -> dict[Compute, _Turned]:
     """Sums that may make what turned nodes read as these read it, or read what they make as they make it."""
     out: dict[Compute, _Turned] = {}
     for n, turned in found.items():
@@ -230,7 +228,9 @@ def _connected(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
 
 
 def _chosen(
-    group: Sequence[Compute], found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]],
+    group: Sequence[Compute],
+    found: Mapping[Compute, _Turned],
+    read: Mapping[Tensor, Sequence[Any]],
     context: PassContext,
 ) -> set[Compute]:
     """Those of a group to turn: all, without one after the other that is cheaper as it is; none, if that is cheaper."""

@@ -1,7 +1,7 @@
 """Orders that take the place of the model's choice.
 
-    with forced.forcing(lambda t, orders: orders[-1]):
-        y = f(x)          # of what is compiled in here, every tensor has the last of the orders that it may have
+with forced.forcing(lambda t, orders: orders[-1]):
+    y = f(x)          # of what is compiled in here, every tensor has the last of the orders that it may have
 """
 
 from __future__ import annotations

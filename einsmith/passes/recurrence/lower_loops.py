@@ -114,9 +114,7 @@ class _Lowering:
     """One recurrence; `outside`: the members that are read outside of it; `beyond`: those whose values in the steps
     from its limit on are read (`passes.recurrence.live_steps`); `totals`: see `passes.recurrence.accumulators`."""
 
-    def __init__(
-        self, node: Recurrence, outside: set[int], beyond: set[int], totals: frozenset[int], passes: Passes
-    ):
+    def __init__(self, node: Recurrence, outside: set[int], beyond: set[int], totals: frozenset[int], passes: Passes):
         self.node, self.outside, self.beyond, self.totals, self.passes = node, outside, beyond, totals, passes
         self.args: list[Tensor] = list(node.args)
         self.count = len(node.args)

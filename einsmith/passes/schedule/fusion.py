@@ -104,7 +104,10 @@ def fits(nodes: Collection[Compute | Loop]) -> bool:
 
 
 def fusion_groups(
-    nodes: list[Compute | Loop], alone: set[Compute | Loop], early: set[Compute | Loop], gate: Compute | Loop | None,
+    nodes: list[Compute | Loop],
+    alone: set[Compute | Loop],
+    early: set[Compute | Loop],
+    gate: Compute | Loop | None,
     updates: Collection[Compute | Loop] = (),
 ) -> tuple[list[Group], dict[Compute | Loop, int]]:
     """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and

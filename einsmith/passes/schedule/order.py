@@ -17,7 +17,9 @@ from einsmith.expr.nodes import Tensor
 
 
 def lean_order(
-    after: Mapping[int, Collection[int]], made: Sequence[int], read: Sequence[Collection[Tensor]],
+    after: Mapping[int, Collection[int]],
+    made: Sequence[int],
+    read: Sequence[Collection[Tensor]],
     sizes: Mapping[Tensor, int],
 ) -> list[int] | None:
     """A topological order of groups; None where there is a cycle. Group g needs those in `after[g]`, makes `made[g]`

@@ -168,8 +168,12 @@ def copy_of(t: Tensor) -> Compute:
 
 
 def fuse(
-    graph: Graph, finite: Tensor | None = None, target: Target | None = None, on_lines: bool = True,
-    refine: Refine = unchanged, cost: Cost | None = None,
+    graph: Graph,
+    finite: Tensor | None = None,
+    target: Target | None = None,
+    on_lines: bool = True,
+    refine: Refine = unchanged,
+    cost: Cost | None = None,
 ) -> Plan:
     """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
     program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`, and long rows
@@ -187,7 +191,12 @@ def fuse(
 
 
 def _plan(
-    graph: Graph, apart: set[Leaf], finite: Tensor | None, target: Target, on_lines: bool, refine: Refine,
+    graph: Graph,
+    apart: set[Leaf],
+    finite: Tensor | None,
+    target: Target,
+    on_lines: bool,
+    refine: Refine,
     cost: Cost | None,
 ) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
@@ -287,7 +296,11 @@ def _is_work(n: Node) -> bool:
 
 
 def _by_rows(
-    singles: list[Call | LoopCall], needs: dict[int, set[int]], apart: set[int], kept: set[Tensor], target: Target,
+    singles: list[Call | LoopCall],
+    needs: dict[int, set[int]],
+    apart: set[int],
+    kept: set[Tensor],
+    target: Target,
     cost: Cost | None,
 ) -> tuple[list[Call | LoopCall], dict[int, int]]:
     """The calls with those that share their rows joined, and which call each of `singles` has become."""
@@ -340,7 +353,11 @@ def _is_far(t: Tensor, left: bool, target: Target) -> bool:
 
 
 def _call_of(
-    copies: list[Copy], needed: set[Tensor], home: dict[Tensor, Leaf], far: set[Tensor], target: Target,
+    copies: list[Copy],
+    needed: set[Tensor],
+    home: dict[Tensor, Leaf],
+    far: set[Tensor],
+    target: Target,
     cost: Cost | None,
 ) -> Call | LoopCall:
     first = copies[0].node

@@ -73,9 +73,7 @@ class Fitted(NamedTuple):
     without: int
 
 
-def fit(
-    plan: Plan, outside: Collection[Tensor], allowed: int, cost: Cost, measure: Callable[[Plan], int]
-) -> Fitted:
+def fit(plan: Plan, outside: Collection[Tensor], allowed: int, cost: Cost, measure: Callable[[Plan], int]) -> Fitted:
     """Return the plan that takes the fewest seconds more, of those that take at most the bytes that are allowed.
 
     Args:
@@ -147,9 +145,7 @@ class _Timeline:
         self.untried: Iterator[tuple[_Again, int]] | None = None
         self.now = self._state([*plan.calls], [*range(len(plan.calls))], plan.again)
 
-    def _state(
-        self, calls: list[Call | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]
-    ) -> _State:
+    def _state(self, calls: list[Call | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]) -> _State:
         life: dict[Tensor, list[int]] = {}
         made: dict[Tensor, int] = {}
         stored: dict[Leaf, int] = {}

@@ -19,8 +19,13 @@ _NEAR = 32
 when the last of them runs."""
 
 
-def clusters(parts: Sequence[Part], after: Mapping[int, Collection[int]], apart: Collection[int], target: Target,
-             pays: Callable[[Sequence[int]], bool]) -> list[list[int]]:
+def clusters(
+    parts: Sequence[Part],
+    after: Mapping[int, Collection[int]],
+    apart: Collection[int],
+    target: Target,
+    pays: Callable[[Sequence[int]], bool],
+) -> list[list[int]]:
     """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
     needs those in `after[g]`; those in `apart` are left alone; `pays` tells whether some should be one."""
     made = _Clusters(parts, after)

@@ -105,8 +105,10 @@ def _row_axes(t: Template, reduces: bool) -> int:
     count = len(_extents(t, reduces))
     for part in t.parts:
         assert isinstance(part, Piece)
-        whole = [o == 0 and s == 1 and n == m
-                 for o, s, n, m in zip(part.offset, part.step, part.extents, t.shape, strict=True)]
+        whole = [
+            o == 0 and s == 1 and n == m
+            for o, s, n, m in zip(part.offset, part.step, part.extents, t.shape, strict=True)
+        ]
         if not reduces:
             count = min(count, [*whole, False].index(False))
         elif not all(whole) or len(t.parts) > 1 or not isinstance(part.body, Reduce):
@@ -381,8 +383,7 @@ def rows_of(part: Part) -> frozenset[int]:
 
 
 def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
-    """The rows that the parts are worth being joined by, the most of them, and the way in which each is; (0, []): none.
-    """
+    """The rows that the parts are worth being joined by, the most of them, and the way in which each is; (0, []): none."""
     if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
         return 0, []
     for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):

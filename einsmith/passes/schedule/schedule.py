@@ -99,4 +99,3 @@ Refine = Callable[[Schedule], None]
 
 def unchanged(schedule: Schedule) -> None:
     """Every node is computed once."""
-

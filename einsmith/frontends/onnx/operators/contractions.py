@@ -115,9 +115,9 @@ def conv_transpose(n: Call, x: Value, w: Value, bias: Value | None = None) -> Va
         for e, k, s, (lo, hi), g, c in zip(extents, kernel, steps, pads, gaps, space, strict=True)
     ]
     full = (x.shape[0], w.shape[1] * groups, *extents)
-    return _biased(
-        "ConvTranspose", transposed(lambda y: _correlate(y, w, windows, groups), full, x), bias
-    ).astype(x.dtype)
+    return _biased("ConvTranspose", transposed(lambda y: _correlate(y, w, windows, groups), full, x), bias).astype(
+        x.dtype
+    )
 
 
 @onnx("DeformConv")
@@ -198,4 +198,3 @@ def det(n: Call, x: Value) -> Value:
 
         rows = fb.compute((rows.shape[0], m - 1, m - 1), rest)
     return total.reshape(x.shape[:-2]).astype(x.dtype)
-

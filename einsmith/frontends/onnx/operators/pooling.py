@@ -197,8 +197,6 @@ def col2im(n: Call, x: Value, image: Value, block: Value) -> Value:
     blocks = x.reshape((x.shape[0], channels, *kernel, *counts))
 
     def unfolded(y: Value) -> Value:
-        return fb.compute(
-            blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0)
-        )
+        return fb.compute(blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0))
 
     return transposed(unfolded, (x.shape[0], channels, *extents), blocks).astype(x.dtype)

@@ -79,9 +79,7 @@ def dft(n: Call, x: Value, given: Value | None = None, along: Value | None = Non
 
 
 @onnx("STFT", static=(1, 3))
-def stft(
-    n: Call, x: Value, step: Value, window: Value | None = None, length: Value | None = None
-) -> Value:
+def stft(n: Call, x: Value, step: Value, window: Value | None = None, length: Value | None = None) -> Value:
     """the transforms of windows of the signal, frame_step apart"""
     if length is not None:
         frame = n.ints(length, "frame_length of STFT")[0]

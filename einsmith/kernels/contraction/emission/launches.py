@@ -134,7 +134,7 @@ def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
 
 
 def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
-    """"a", "b", both or none: the sides of M and N whose operands read only what stays the same while a loop runs."""
+    """ "a", "b", both or none: the sides of M and N whose operands read only what stays the same while a loop runs."""
     if kernel.fixed is None:
         return ""
     fixed = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
@@ -142,8 +142,16 @@ def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
 
 
 def add_parts(
-    kernel: Kernel, p: Problem, sums: PartialSums, m_axes: Sequence[int], n_axes: Sequence[int], row: int, base: int,
-    b: Builder, tasks: int, task: Value,
+    kernel: Kernel,
+    p: Problem,
+    sums: PartialSums,
+    m_axes: Sequence[int],
+    n_axes: Sequence[int],
+    row: int,
+    base: int,
+    b: Builder,
+    tasks: int,
+    task: Value,
 ) -> None:
     """One of so many tasks adds the partial sums of a range of rows, points of `m_axes`, in a fixed tree and finishes
     them; row: of the innermost of `n_axes` in whole vectors, 0 where vectors cross it; base: bytes of the workspace

@@ -160,8 +160,11 @@ class Microkernel:
         if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(steps):
             return 1
         free = g.target.tile_registers - sums - SHARED
-        return max(d for d in range(1, max(1, min(free, most_unrolled(nv) // sums)) + 1)
-                   if not any(x % d for x in (g.k_groups[-1].extent, g.kc, g.k_max)))
+        return max(
+            d
+            for d in range(1, max(1, min(free, most_unrolled(nv) // sums)) + 1)
+            if not any(x % d for x in (g.k_groups[-1].extent, g.kc, g.k_max))
+        )
 
     # -- guards
 

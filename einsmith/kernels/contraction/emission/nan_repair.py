@@ -34,15 +34,28 @@ class NanRepair:
     lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; lanes 0: a sum is the total of the
     lanes of a vector, which along K hold its parts. size: elements of the largest tile."""
 
-    def __init__(self, b: Builder, p: Problem, memories: Mapping[int, Memory], lane_axes: Sequence[int], lanes: int,
-                 size: int, row: int = 0):
+    def __init__(
+        self,
+        b: Builder,
+        p: Problem,
+        memories: Mapping[int, Memory],
+        lane_axes: Sequence[int],
+        lanes: int,
+        size: int,
+        row: int = 0,
+    ):
         self.b, self.elem, self.needed = b, elem_of(p.dtype), needed(p)
         if self.needed:
             self.sampler = OperandAccess(b, [p.term], p.exact, p.extents, memories, lane_axes, lanes, row=row)
             self.room = b.alloc(self.elem, size)
 
     def sums(
-        self, sums: Sequence[Value], init: Sequence[Value], k_axes: Sequence[int], lo: Value | int, hi: Value | int,
+        self,
+        sums: Sequence[Value],
+        init: Sequence[Value],
+        k_axes: Sequence[int],
+        lo: Value | int,
+        hi: Value | int,
         place: Callable[[OperandAccess, Value], LaneCursor],
     ) -> list[Value]:
         """The sums, over points lo .. hi of the flattened `k_axes`; where one of them is NaN all are made again from

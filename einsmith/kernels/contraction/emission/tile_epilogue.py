@@ -144,8 +144,10 @@ class TileEpilogue:
         m0 = b.mul(x.rows.number, g.mr)
         blocks, align = range(0, mr, n), gcd(g.mr, n)
         counts = [mr - x if mr - x < n else None for x in blocks]
-        states = [LaneCursor(s, b.add(m0, x), None, align, count).bind(t.results)
-                  for x, count in zip(blocks, counts, strict=True)]
+        states = [
+            LaneCursor(s, b.add(m0, x), None, align, count).bind(t.results)
+            for x, count in zip(blocks, counts, strict=True)
+        ]
         n0 = b.mul(panel.number, g.nr)
         columns = panel.size * n if panel.limit is None else g.N - (g.nt - 1) * g.nr
         with b.loop(0, columns) as loop:

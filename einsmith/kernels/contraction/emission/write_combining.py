@@ -85,8 +85,12 @@ def unit_of(
 
 
 def _stretch(
-    buffer: int, results: Sequence[int], places: Sequence[Affine], extents: Sequence[int],
-    box: Sequence[tuple[int, int]], lanes: int,
+    buffer: int,
+    results: Sequence[int],
+    places: Sequence[Affine],
+    extents: Sequence[int],
+    box: Sequence[tuple[int, int]],
+    lanes: int,
 ) -> Stretch | None:
     """That of the results of the points of a box (axis and extent, inner first); None where there are gaps."""
     coef, first = places[results[0]][1], min(results, key=lambda i: places[i][0])
