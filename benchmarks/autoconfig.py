@@ -68,7 +68,7 @@ def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winogr
 def measure_kernel(kernel: Any, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
     """The same of a kernel."""
     from einsmith.errors import CompileError
-    from einsmith.kernels import choose as autoconfig
+    from einsmith.kernels import autoconfig
     from einsmith.tune import calibrate
     from einsmith.tune.measure import example_buffers, prepare, shortest
 

@@ -272,9 +272,9 @@ def main() -> None:
     parser.add_argument("--workers", action="store_true")
     options = parser.parse_args()
     if options.workers:
-        from einsmith.runtime import threads
+        from einsmith.runtime import thread_count
 
-        threads.decided = True
+        thread_count.decided = True
     for name in ORDERS[options.order]:
         importlib.import_module(name)
         if name == "einsmith":  # whose workers are there, and were used, before PyTorch comes

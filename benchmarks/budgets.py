@@ -123,7 +123,7 @@ def resnet18(width: int = 64, classes: int = 1000):
 def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budget]:
     """Of one training step of ResNet-18, nothing of it compiled before."""
     import einsmith as es
-    from einsmith.kernels import choose as autoconfig
+    from einsmith.kernels import autoconfig
 
     model = resnet18(width)
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))

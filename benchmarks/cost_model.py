@@ -33,22 +33,22 @@ SEEN = 6
 
 def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
     """The kernels of a case that are one contraction, as axes under quotients leave them, and the contraction."""
-    from einsmith.kernels.contraction.pattern import PATTERN
+    from einsmith.kernels.contraction.pattern import CONTRACTION
     from einsmith.kernels.contraction.problem import problems
     from einsmith.plan.split_axes import split_kernels
 
     for kernel in autoconfig.kernels_of(case):
         kernel = (*split_kernels(kernel), kernel)[0]
-        if PATTERN.match(kernel) and len(found := problems(kernel.root) or ()) == 1:
+        if CONTRACTION.match(kernel) and len(found := problems(kernel.root) or ()) == 1:
             yield kernel, found[0]
 
 
 def priced(kernel: Any, p: Any, target: Any) -> dict[str, tuple[Any, float]]:
     """(configuration, seconds) of every candidate, by what it is printed as; the cheapest first."""
-    from einsmith.kernels.contraction.pattern import PATTERN, Configs
+    from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
     from einsmith.kernels.contraction.search import candidates
 
-    every = [(c, PATTERN.cost(kernel, Configs((c,)), target).rank) for c in candidates(kernel, (p,), target)]
+    every = [(c, CONTRACTION.cost(kernel, Configs((c,)), target).rank) for c in candidates(kernel, (p,), target)]
     return {str(c): (c, price) for c, price in sorted(every, key=lambda x: x[1])}
 
 
@@ -75,14 +75,14 @@ def chosen(found: dict[str, tuple[Any, float]], most: int) -> list[str]:
 
 def measure(kernel: Any, p: Any, threads: int, most: int, seconds: float) -> dict[str, float]:
     """Seconds of the chosen candidates, by what they are printed as."""
-    from einsmith.kernels.contraction.pattern import PATTERN, Configs
+    from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
     from einsmith.tune import calibrate
     from einsmith.tune.measure import example_buffers, prepare, shortest
 
     target = calibrate.target(threads)
     found, arrays = priced(kernel, p, target), example_buffers(kernel)
     names = chosen(found, most)
-    ready = [prepare(kernel, PATTERN, Configs((found[n][0],)), target, threads, arrays) for n in names]
+    ready = [prepare(kernel, CONTRACTION, Configs((found[n][0],)), target, threads, arrays) for n in names]
     return dict(zip(names, map(float, shortest(ready, seconds)), strict=True))
 
 

@@ -55,20 +55,20 @@ def in_orders(kernel: Any) -> Iterator[Any]:
 
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:
-    """(choice as it is, choice in the best orders) of the kernels that would gain most; `kernels`: how often each runs."""
+    """(choice as it is, choice in the best orders) of the kernels that would gain most. `kernels`: runs of each."""
     from einsmith.errors import CompileError
-    from einsmith.kernels import choose
+    from einsmith.kernels import autoconfig
     from einsmith.plan.kernel import Kernel
 
-    total = sum(choose.choose(k, target).cost.seconds * n for k, n in kernels.items())
+    total = sum(autoconfig.choose(k, target).cost.seconds * n for k, n in kernels.items())
     found = []
     for k, n in kernels.items():
-        now = best = choose.choose(k, target)
+        now = best = autoconfig.choose(k, target)
         if not isinstance(k, Kernel) or now.cost.seconds * n < SHARE * total:
             continue
         for other in in_orders(k):
             try:
-                best = min(best, choose.choose(other, target), key=lambda c: c.cost.seconds)
+                best = min(best, autoconfig.choose(other, target), key=lambda c: c.cost.seconds)
             except CompileError:
                 continue  # no pattern takes it so
         found.append((n * (now.cost.seconds - best.cost.seconds), now, best))

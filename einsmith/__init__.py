@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from einsmith.lang.op import op
     from einsmith.modes import jit
     from einsmith.nn import manual_seed
-    from einsmith.runtime.threads import set_threads
+    from einsmith.runtime.thread_count import set_threads
     from einsmith.training import TrainStep
     from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
 
@@ -102,7 +102,7 @@ _PLACES = {
     "einsmith.lang.op": "op",
     "einsmith.modes": "jit",
     "einsmith.nn": "manual_seed",
-    "einsmith.runtime.threads": "set_threads",
+    "einsmith.runtime.thread_count": "set_threads",
     "einsmith.training": "TrainStep",
     "einsmith.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
 }  # fmt: skip

@@ -24,7 +24,7 @@ from einsmith.caches import Bound
 from einsmith.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.expr.origins import Origins
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.layout.choice import layouts_of

@@ -10,7 +10,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from einsmith.errors import CompileError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.kernels.sources import is_builtin

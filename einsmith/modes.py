@@ -31,7 +31,7 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))

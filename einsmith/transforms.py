@@ -16,8 +16,8 @@ from numpy.random import default_rng
 
 from einsmith.arguments import Magnitude, Size, checked, signature_of
 from einsmith.arrays import to_array
+from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
-from einsmith.autodiff.forward import tangents as push_tangents
 from einsmith.autodiff.sweep import gradients
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
@@ -297,7 +297,7 @@ def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     given = [as_value(moves[n]) for n in at]
     moved = [g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
              for n, g in zip(at, given, strict=True)]  # fmt: skip
-    new, directions = push_tangents(outputs, [symbols[n].tensor for n in at], moved)
+    new, directions = forward.tangents(outputs, [symbols[n].tensor for n in at], moved)
     results = _exchange(symbols, values, [*new, *directions])
     return unflatten(out_structure, results[: len(new)]), unflatten(out_structure, results[len(new) :])
 

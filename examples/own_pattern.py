@@ -13,7 +13,7 @@ import numpy as np
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Piece, Read
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, Value
 from einsmith.target.facts import Target

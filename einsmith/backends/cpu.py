@@ -16,7 +16,7 @@ from einsmith.caches import Bound, Cache, Once
 from einsmith.codegen.cache import native
 from einsmith.errors import CompileError, EinsmithWarning
 from einsmith.expr.nodes import Graph
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.kernels.sources import key_of
 from einsmith.loops import nest
@@ -213,7 +213,7 @@ class Cpu(Backend):
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
             from einsmith.check import others  # imported late: only checked runs need them
-            from einsmith.check.kernel import Subject
+            from einsmith.check.kernel_check import Subject
             from einsmith.check.program import CheckedProgram, Context
 
         given, bind, target = watched.graph, watched.bind, watched.target

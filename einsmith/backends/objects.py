@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from einsmith.backends.backend import AheadOfTime, Runnable, Table, Watched
 from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
-from einsmith.codegen.entry import program as entry
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.entry import entry_program
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CheckError
 from einsmith.loops.nest import Function
@@ -29,7 +29,7 @@ class ObjectCode(Cpu, AheadOfTime):
     """See the module. One for all programs of a library, which share their kernels' code."""
 
     functions, arena = 1 << 60, 1 << 61
-    pool_bytes = entry.STATE_BYTES
+    pool_bytes = entry_program.STATE_BYTES
 
     def __init__(self) -> None:
         self._functions: list[Function] = []
@@ -62,12 +62,14 @@ class ObjectCode(Cpu, AheadOfTime):
     def table(self, program: Runnable) -> Table:
         assert isinstance(program, Program)
         codes = {
-            n * entry.STEP_WORDS + 4: step.code for n, step in enumerate(program.steps) if isinstance(step, CheckZero)
+            n * entry_program.STEP_WORDS + 4: step.code
+            for n, step in enumerate(program.steps)
+            if isinstance(step, CheckZero)
         }
         return Table(tuple(map(int, program.table)), len(program.steps), tuple(program.addresses()), codes)
 
     def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
-        triple = llvm_jit.resolve(target).triple
+        triple = jit.resolve(target).triple
         named = [replace(self._functions[f], name=f"{prefix}_kernel_{n}", looks=False) for n, f in enumerate(functions)]
         places = ", ".join(f'ptr @"{f.name}"' for f in named)
         data = "\\" + constants.hex("\\") if constants else ""
@@ -77,5 +79,5 @@ class ObjectCode(Cpu, AheadOfTime):
             f"@{prefix}_functions = constant [{len(named)} x ptr] [{places}]",
             f'@{prefix}_constants = constant [{len(constants)} x i8] c"{data}", align 64',
         ]
-        native = entry.emit_entry(triple, own=True).replace("@einsmith_", f"@{prefix}_")
-        return llvm_jit.emit_hidden([emit_module(named, target), native, "\n".join(tables) + "\n"], target)
+        native = entry_program.emit_entry(triple, own=True).replace("@einsmith_", f"@{prefix}_")
+        return jit.emit_hidden([emit_module(named, target), native, "\n".join(tables) + "\n"], target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from einsmith.backends.backend import Backend
 from einsmith.backends.cpu import CPU
 from einsmith.errors import CompileError
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.target.facts import Target
 
 BACKENDS: dict[str, Backend] = {CPU.name: CPU}
@@ -18,11 +18,11 @@ def register(backend: Backend) -> None:
     one of its patterns has the name of another back end's."""
     if backend.name in BACKENDS:
         raise CompileError(f"there is a back end {backend.name!r} already: every one has a name of its own")
-    taken = {p.name for known in BACKENDS.values() for p in known.patterns} | {choose.ROWS.name}
+    taken = {p.name for known in BACKENDS.values() for p in known.patterns} | {autoconfig.ROWS.name}
     if both := sorted(taken & {p.name for p in backend.patterns}):
         raise CompileError(f"there is a pattern {both[0]!r} already: every one has a name of its own")
     BACKENDS[backend.name] = backend
-    choose.OTHERS[backend.name] = backend.patterns
+    autoconfig.OTHERS[backend.name] = backend.patterns
 
 
 def backend_of(target: Target) -> Backend:

@@ -17,7 +17,7 @@ from einsmith import locks
 from einsmith.backends import cpu
 from einsmith.backends.backend import Proposed, Tried
 from einsmith.errors import CompileError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsmith.check.kernel import Fault, Held, Outcome, Source, Subject, Way, Written, run, with_code
+from einsmith.check.kernel_check import Fault, Held, Outcome, Source, Subject, Way, Written, run, with_code
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.dtypes import DType
 from einsmith.expr.nodes import Reduce
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
@@ -49,20 +49,20 @@ def rebuilt(subject: Subject) -> Iterator[tuple[Subject, bool]]:
     configuration or by another pattern, which must give about the same numbers (told by False)."""
     source, target = subject.source(), subject.target
     yield compiled(subject, source, target, 0, "unoptimised"), True
-    _, features, triple = native.llvm_jit.resolve(target)[:3]
+    _, features, triple = native.jit.resolve(target)[:3]
     if triple.startswith("x86_64"):
         have = features.split(",")
         for feature, older in OLDER.items():
             if f"+{feature}" in have:
                 for cpu, name in older:
                     machine = replace(target, cpu=cpu, features="")
-                    yield compiled(subject, source, machine, native.llvm_jit.OPT, f"for {name}"), True
+                    yield compiled(subject, source, machine, native.jit.OPT, f"for {name}"), True
                 break
     if isinstance(subject.kernel, Kernel):
         choice = autoconfig.choose(subject.kernel, target)
         for name, config, _ in choice.alternatives[1:2]:
             other = _source(autoconfig.pattern_of(name).lower(subject.kernel, config, target), target)
-            opt = native.llvm_jit.OPT
+            opt = native.jit.OPT
             yield compiled(subject, other, target, opt, f"by the pattern {name} {config}"), False
 
 

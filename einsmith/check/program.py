@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.check import kernel as checks
-from einsmith.check import report, trap
+from einsmith.check import kernel_check, report, trap
 from einsmith.check.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
 from einsmith.check.guarded import view
-from einsmith.check.kernel import Fault, Held, Subject
+from einsmith.check.kernel_check import Fault, Held, Subject
 from einsmith.check.tolerance import errors
-from einsmith.codegen.entry.program import RUN_WORDS
+from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.errors import CheckError
 from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, Place
@@ -47,7 +46,7 @@ class _Shadow:
     """What a tensor's memory must hold, by byte."""
 
     def __init__(self, nbytes: int):
-        self.values = np.full(nbytes, checks.FILLS[0], np.uint8)
+        self.values = np.full(nbytes, kernel_check.FILLS[0], np.uint8)
         self.known = np.zeros(nbytes, bool)
 
     def read(self, offset: int, n: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -55,7 +54,7 @@ class _Shadow:
         if 0 <= offset and offset + n <= self.values.size:
             known = self.known[offset : offset + n]
             return self.values[offset : offset + n], None if known.all() else known
-        values, known = np.full(n, checks.FILLS[0], np.uint8), np.zeros(n, bool)
+        values, known = np.full(n, kernel_check.FILLS[0], np.uint8), np.zeros(n, bool)
         lo, hi = max(0, offset), min(self.values.size, offset + n)
         if lo < hi:
             values[lo - offset : hi - offset] = self.values[lo:hi]
@@ -132,14 +131,14 @@ class _Run:
         for at, place in program.made.places.items():
             self.base[place.owner] = int(self.table[program.slots[at]]) - place.offset, place.nbytes
         self.before: dict[Leaf, np.ndarray] = {}
-        program.arena.fill(checks.FILLS[0])
+        program.arena.fill(kernel_check.FILLS[0])
         low = program.arena.ctypes.data
         for owner, (address, nbytes) in self.base.items():
             if isinstance(owner, Leaf):
                 self.before[owner] = view(address, nbytes).copy()
                 self.shadow(owner).write(0, self.before[owner], None)
             elif not low <= address < low + program.arena.size and not isinstance(owner, tuple):
-                view(address, nbytes)[:] = checks.FILLS[0]
+                view(address, nbytes)[:] = kernel_check.FILLS[0]
 
     def shadow(self, key: Any, nbytes: int | None = None) -> _Shadow:
         if key not in self.shadows:
@@ -230,7 +229,7 @@ class _Run:
         if place is None:
             unknown = np.zeros(nbytes, bool)
             at_number = at[1] if isinstance(at[1], int) else 0
-            return Held(_ELSEWHERE + (at_number << 40), np.full(nbytes, checks.FILLS[0], np.uint8), unknown)
+            return Held(_ELSEWHERE + (at_number << 40), np.full(nbytes, kernel_check.FILLS[0], np.uint8), unknown)
         offset = address - self.base[place.owner][0]
         key = self.p.made.values.get(at)
         if key is not None and key not in self.shadows:
@@ -271,7 +270,7 @@ class _Run:
         compare = self.p.level > 1 or due(self.p.calls) and all(due(t + 1) or not left for _, t, left in self.loops)
         try:
             if once or not compare:
-                got = checks.check(subject, held, space, compare, self.p.calls, written)
+                got = kernel_check.check(subject, held, space, compare, self.p.calls, written)
             else:
                 rebuilt = not keeps and number not in self.p.rebuilt
                 self.p.rebuilt.add(number)
@@ -342,7 +341,7 @@ class _Run:
             if wrong is not None:
                 kind = f"output {n}" if n < len(graph.outputs) else f"update {n - len(graph.outputs)}"
                 raise self.blame(
-                    f"{kind} of the whole program: {checks.told(wrong, got.size, 'the evaluator')}; each kernel "
+                    f"{kind} of the whole program: {kernel_check.told(wrong, got.size, 'the evaluator')}; each kernel "
                     "computes what it was asked for, so a pass over the graph, or what joins kernels, is wrong"
                 )
 

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 
 from einsmith import knobs
-from einsmith.check import kernel as checks
-from einsmith.check import others
+from einsmith.check import kernel_check, others
 from einsmith.check.expected import written_buffers
-from einsmith.check.kernel import Fault, Held, Source, Subject
+from einsmith.check.kernel_check import Fault, Held, Source, Subject
 from einsmith.codegen.cache import native
 from einsmith.errors import CheckError
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Graph
 from einsmith.expr.printer import show
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.serial import from_data, to_data
 from einsmith.target.facts import Target
@@ -118,7 +117,7 @@ def graph_fault(
 
 
 def _machine(target: Target) -> dict[str, object]:
-    cpu, features, triple = native.llvm_jit.resolve(target)[:3]
+    cpu, features, triple = native.jit.resolve(target)[:3]
     return {**asdict(target), "cpu": cpu, "features": features, "triple": triple}
 
 
@@ -151,7 +150,7 @@ def replay(where: Path | str, anew: bool = False) -> None:
         text = (Path(where) / "kernel.ll").read_text()
         source = Source(text, launches, facts["scratch"], facts["workspace"])
     empty = Subject(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
-    subject = others.compiled(empty, source, target, native.llvm_jit.OPT, facts["config"])
+    subject = others.compiled(empty, source, target, native.jit.OPT, facts["config"])
     held = [
         Held(facts["addresses"][n], np.ascontiguousarray(arrays[f"buffer{n}"]).reshape(-1).view(np.uint8),
              arrays.get(f"known{n}"))
@@ -166,11 +165,11 @@ def replay(where: Path | str, anew: bool = False) -> None:
 
 def opinions(
     subject: Subject, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
-) -> checks.Outcome:
+) -> kernel_check.Outcome:
     """What a kernel gives in all ways of running it, by the evaluator and, where that computes no more than parts, as
     other machine code. Raises Fault where two differ."""
-    got = checks.check(subject, held, work, True, turn)
-    whole = checks.evaluate(subject, held, got, turn)
+    got = kernel_check.check(subject, held, work, True, turn)
+    whole = kernel_check.evaluate(subject, held, got, turn)
     if rebuilt and not whole and work is None:
         others.compare(subject, held, got, written_buffers(subject.kernel))
     return got

@@ -15,7 +15,7 @@ import click
 
 from einsmith import knobs, models
 from einsmith.codegen.cache import native, objects
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 from einsmith.target.facts import Target
 from einsmith.tune import store
 
@@ -83,10 +83,10 @@ def _readable(name: str, value: Any) -> Any:
 
 def calibrate(as_json: bool) -> None:
     """Measures the machine, keeps the figures and prints them beside the static ones."""
-    from einsmith.tune import calibrate as calibration
+    from einsmith.tune import calibrate
 
     try:
-        target = calibration.calibrate()
+        target = calibrate.calibrate()
     except OSError as e:
         raise click.ClickException(f"the figures cannot be kept: {e}; set EINSMITH_CACHE_DIR to another folder") from e
     static = native.host_target()

@@ -183,7 +183,7 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
     if missing:
         raise click.UsageError(f"--input is missing for {', '.join(missing)}: --input {missing[0]}=X.npy")
     if threads is not None:
-        from einsmith.runtime.threads import set_threads
+        from einsmith.runtime.thread_count import set_threads
 
         set_threads(threads)
     found = model(**arrays)

@@ -18,7 +18,7 @@ from einsmith.cli.tasks import assignment, defaults, model_arguments, number, ta
 from einsmith.compile import Executable
 from einsmith.errors import EinsmithError
 from einsmith.lang.op import op
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
 from einsmith.tree import flatten
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.dtypes import DType, bf16
-from einsmith.export import subject as about
-from einsmith.export.subject import Subject, Traced
+from einsmith.export import exported
+from einsmith.export.exported import Subject, Traced
 from einsmith.expr.nodes import Leaf, Tensor
 
 _TYPES = {
@@ -81,28 +81,28 @@ def calls(
     places = {(t.role, t.variant): n for n, t in enumerate(subject.graphs)}
     endings = _endings(subject.graphs)
     for n, t in enumerate(subject.graphs):
-        if t.role == about.GATHER:
+        if t.role == exported.GATHER:
             continue
         taken = set(_TAKEN)
         arguments = tuple(
             Argument(_unused(called, taken), x.dtype, x.shape) for called, x in zip(t.arguments, inputs[n], strict=True)
         )
         results: tuple[Argument, ...] = ()
-        if t.role in (about.PREDICT, about.CALL):
-            base = "output" if t.role == about.PREDICT else "result"
+        if t.role in (exported.PREDICT, exported.CALL):
+            base = "output" if t.role == exported.PREDICT else "result"
             many = len(outputs[n]) > 1
             results = tuple(
                 Argument(_unused(f"{base}_{k}" if many else base, taken), x.dtype, x.shape)
                 for k, x in enumerate(outputs[n])
             )
-        gather = places.get((about.GATHER, t.variant), n)
+        gather = places.get((exported.GATHER, t.variant), n)
         found.append(Call(f"{name}_{t.role}{endings[t.variant]}", t.role, arguments, results, n, gather))
     return found
 
 
 def _endings(graphs: Iterable[Traced]) -> list[str]:
     """What the functions' names end in, by variant: the samples of a batch where these tell them apart."""
-    samples = {t.variant: t.samples for t in graphs if t.role in (about.TRAIN, about.CALL)}
+    samples = {t.variant: t.samples for t in graphs if t.role in (exported.TRAIN, exported.CALL)}
     if len(samples) == 1:
         return [""]
     apart = len(set(samples.values())) == len(samples)

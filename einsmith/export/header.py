@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.export import subject as about
+from einsmith.export import exported
 from einsmith.export.calls import Call
+from einsmith.export.exported import Subject
 from einsmith.export.processors import Processor
 from einsmith.export.source import prototype
-from einsmith.export.subject import Subject
 from einsmith.expr.nodes import size
 
 _ROLES = {
-    about.TRAIN: "Trains on a batch, and tells its loss. Where the loss is not finite, or a check of the data fails,\n"
-                 "   the code says so and nothing is updated.",
-    about.EVALUATE: "The loss of a batch, in evaluation mode.",
-    about.PREDICT: "The model's output, in evaluation mode.",
-    about.CALL: "The function.",
+    exported.TRAIN: "Trains on a batch, and tells its loss. Where the loss is not finite, or a check of the data fails,"
+    "\n   the code says so and nothing is updated.",
+    exported.EVALUATE: "The loss of a batch, in evaluation mode.",
+    exported.PREDICT: "The model's output, in evaluation mode.",
+    exported.CALL: "The function.",
 }  # fmt: skip
 
 _LIFE = """\

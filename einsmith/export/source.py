@@ -11,12 +11,11 @@ import numpy as np
 
 from einsmith.dtypes import dtype_of
 from einsmith.errors import DtypeError
-from einsmith.export import subject as about
-from einsmith.export import traces
+from einsmith.export import exported, traces
 from einsmith.export.calls import Call
+from einsmith.export.exported import Subject
 from einsmith.export.processors import Processor
 from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, Place
-from einsmith.export.subject import Subject
 
 RUNTIME = Path(__file__).parent / "runtime"
 _REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
@@ -50,9 +49,9 @@ def entries(subject: Subject) -> dict[str, Entry]:
     return found
 
 
-def saved(subject: Subject) -> list[about.Lasting]:
+def saved(subject: Subject) -> list[exported.Lasting]:
     """The tensors that files hold."""
-    return [t for t in subject.memories.tensors if t.kind != about.NUMBER]
+    return [t for t in subject.memories.tensors if t.kind != exported.NUMBER]
 
 
 def file_header(subject: Subject) -> bytes:
@@ -175,8 +174,8 @@ class Source:
             else:
                 region, offset = self._place(place, traced.bind, starts)
                 results.append(f"{{{region}, {offset}, {nbytes}}}")
-        if traced.role not in (about.PREDICT, about.CALL):
-            for t in data.outputs if traced.role in (about.TRAIN, about.GATHER) else data.outputs[:1]:
+        if traced.role not in (exported.PREDICT, exported.CALL):
+            for t in data.outputs if traced.role in (exported.TRAIN, exported.GATHER) else data.outputs[:1]:
                 if t.dtype.name not in ("f32", "f64"):
                     raise DtypeError(f"a loss is {t.dtype.name}; one that a library tells is float32 or float64")
         numbers = [f"UINT64_C({w})" if w >= 1 << 31 else str(w) for w in words]
@@ -269,9 +268,9 @@ class Source:
     def _call(self, call: Call) -> None:
         given = ", ".join(a.name for a in call.arguments) or "NULL"
         self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{given}}};"]
-        if call.role == about.TRAIN:
+        if call.role == exported.TRAIN:
             self.lines.append(f"    return train(model, {call.program}, {call.gather}, arguments, loss);\n}}\n")
-        elif call.role == about.EVALUATE:
+        elif call.role == exported.EVALUATE:
             self.lines.append(f"    return evaluate(model, {call.program}, arguments, loss);\n}}\n")
         else:
             made = ", ".join(a.name for a in call.results) or "NULL"
@@ -284,7 +283,7 @@ class Source:
 def prototype(name: str, call: Call) -> str:
     """A function's declaration in C, without its end."""
     given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
-    losses = call.role in (about.TRAIN, about.EVALUATE)
+    losses = call.role in (exported.TRAIN, exported.EVALUATE)
     made = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in call.results]
     return f"int {call.function}({', '.join([f'{name}_model *model', *given, *made])})"
 

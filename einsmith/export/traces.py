@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from einsmith.errors import ArgumentError
-from einsmith.export import subject as about
-from einsmith.export.subject import Memories, Setting, Subject, Traced, Training
+from einsmith.export import exported
+from einsmith.export.exported import Memories, Setting, Subject, Traced, Training
 from einsmith.modes import Jitted, arguments_of, names_of, trace_arguments, trace_call
 from einsmith.nn import Module
 from einsmith.training import TrainStep
@@ -42,12 +42,12 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     memories = Memories()
     memories.add_model(step.model)
     for name, slot in step.current_state().items():
-        memories.add_memory(name, about.OPTIMIZER, slot.memory)
+        memories.add_memory(name, exported.OPTIMIZER, slot.memory)
     _add_numbers(step, settings, memories)
     groups = {id(g): n for n, g in enumerate(step.counts.groups)}
     graphs = [
         Traced(
-            about.GATHER if gather else about.TRAIN, n, found.graph, memories.bound(found.bind, found.live),
+            exported.GATHER if gather else exported.TRAIN, n, found.graph, memories.bound(found.bind, found.live),
             (*names, "target"), step.winograd, finite=found.graph.outputs[0], memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in found.groups),
             samples=len(batches[n][-1]) if batches[n][-1].ndim else 1,
@@ -59,14 +59,14 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             loss = trace_call(evaluated(step), (tuple(inputs), target), {})
             output = trace_call(step.model, tuple(inputs), {})
         for role, found, called, winograd in (
-            (about.EVALUATE, loss, (*names, "target"), step.winograd), (about.PREDICT, output, names, False),
+            (exported.EVALUATE, loss, (*names, "target"), step.winograd), (exported.PREDICT, output, names, False),
         ):  # fmt: skip
             bind = memories.bound(found.bind, found.live)
             graphs.append(Traced(role, n, found.graph, bind, called, winograd))
     reports = next(found.reports for _, gather, found in made if not gather)
     training = Training(settings, reports, step.accumulate, len(groups))
     if reports:
-        memories.add(REPORTS, about.NUMBER, np.zeros(len(reports)))
+        memories.add(REPORTS, exported.NUMBER, np.zeros(len(reports)))
     return Subject(type(step.model).__name__, threads, graphs, memories, training)
 
 
@@ -114,20 +114,25 @@ def _add_numbers(step: TrainStep, settings: tuple[Setting, ...], memories: Memor
     """The step's counters and the values of its settings, and all numbers that are made of them."""
     groups = step.counts.groups
     for name, count in ((STEPS, step.steps), (GATHERED, step.gathered), (SAMPLES, step.gathered_samples)):
-        memories.add(name, about.TRAINING, np.array(count, np.int64))
-    memories.add(UPDATES, about.TRAINING, np.array([g.done for g in groups], np.int64))
+        memories.add(name, exported.TRAINING, np.array(count, np.int64))
+    memories.add(UPDATES, exported.TRAINING, np.array([g.done for g in groups], np.int64))
     values = [np.nan if s.table else s.value for s in settings]
-    memories.add(VALUES, about.TRAINING, np.array(values, np.float64))
-    memories.add_number(step._count, about.COUNT)
+    memories.add(VALUES, exported.TRAINING, np.array(values, np.float64))
+    memories.add_number(step._count, exported.COUNT)
     for n, g in enumerate(groups):
-        memories.add_number(g.memory, about.UPDATES, n)
+        memories.add_number(g.memory, exported.UPDATES, n)
     numbers = step._hyper | step._numbers
-    meanings = {"draw": about.DRAW, "weight": about.WEIGHT_OF_BATCH, "begins": about.BEGINS, "samples": about.SAMPLES}
+    meanings = {
+        "draw": exported.DRAW,
+        "weight": exported.WEIGHT_OF_BATCH,
+        "begins": exported.BEGINS,
+        "samples": exported.SAMPLES,
+    }
     own = {id(step._numbers[n]): kind for n, kind in meanings.items() if n in step._numbers}
     known = {s.name: n for n, s in enumerate(settings)}
     for name, array in numbers.items():
-        kind = own.get(id(array), about.SETTING)
-        memories.add_number(array, kind, known[name] if kind == about.SETTING else 0)
+        kind = own.get(id(array), exported.SETTING)
+        memories.add_number(array, kind, known[name] if kind == exported.SETTING else 0)
 
 
 # -------------------------------------------------------------------------------------------------------- functions
@@ -154,7 +159,7 @@ def of_function(f: Callable, example: tuple, threads: int) -> Subject:
     given = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
     bind = memories.bound(traced.bind, traced.live)
     winograd = jitted is not None and jitted.winograd
-    graph = Traced(about.CALL, 0, traced.graph, bind, given, winograd)
+    graph = Traced(exported.CALL, 0, traced.graph, bind, given, winograd)
     name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
     return Subject(name, threads, [graph], memories)
 

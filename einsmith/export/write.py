@@ -20,15 +20,15 @@ from einsmith.backends import registry
 from einsmith.errors import ArgumentError, CheckError, SaveError
 from einsmith.export import build, traces
 from einsmith.export.calls import calls
+from einsmith.export.exported import Subject
 from einsmith.export.header import header
 from einsmith.export.processors import Processor, named, of_target
 from einsmith.export.program import Portable
 from einsmith.export.source import Source, saved, weights
-from einsmith.export.subject import Subject
 from einsmith.lang import trace
 from einsmith.manifest import has_format
 from einsmith.modes import Jitted
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 from einsmith.target.facts import MAX_THREADS
 from einsmith.training import TrainStep
 

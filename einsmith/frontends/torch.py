@@ -26,11 +26,11 @@ from einsmith.arguments import described
 from einsmith.caches import Bound, Cache
 from einsmith.compile import PROGRAMS, Executable
 from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_register import Program, register
-from einsmith.frontends.torch_threads import threads as get_threads
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
@@ -273,7 +273,7 @@ class _Definition:
 
     def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, computed. Their memory is torch's own."""
-        threads = get_threads()
+        threads = torch_threads.threads()
         key: list[Any] = [program, threads]
         keep: list[torch.Tensor] = []
         pointers: list[int] = []

@@ -1,10 +1,10 @@
-"""How many threads a program inside PyTorch has. They are PyTorch's own (runtime/threads.py)."""
+"""How many threads a program inside PyTorch has. They are PyTorch's own (runtime/thread_count.py)."""
 
 from __future__ import annotations
 
 import torch
 
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 
 
 def threads() -> int:

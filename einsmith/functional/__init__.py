@@ -209,7 +209,7 @@ from einsmith.functional.tensor import (
     transpose,
     unsqueeze,
 )
-from einsmith.lang import trace as trace_module
+from einsmith.lang.trace import provide_functions
 
 __all__ = [
     "abs",
@@ -456,4 +456,4 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 
-trace_module.functions = {name: globals()[name] for name in __all__}
+provide_functions({name: globals()[name] for name in __all__})

@@ -12,7 +12,7 @@ from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, merge, pointwise, root, tensor, without
 from einsmith.functional.random import WORDS, random_bits
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -33,13 +33,13 @@ def _applied(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:
 def relu(input: Any, inplace: bool = False) -> Value:
     """max(x, 0); NaN stays NaN, and the gradient at 0 is 0."""
     x = tensor(input, "relu", "input")
-    return fb.relu(x)
+    return builder.relu(x)
 
 
 @traced
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
     """x where x > 0, negative_slope*x elsewhere."""
-    return _applied(input, "leaky_relu", lambda e: fb.where(e > 0, e, e * negative_slope))
+    return _applied(input, "leaky_relu", lambda e: builder.where(e > 0, e, e * negative_slope))
 
 
 @traced
@@ -53,9 +53,9 @@ def prelu(input: Any, weight: Any) -> Value:
     def body(*i: Any) -> Any:
         slope = w if not w.ndim else w[0] if w.size == 1 else w[i[1]]
         e = x[i] if i else x
-        return fb.where(e > 0, e, slope * e)
+        return builder.where(e > 0, e, slope * e)
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
@@ -74,40 +74,40 @@ def random_relu(x: Value, lower: float, upper: float, training: bool, stream: st
     if lower > upper:
         raise ArgumentError(f"rrelu: lower={lower!r} must not be above upper={upper!r}")
     if not training:
-        return pointwise(x, lambda e: fb.where(e > 0, e, e * ((lower + upper) / 2)))
+        return pointwise(x, lambda e: builder.where(e > 0, e, e * ((lower + upper) / 2)))
     bits = random_bits(x.shape, stream)
 
     def body(*i: Any) -> Any:
-        share = (fb.cast(bits[i] if i else bits, dt.f64) + WORDS) * (0.5 / WORDS)
-        slope = fb.cast(share * (upper - lower) + lower, x.dtype)
+        share = (builder.cast(bits[i] if i else bits, dt.f64) + WORDS) * (0.5 / WORDS)
+        slope = builder.cast(share * (upper - lower) + lower, x.dtype)
         e = x[i] if i else x
-        return fb.where(e > 0, e, e * slope)
+        return builder.where(e > 0, e, e * slope)
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
 def tanh(input: Any) -> Value:
     """The hyperbolic tangent."""
-    return fb.tanh(tensor(input, "tanh", "input", kind="float"))
+    return builder.tanh(tensor(input, "tanh", "input", kind="float"))
 
 
 @traced
 def sigmoid(input: Any) -> Value:
     """1/(1 + exp(-x))."""
-    return fb.sigmoid(tensor(input, "sigmoid", "input", kind="float"))
+    return builder.sigmoid(tensor(input, "sigmoid", "input", kind="float"))
 
 
 @traced
 def silu(input: Any, inplace: bool = False) -> Value:
     """x*sigmoid(x)."""
-    return _applied(input, "silu", lambda e: e * fb.sigmoid(e))
+    return _applied(input, "silu", lambda e: e * builder.sigmoid(e))
 
 
 @traced
 def mish(input: Any, inplace: bool = False) -> Value:
     """x*tanh(log(1 + exp(x))). Source: Misra 2019, arXiv 1908.08681."""
-    return _applied(input, "mish", lambda e: e * fb.tanh(fb.softplus(e)))
+    return _applied(input, "mish", lambda e: e * builder.tanh(builder.softplus(e)))
 
 
 @traced
@@ -115,55 +115,57 @@ def gelu(input: Any, approximate: str = "none") -> Value:
     """x times the normal distribution function at x; `approximate="tanh"`: its tanh form. Source: arXiv 1606.08415."""
     x = tensor(input, "gelu", "input", kind="float")
     if approximate == "none":
-        return pointwise(x, lambda e: e * 0.5 * (1 + fb.erf(e * sqrt(0.5))))
+        return pointwise(x, lambda e: e * 0.5 * (1 + builder.erf(e * sqrt(0.5))))
     if approximate == "tanh":
-        return pointwise(x, lambda e: 0.5 * e * (1 + fb.tanh(sqrt(2 / pi) * (e + 0.044715 * e * e * e))))
+        return pointwise(x, lambda e: 0.5 * e * (1 + builder.tanh(sqrt(2 / pi) * (e + 0.044715 * e * e * e))))
     raise ArgumentError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
 
 
 @traced
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
     """x where x > 0, alpha*(exp(x) - 1) elsewhere. Source: Clevert et al. 2015, arXiv 1511.07289."""
-    return _applied(input, "elu", lambda e: fb.where(e > 0, e, alpha * fb.expm1(e)))
+    return _applied(input, "elu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e)))
 
 
 @traced
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
     """x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere. Source: Barron 2017, arXiv 1704.07483."""
     _nonzero("celu", alpha=alpha)
-    return _applied(input, "celu", lambda e: fb.where(e > 0, e, alpha * fb.expm1(e * (1 / alpha))))
+    return _applied(input, "celu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e * (1 / alpha))))
 
 
 @traced
 def selu(input: Any, inplace: bool = False) -> Value:
     """scale*x where x > 0, scale*alpha*(exp(x) - 1) elsewhere, with the constants of arXiv 1706.02515."""
     below = SELU_SCALE * SELU_ALPHA
-    return _applied(input, "selu", lambda e: fb.where(e > 0, SELU_SCALE * e, below * fb.expm1(e)))
+    return _applied(input, "selu", lambda e: builder.where(e > 0, SELU_SCALE * e, below * builder.expm1(e)))
 
 
 @traced
 def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
     """log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
     _nonzero("softplus", beta=beta)
-    return _applied(input, "softplus", lambda e: fb.where(beta * e > threshold, e, fb.softplus(beta * e) * (1 / beta)))
+    return _applied(
+        input, "softplus", lambda e: builder.where(beta * e > threshold, e, builder.softplus(beta * e) * (1 / beta))
+    )
 
 
 @traced
 def logsigmoid(input: Any) -> Value:
     """log(1/(1 + exp(-x))), without overflow."""
-    return _applied(input, "logsigmoid", lambda e: -fb.softplus(-e))
+    return _applied(input, "logsigmoid", lambda e: -builder.softplus(-e))
 
 
 @traced
 def softsign(input: Any) -> Value:
     """x/(1 + |x|)."""
-    return _applied(input, "softsign", lambda e: e / (1 + fb.abs(e)))
+    return _applied(input, "softsign", lambda e: e / (1 + builder.abs(e)))
 
 
 @traced
 def tanhshrink(input: Any) -> Value:
     """x - tanh(x)."""
-    return _applied(input, "tanhshrink", lambda e: e - fb.tanh(e))
+    return _applied(input, "tanhshrink", lambda e: e - builder.tanh(e))
 
 
 @traced
@@ -172,20 +174,22 @@ def softshrink(input: Any, lambd: Magnitude = 0.5) -> Value:
     return _applied(
         input,
         "softshrink",
-        lambda e: fb.where(e > lambd, e - lambd, fb.where(e < -lambd, e + lambd, fb.where(e == e, 0.0, e))),
+        lambda e: builder.where(
+            e > lambd, e - lambd, builder.where(e < -lambd, e + lambd, builder.where(e == e, 0.0, e))
+        ),
     )
 
 
 @traced
 def hardshrink(input: Any, lambd: float = 0.5) -> Value:
     """0 where -lambd <= x <= lambd, x elsewhere."""
-    return _applied(input, "hardshrink", lambda e: fb.where((e >= -lambd) & (e <= lambd), 0.0, e))
+    return _applied(input, "hardshrink", lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
 
 
 @traced
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Value:
     """x where x > threshold, `value` elsewhere; NaN stays NaN."""
-    return _applied(input, "threshold", lambda e: fb.where(e <= threshold, value, e))
+    return _applied(input, "threshold", lambda e: builder.where(e <= threshold, value, e))
 
 
 @traced
@@ -193,18 +197,20 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
     """x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val={min_val!r} must not be above max_val={max_val!r}")
-    return _applied(input, "hardtanh", lambda e: fb.where(e <= min_val, min_val, fb.where(e >= max_val, max_val, e)))
+    return _applied(
+        input, "hardtanh", lambda e: builder.where(e <= min_val, min_val, builder.where(e >= max_val, max_val, e))
+    )
 
 
 @traced
 def relu6(input: Any, inplace: bool = False) -> Value:
     """min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
-    return _applied(input, "relu6", lambda e: fb.where(e <= 0, 0.0, fb.where(e >= 6, 6.0, e)))
+    return _applied(input, "relu6", lambda e: builder.where(e <= 0, 0.0, builder.where(e >= 6, 6.0, e)))
 
 
 def _ramp(e: Any) -> Any:
     """min(max(x + 3, 0), 6), by 6."""
-    return fb.where(e <= -3, 0.0, fb.where(e >= 3, 1.0, (e + 3) * (1 / 6)))
+    return builder.where(e <= -3, 0.0, builder.where(e >= 3, 1.0, (e + 3) * (1 / 6)))
 
 
 @traced
@@ -216,7 +222,9 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Value:
 @traced
 def hardswish(input: Any, inplace: bool = False) -> Value:
     """x*hardsigmoid(x). Source: Howard et al. 2019, arXiv 1905.02244."""
-    return _applied(input, "hardswish", lambda e: fb.where(e <= -3, 0.0, fb.where(e >= 3, e, e * (e + 3) * (1 / 6))))
+    return _applied(
+        input, "hardswish", lambda e: builder.where(e <= -3, 0.0, builder.where(e >= 3, e, e * (e + 3) * (1 / 6)))
+    )
 
 
 @traced
@@ -228,7 +236,7 @@ def glu(input: Any, dim: int = -1) -> Value:
     if x.shape[d] % 2:
         raise ShapeError(f"glu: 'input' {x.shape} has the odd extent {x.shape[d]} along dim={dim}; it is cut in halves")
     shape = (*x.shape[:d], half, *x.shape[d + 1 :])
-    return fb.compute(shape, lambda *i: x[i] * fb.sigmoid(x[(*i[:d], i[d] + half, *i[d + 1 :])]))
+    return builder.compute(shape, lambda *i: x[i] * builder.sigmoid(x[(*i[:d], i[d] + half, *i[d + 1 :])]))
 
 
 @traced
@@ -239,12 +247,12 @@ def squash(input: Any, dim: int = -1) -> Value:
     """
     x = tensor(input, "squash", "input", kind="float")
     d = dimension(dim, x.ndim, "squash")
-    (k,) = fb.axes(x.shape[d])
+    (k,) = builder.axes(x.shape[d])
 
     def squares(*i: Any) -> Any:
         e = x[merge(x.ndim, (d,), (k,), i)]
-        return fb.sum(e * e, over=k)
+        return builder.sum(e * e, over=k)
 
-    n2 = fb.compute(without(x.shape, (d,)), squares)
+    n2 = builder.compute(without(x.shape, (d,)), squares)
     scale = root(n2) / (1 + n2)
-    return fb.compute(x.shape, lambda *i: x[i] * (scale[without(i, (d,))] if x.ndim > 1 else scale))
+    return builder.compute(x.shape, lambda *i: x[i] * (scale[without(i, (d,))] if x.ndim > 1 else scale))

@@ -12,8 +12,7 @@ from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
 from einsmith.functional.tensor import cat
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
 
@@ -83,9 +82,9 @@ def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
 
     def body(*i: Any) -> Any:
         kept = i[-1] <= i[-2] + k if lower else i[-2] + k <= i[-1]
-        return fb.where(kept, x[i], zero)
+        return builder.where(kept, x[i], zero)
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
@@ -111,7 +110,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value
     row, column = max(0, -offset), max(0, offset)
     inner = (lambda n: (n + row, n + column)) if a < b else (lambda n: (n + column, n + row))
     dims = (min(a, b), max(a, b))
-    return fb.compute((*without(x.shape, dims), count), lambda *i: x[merge(x.ndim, dims, inner(i[-1]), i[:-1])])
+    return builder.compute((*without(x.shape, dims), count), lambda *i: x[merge(x.ndim, dims, inner(i[-1]), i[:-1])])
 
 
 @traced
@@ -129,10 +128,10 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> V
 
     def body(*i: Any) -> Any:
         p, q = i[-2] - row, i[-1] - column
-        return fb.where(all_of([0 <= p, p < n, p == q]), x[(*i[:-2], p)], zero)
+        return builder.where(all_of([0 <= p, p < n, p == q]), x[(*i[:-2], p)], zero)
 
     size = n + abs(offset)
-    y = fb.compute((*x.shape[:-1], size, size), body)
+    y = builder.compute((*x.shape[:-1], size, size), body)
     a, b = dimension(dim1, y.ndim, "diag_embed"), dimension(dim2, y.ndim, "diag_embed")
     if a == b:
         raise ShapeError(f"diag_embed: dim1={dim1} and dim2={dim2} are one dimension")
@@ -178,12 +177,12 @@ def _tiled(x: Value, counts: tuple[int, ...]) -> Value:
     x = x.reshape(extents)
     shape = tuple(e * n for e, n in zip(extents, counts, strict=True))
     if 0 in shape:
-        return fb.full(shape, 0, x.dtype)
+        return builder.full(shape, 0, x.dtype)
 
     def body(*i: Any) -> Any:
         return x[tuple(0 if e == 1 else k if n == 1 else k % e for k, e, n in zip(i, extents, counts, strict=True))]
 
-    return fb.compute(shape, body) if shape else x
+    return builder.compute(shape, body) if shape else x
 
 
 @traced
@@ -203,7 +202,7 @@ def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None 
         raise ShapeError(f"repeat_interleave: repeats={repeats!r} does not fit the extent {x.shape[d]}")
     if len(counts) == 1:
         shape = (*x.shape[:d], x.shape[d] * counts[0], *x.shape[d + 1 :])
-        return fb.compute(shape, lambda *i: x[(*i[:d], i[d] // counts[0], *i[d + 1 :])])
+        return builder.compute(shape, lambda *i: x[(*i[:d], i[d] // counts[0], *i[d + 1 :])])
     parts = [repeat_interleave(_cut(x, d, k, k + 1), n, d) for k, n in enumerate(counts) if n]
     return cat(parts, d) if parts else _cut(x, d, 0, 0)
 
@@ -216,7 +215,7 @@ def expand(input: Any, *sizes: Any) -> Value:
     if lead < 0 or any(n == -1 for n in wanted[:lead]):
         raise ShapeError(f"expand: sizes={wanted!r} does not fit shape {x.shape}")
     shape = tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(wanted))
-    return fb.broadcast_to(x, shape)
+    return builder.broadcast_to(x, shape)
 
 
 @traced
@@ -317,7 +316,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
     if indexing == "xy" and len(order) > 1:
         order[:2] = 1, 0
     shape = tuple(vectors[n].shape[0] for n in order)
-    return tuple(fb.compute(shape, lambda *i, n=n, v=v: v[i[order.index(n)]]) for n, v in enumerate(vectors))
+    return tuple(builder.compute(shape, lambda *i, n=n, v=v: v[i[order.index(n)]]) for n, v in enumerate(vectors))
 
 
 @traced

@@ -12,8 +12,7 @@ from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.random import drop
 from einsmith.functional.softmax import _softmax
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
 
@@ -28,7 +27,7 @@ def attend(
     one of theirs. `dropped` is what becomes of the weights.
     """
     lead = _leading(q, k, v, mask)
-    (e,) = fb.axes(q.shape[-1])
+    (e,) = builder.axes(q.shape[-1])
     shape = (*lead, q.shape[-2], k.shape[-2])
 
     def at(x: Value, i: Sequence[Any], *inner: Any) -> Any:
@@ -39,17 +38,19 @@ def attend(
             index.append(0 if n == 1 else place if n == whole else place // (whole // n))
         return x[(*index, *inner)]
 
-    scores = fb.compute(shape, lambda *i: fb.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale)
+    scores = builder.compute(
+        shape, lambda *i: builder.sum(at(q, i[:-2], i[-2], e) * at(k, i[:-2], i[-1], e), over=e) * scale
+    )
     if mask is not None or causal:
         scores = _masked(scores, mask, causal)
         weights = softmax_of_some(scores)
     else:
         weights = _softmax(scores, scores.ndim - 1)
     used = dropped(weights)
-    (j,) = fb.axes(k.shape[-2])
-    out = fb.compute(
+    (j,) = builder.axes(k.shape[-2])
+    out = builder.compute(
         (*lead, q.shape[-2], v.shape[-1]),
-        lambda *i: fb.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j),
+        lambda *i: builder.sum(used[(*i[:-1], j)] * at(v, i[:-2], j, i[-1]), over=j),
     )
     return out, weights
 
@@ -71,22 +72,22 @@ def _masked(scores: Value, mask: Value | None, causal: bool) -> Value:
         if mask is not None:
             at = tuple(0 if n == 1 else p for n, p in zip(mask.shape, i[len(i) - mask.ndim :], strict=True))
             m = mask[at] if at else mask
-            s = fb.where(m, s, -inf) if mask.dtype.is_bool else s + m
-        return fb.where(i[-1] <= i[-2], s, -inf) if causal else s
+            s = builder.where(m, s, -inf) if mask.dtype.is_bool else s + m
+        return builder.where(i[-1] <= i[-2], s, -inf) if causal else s
 
-    return fb.compute(scores.shape, body)
+    return builder.compute(scores.shape, body)
 
 
 def softmax_of_some(s: Value) -> Value:
     """The softmax along the last dimension, 0 in rows in which all is minus infinity."""
-    (j,) = fb.axes(s.shape[-1])
+    (j,) = builder.axes(s.shape[-1])
     rest = s.shape[:-1]
-    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(s[(*i, j)]), over=j))
-    top = fb.where(top == -inf, 0.0, top)
-    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(s[(*i, j)] - top[i]), over=j))
+    top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(s[(*i, j)]), over=j))
+    top = builder.where(top == -inf, 0.0, top)
+    total = builder.compute(rest, lambda *i: builder.sum(builder.exp(s[(*i, j)] - top[i]), over=j))
     # Added, so that the total's gradient is as it is: one that is chosen instead would stand under a condition.
-    total = total + fb.where(total == 0, 1.0, 0.0)
-    return fb.compute(s.shape, lambda *i: fb.exp(s[i] - top[i[:-1]]) / total[i[:-1]])
+    total = total + builder.where(total == 0, 1.0, 0.0)
+    return builder.compute(s.shape, lambda *i: builder.exp(s[i] - top[i[:-1]]) / total[i[:-1]])
 
 
 def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) -> Value:

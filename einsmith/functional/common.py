@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.errors import DtypeError, ShapeError, TraceError
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
 
@@ -17,7 +16,7 @@ def tensor(
     """`x` as a Value. `rank`: the numbers of dimensions it may have; `kind`: 'float' or 'int'. Errors name both."""
     called = f"{function}: {name!r}"
     try:
-        value = fb.as_value(x, called)
+        value = builder.as_value(x, called)
     except (TraceError, DtypeError) as e:
         raise type(e)(str(e) if str(e).startswith(called) else f"{called}: {e}") from None
     if isinstance(value.literal, int) and value.literal.bit_length() > 63:
@@ -65,12 +64,16 @@ def without(shape: Sequence[Any], dims: Sequence[int]) -> tuple[Any, ...]:
 
 def read(x: Value, i: Sequence[Any]) -> Any:
     """Element i of a tensor as an element of a formula, where every index may be a number, or there is none."""
-    return x[tuple(i)] if any(isinstance(k, fb.Ex) for k in i) else fb.Ex(fb.element(x[tuple(i)] if i else x, ()))
+    return (
+        x[tuple(i)]
+        if any(isinstance(k, builder.Ex) for k in i)
+        else builder.Ex(builder.element(x[tuple(i)] if i else x, ()))
+    )
 
 
 def pointwise(x: Value, fn: Callable[[Any], Any]) -> Value:
     """`fn` of each element, as one formula."""
-    return fb.compute(x.shape, lambda *i: fn(read(x, i)))
+    return builder.compute(x.shape, lambda *i: fn(read(x, i)))
 
 
 def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
@@ -81,12 +84,12 @@ def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
         index = tuple(0 if n == 1 else k for n, k in zip(v.shape, i[len(i) - v.ndim :], strict=True))
         return read(v, index)
 
-    return fb.compute(shape, lambda *i: formula(*(at(v, i) for v in values)))
+    return builder.compute(shape, lambda *i: formula(*(at(v, i) for v in values)))
 
 
 def root(x: Value) -> Value:
     """The square root of each element, with the derivative 0 at 0."""
-    return pointwise(x, lambda e: fb.where(e == 0, 0.0, fb.sqrt(e)))
+    return pointwise(x, lambda e: builder.where(e == 0, 0.0, builder.sqrt(e)))
 
 
 def all_of(conditions: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from einsmith.errors import ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import ints, tensor
 from einsmith.functional.window import Ints, Window, read, transposed
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -22,14 +22,14 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Value:
         raise ShapeError(f"linear: 'input' {x.shape} and 'weight' {w.shape} differ in their last extents")
     out = w.shape[:-1]
     lead = x.ndim - 1
-    (k,) = fb.axes(w.shape[-1])
-    y = fb.compute((*x.shape[:-1], *out), lambda *i: fb.sum(x[(*i[:lead], k)] * w[(*i[lead:], k)], over=k))
+    (k,) = builder.axes(w.shape[-1])
+    y = builder.compute((*x.shape[:-1], *out), lambda *i: builder.sum(x[(*i[:lead], k)] * w[(*i[lead:], k)], over=k))
     if bias is None:
         return y
     c = tensor(bias, "linear", "bias")
     if c.shape != out:
         raise ShapeError(f"linear: 'bias' has shape {c.shape}, needs {out}")
-    return fb.compute(y.shape, lambda *i: y[i] + c[i[lead:]])
+    return builder.compute(y.shape, lambda *i: y[i] + c[i[lead:]])
 
 
 def same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
@@ -48,16 +48,16 @@ def _correlate(x: Value, w: Value, windows: Sequence[Window], groups: int) -> Va
     batch, out, inner = x.shape[0], w.shape[0], w.shape[1]
     space = tuple(v.count for v in windows)
     per = out // groups
-    c, *r = fb.axes(inner, *w.shape[2:])
+    c, *r = builder.axes(inner, *w.shape[2:])
     if groups == 1:
-        return fb.compute(
+        return builder.compute(
             (batch, out, *space),
-            lambda b, k, *p: fb.sum(read(x, (b, c), windows, p, r, 0) * w[(k, c, *r)], over=(c, *r)),
+            lambda b, k, *p: builder.sum(read(x, (b, c), windows, p, r, 0) * w[(k, c, *r)], over=(c, *r)),
         )
     # The group as an axis of its own: every index stays a sum of axes.
-    z = fb.compute(
+    z = builder.compute(
         (batch, groups, per, *space),
-        lambda b, g, k, *p: fb.sum(
+        lambda b, g, k, *p: builder.sum(
             read(x, (b, inner * g + c), windows, p, r, 0) * w[(per * g + k, c, *r)], over=(c, *r)
         ),
     )
@@ -70,7 +70,7 @@ def _biased(name: str, y: Value, bias: Any) -> Value:
     v = tensor(bias, name, "bias")
     if v.shape != y.shape[1:2]:
         raise ShapeError(f"{name}: 'bias' has shape {v.shape}, needs {y.shape[1:2]}")
-    return fb.compute(y.shape, lambda b, k, *p: y[(b, k, *p)] + v[k])
+    return builder.compute(y.shape, lambda b, k, *p: y[(b, k, *p)] + v[k])
 
 
 def _conv(

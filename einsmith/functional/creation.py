@@ -11,7 +11,7 @@ from einsmith.arguments import Size, shown
 from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -30,26 +30,26 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 def full(size: Sequence[int], fill_value: float | int | bool, *, dtype: Any = None) -> Value:
     """A tensor of one number; its type is the number's, float32, int64 or bool, where none is given."""
     usual = dt.bool_ if isinstance(fill_value, bool) else dt.i64 if isinstance(fill_value, int) else dt.f32
-    return fb.full(_shape("full", (size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
+    return builder.full(_shape("full", (size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def zeros(*size: Any, dtype: Any = None) -> Value:
     """A tensor of zeros."""
-    return fb.full(_shape("zeros", size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
+    return builder.full(_shape("zeros", size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def ones(*size: Any, dtype: Any = None) -> Value:
     """A tensor of ones."""
-    return fb.full(_shape("ones", size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
+    return builder.full(_shape("ones", size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def full_like(input: Any, fill_value: float | int | bool, *, dtype: Any = None) -> Value:
     """A tensor of one number in input's shape and type, or another type."""
     x = tensor(input, "full_like", "input")
-    return fb.full(x.shape, fill_value, x.dtype if dtype is None else dt.dtype_of(dtype))
+    return builder.full(x.shape, fill_value, x.dtype if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
@@ -68,7 +68,7 @@ def ones_like(input: Any, *, dtype: Any = None) -> Value:
 def eye(n: Size, m: Size | None = None, *, dtype: Any = None) -> Value:
     """The n by m matrix of ones on the diagonal and zeros elsewhere; square where m is not given."""
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
-    return fb.compute((n, n if m is None else m), lambda i, j: fb.cast(fb.where(i == j, 1.0, 0.0), kind))
+    return builder.compute((n, n if m is None else m), lambda i, j: builder.cast(builder.where(i == j, 1.0, 0.0), kind))
 
 
 @traced
@@ -78,7 +78,7 @@ def linspace(start: float, end: float, steps: Size, *, dtype: Any = None) -> Val
     step = (end - start) / max(1, steps - 1)
 
     def body(i: Any) -> Any:  # from both ends, so that both are met
-        k = fb.cast(i, dt.f64)
-        return fb.cast(fb.where(i < (steps + 1) // 2, start + k * step, end - (steps - 1 - k) * step), kind)
+        k = builder.cast(i, dt.f64)
+        return builder.cast(builder.where(i < (steps + 1) // 2, start + k * step, end - (steps - 1 - k) * step), kind)
 
-    return fb.compute((steps,), body)
+    return builder.compute((steps,), body)

@@ -11,8 +11,7 @@ from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, pointwise, root, tensor, without
 from einsmith.functional.product import einsum
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
 
@@ -25,33 +24,33 @@ def _exponent(name: str, p: Any) -> float:
 def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callable[..., Any]) -> Value:
     """The p-norm over the axes `over` of `element(*i)`, for each i of `shape`."""
 
-    def total(formula: Callable[[Any], Any], fold: Callable[..., Any] = fb.sum) -> Value:
-        return fb.compute(shape, lambda *i: fold(formula(element(*i)), over=tuple(over)))
+    def total(formula: Callable[[Any], Any], fold: Callable[..., Any] = builder.sum) -> Value:
+        return builder.compute(shape, lambda *i: fold(formula(element(*i)), over=tuple(over)))
 
     if not over:
         if p == 0:
-            return fb.compute(shape, lambda *i: fb.where(element(*i) == 0, 0.0, 1.0))
+            return builder.compute(shape, lambda *i: builder.where(element(*i) == 0, 0.0, 1.0))
         p = 1.0
     if p == 2:
         return root(total(lambda e: e * e))
     if p == 1:
-        return total(fb.abs) if over else fb.compute(shape, lambda *i: fb.abs(element(*i)))
+        return total(builder.abs) if over else builder.compute(shape, lambda *i: builder.abs(element(*i)))
     if p == 0:
-        return total(lambda e: fb.where(e == 0, 0.0, 1.0))
+        return total(lambda e: builder.where(e == 0, 0.0, 1.0))
     if p in (inf, -inf):
-        top = total(fb.abs, fb.max if p > 0 else fb.min)
+        top = total(builder.abs, builder.max if p > 0 else builder.min)
 
         def attaining(value: Callable[[Any], Any]) -> Value:
             def body(*i: Any) -> Any:
-                e = fb.abs(element(*i))
+                e = builder.abs(element(*i))
                 best = top[i] if i else top
-                return fb.sum(fb.where((e == best) | (e != e), value(e), 0.0), over=tuple(over))
+                return builder.sum(builder.where((e == best) | (e != e), value(e), 0.0), over=tuple(over))
 
-            return fb.compute(shape, body)
+            return builder.compute(shape, body)
 
-        return fb.differentiate_as(top, attaining(lambda e: e) / attaining(lambda e: 1.0))
-    s = total(lambda e: fb.where(e == 0, 0.0, fb.abs(e) ** p))
-    return pointwise(s, lambda e: fb.where(e == 0, 0.0, e ** (1 / p)))
+        return builder.differentiate_as(top, attaining(lambda e: e) / attaining(lambda e: 1.0))
+    s = total(lambda e: builder.where(e == 0, 0.0, builder.abs(e) ** p))
+    return pointwise(s, lambda e: builder.where(e == 0, 0.0, e ** (1 / p)))
 
 
 @traced
@@ -64,7 +63,7 @@ def norm(
         raise ArgumentError("norm: p='nuc' needs singular values, which no index formula gives; use NumPy's")
     order = 2.0 if p is None or p == "fro" else _exponent("norm", p)
     dims = dimensions(dim, x.ndim, "norm")
-    over = fb.axes(*(x.shape[d] for d in dims))
+    over = builder.axes(*(x.shape[d] for d in dims))
     y = _length(without(x.shape, dims), over, order, lambda *i: x[merge(x.ndim, dims, over, i)] if x.ndim else x)
     y = y.astype(x.dtype)
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
@@ -89,7 +88,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
     if not shape:
         raise ShapeError("pairwise_distance: 'x1' and 'x2' need a dimension of vectors")
     order = _exponent("pairwise_distance", p)
-    over = fb.axes(shape[-1])
+    over = builder.axes(shape[-1])
     y = _length(shape[:-1], over, order, lambda *i: _read(a, (*i, *over)) - _read(b, (*i, *over)) + eps)
     return y.reshape((*shape[:-1], 1)) if keepdim else y
 
@@ -101,15 +100,15 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1
     shape = views.broadcast([a.shape, b.shape])
     d = dimension(dim, len(shape), "cosine_similarity")
     rest = without(shape, (d,))
-    over = fb.axes(shape[d])
+    over = builder.axes(shape[d])
 
     def read(x: Value, i: tuple) -> Any:
         return _read(x, merge(len(shape), (d,), over, i))
 
-    dot = fb.compute(rest, lambda *i: fb.sum(read(a, i) * read(b, i), over=over))
+    dot = builder.compute(rest, lambda *i: builder.sum(read(a, i) * read(b, i), over=over))
     for x in (a, b):
         n = _length(rest, over, 2.0, lambda *i, x=x: read(x, i))
-        dot = dot / (n + fb.stop_gradient(fb.where(n < eps, eps - n, 0.0)))
+        dot = dot / (n + builder.stop_gradient(builder.where(n < eps, eps - n, 0.0)))
     return dot
 
 
@@ -126,7 +125,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> 
     if order < 0:
         raise ArgumentError(f"cdist: p={p!r} must not be negative")
     lead = views.broadcast([a.shape[:-2], b.shape[:-2]])
-    over = fb.axes(a.shape[-1])
+    over = builder.axes(a.shape[-1])
 
     def rows(x: Value, lead: Sequence[Any], r: Any) -> Any:
         at = tuple(0 if n == 1 else i for n, i in zip(x.shape[:-2], lead[len(lead) - x.ndim + 2 :], strict=True))

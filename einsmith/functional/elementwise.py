@@ -11,12 +11,12 @@ from einsmith import dtypes as dt
 from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import each, pointwise, tensor
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
-    function = getattr(fb, name)
+    function = getattr(builder, name)
 
     def call(input: Any) -> Value:
         return function(tensor(input, name, "input"))
@@ -52,21 +52,25 @@ def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: st
 
 
 def _even(x: Any) -> Any:
-    low = fb.floor(x)
+    low = builder.floor(x)
     rest = x - low
-    up = (rest > 0.5) | ((rest == 0.5) & (low - 2 * fb.floor(low * 0.5) == 1))
-    return fb.where(up, low + 1, low)
+    up = (rest > 0.5) | ((rest == 0.5) & (low - 2 * builder.floor(low * 0.5) == 1))
+    return builder.where(up, low + 1, low)
 
 
-log2 = _of_formula("log2", "The logarithm to the base 2", lambda x: fb.log(x) * (1 / _log(2)))
-log10 = _of_formula("log10", "The logarithm to the base 10", lambda x: fb.log(x) * (1 / _log(10)))
-exp2 = _of_formula("exp2", "2 to the power of x", lambda x: fb.exp(x * _log(2)))
-tan = _of_formula("tan", "The tangent", lambda x: fb.sin(x) / fb.cos(x))
-sinh = _of_formula("sinh", "The hyperbolic sine", lambda x: 0.5 * (fb.expm1(x) - fb.expm1(-x)))
-cosh = _of_formula("cosh", "The hyperbolic cosine", lambda x: 0.5 * (fb.exp(x) + fb.exp(-x)))
-ceil = _of_formula("ceil", "The smallest integer that is not below x", lambda x: -fb.floor(-x))
-trunc = _of_formula("trunc", "x without what follows the point", lambda x: fb.where(x < 0, -fb.floor(-x), fb.floor(x)))
-frac = _of_formula("frac", "What follows the point", lambda x: x - fb.where(x < 0, -fb.floor(-x), fb.floor(x)))
+log2 = _of_formula("log2", "The logarithm to the base 2", lambda x: builder.log(x) * (1 / _log(2)))
+log10 = _of_formula("log10", "The logarithm to the base 10", lambda x: builder.log(x) * (1 / _log(10)))
+exp2 = _of_formula("exp2", "2 to the power of x", lambda x: builder.exp(x * _log(2)))
+tan = _of_formula("tan", "The tangent", lambda x: builder.sin(x) / builder.cos(x))
+sinh = _of_formula("sinh", "The hyperbolic sine", lambda x: 0.5 * (builder.expm1(x) - builder.expm1(-x)))
+cosh = _of_formula("cosh", "The hyperbolic cosine", lambda x: 0.5 * (builder.exp(x) + builder.exp(-x)))
+ceil = _of_formula("ceil", "The smallest integer that is not below x", lambda x: -builder.floor(-x))
+trunc = _of_formula(
+    "trunc", "x without what follows the point", lambda x: builder.where(x < 0, -builder.floor(-x), builder.floor(x))
+)
+frac = _of_formula(
+    "frac", "What follows the point", lambda x: x - builder.where(x < 0, -builder.floor(-x), builder.floor(x))
+)
 round = _of_formula("round", "The nearest integer, halves to the even one", _even)
 reciprocal = _of_formula("reciprocal", "1/x", lambda x: 1 / x)
 square = _of_formula("square", "x*x", lambda x: x * x, None)
@@ -83,8 +87,8 @@ def logit(input: Any, eps: float | Value | None = None) -> Value:
 
     def formula(e: Any) -> Any:
         if eps is not None:
-            e = fb.where(e < eps, eps, fb.where(e > 1 - eps, 1 - eps, e))
-        return fb.log(e) - fb.log1p(-e)
+            e = builder.where(e < eps, eps, builder.where(e > 1 - eps, 1 - eps, e))
+        return builder.log(e) - builder.log1p(-e)
 
     return pointwise(x, formula)
 
@@ -99,7 +103,9 @@ def nan_to_num(
         return x
     top = {dt.f64: 1.7976931348623157e308}.get(x.dtype, 3.4028234663852886e38)
     high, low = top if posinf is None else posinf, -top if neginf is None else neginf
-    return pointwise(x, lambda e: fb.where(e != e, nan, fb.where(e == inf, high, fb.where(e == -inf, low, e))))
+    return pointwise(
+        x, lambda e: builder.where(e != e, nan, builder.where(e == inf, high, builder.where(e == -inf, low, e)))
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- two tensors
@@ -108,13 +114,13 @@ def nan_to_num(
 @traced
 def maximum(input: Any, other: Any) -> Value:
     """The larger element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return fb.maximum(*_both("maximum", input, other))
+    return builder.maximum(*_both("maximum", input, other))
 
 
 @traced
 def minimum(input: Any, other: Any) -> Value:
     """The smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return fb.minimum(*_both("minimum", input, other))
+    return builder.minimum(*_both("minimum", input, other))
 
 
 @traced
@@ -127,13 +133,13 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
     if min is None and max is None:
         raise ArgumentError("clamp: give min, max or both")
     if x.dtype.is_float:
-        x = fb.where(x == x, x, fb.stop_gradient(x))
+        x = builder.where(x == x, x, builder.stop_gradient(x))
     if min is not None:
         low = tensor(min, "clamp", "min")
-        x = fb.where(x < low, low, x)
+        x = builder.where(x < low, low, x)
     if max is not None:
         high = tensor(max, "clamp", "max")
-        x = fb.where(x > high, high, x)
+        x = builder.where(x > high, high, x)
     return x
 
 
@@ -145,8 +151,8 @@ def where(condition: Any, input: Any, other: Any) -> Value:
     """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
     c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
     if all(v.literal is not None and v.dtype.is_int for v in (x, y)):  # PyTorch's type of two whole numbers
-        x, y = fb.cast(x, dt.i64), fb.cast(y, dt.i64)
-    return fb.where(c, x, y)
+        x, y = builder.cast(x, dt.i64), builder.cast(y, dt.i64)
+    return builder.where(c, x, y)
 
 
 @traced
@@ -156,7 +162,7 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Value:
     v = tensor(value, "masked_fill", "value")
     if not m.dtype.is_bool or v.ndim:
         raise ArgumentError("masked_fill: 'mask' holds bools, and 'value' is a number or a 0-d tensor")
-    return fb.where(m, v, x).astype(x.dtype)
+    return builder.where(m, v, x).astype(x.dtype)
 
 
 def _both(name: str, input: Any, other: Any, second: str = "other") -> tuple[Value, Value]:
@@ -197,7 +203,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
     if x.dtype.is_float or y.dtype.is_float:
         return trunc(x / y)
     below = x // y
-    return fb.where((below < 0) & (below * y != x), below + 1, below)
+    return builder.where((below < 0) & (below * y != x), below + 1, below)
 
 
 @traced
@@ -225,15 +231,15 @@ def lerp(input: Any, end: Any, weight: Any) -> Value:
 def logaddexp(input: Any, other: Any) -> Value:
     """log(exp(input) + exp(other)), without overflow."""
     x, y = (tensor(v, "logaddexp", n, kind="float") for v, n in ((input, "input"), (other, "other")))
-    value = fb.where(x == y, x + _log(2), fb.maximum(x, y) + fb.log1p(fb.exp(-fb.abs(x - y))))
-    return fb.differentiate_as(value, y + fb.softplus(x - y))
+    value = builder.where(x == y, x + _log(2), builder.maximum(x, y) + builder.log1p(builder.exp(-builder.abs(x - y))))
+    return builder.differentiate_as(value, y + builder.softplus(x - y))
 
 
 @traced
 def xlogy(input: Any, other: Any) -> Value:
     """input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
     x, y = _both("xlogy", input, other)
-    return each((x, y), lambda a, b: fb.where((a == 0) & (b == b), 0.0, a * fb.log(b)))
+    return each((x, y), lambda a, b: builder.where((a == 0) & (b == b), 0.0, a * builder.log(b)))
 
 
 def _comparison(name: str, sign: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
@@ -259,7 +265,7 @@ def _truth(value: Value) -> Value:
 
 logical_and = _comparison("logical_and", "and", lambda a, b: _truth(a) & _truth(b))
 logical_or = _comparison("logical_or", "or", lambda a, b: _truth(a) | _truth(b))
-logical_xor = _comparison("logical_xor", "xor", lambda a, b: fb.where(_truth(a), ~_truth(b), _truth(b)))
+logical_xor = _comparison("logical_xor", "xor", lambda a, b: builder.where(_truth(a), ~_truth(b), _truth(b)))
 
 
 @traced

@@ -9,7 +9,7 @@ from typing import Any
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 
@@ -38,8 +38,8 @@ def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callab
         n = i[at[:-1]] if i.ndim else i
         element = w[(n, at[-1])]
         if counts is not None:  # a row that is read c times gets its gradient divided by c
-            element = fb.differentiate_as(element, element / counts[n])
-        return element if padding is None else fb.where(n == padding, fb.stop_gradient(element), element)
+            element = builder.differentiate_as(element, element / counts[n])
+        return element if padding is None else builder.where(n == padding, builder.stop_gradient(element), element)
 
     return row
 
@@ -58,7 +58,7 @@ def embedding(
     i, w = tensor(input, "embedding", "input", kind="int"), tensor(weight, "embedding", "weight", rank=2, kind="float")
     _unbuilt("embedding", max_norm)
     padding = _padding("embedding", padding_idx, w.shape[0])
-    return fb.compute((*i.shape, w.shape[1]), _rows(i, w, padding, scale_grad_by_freq))
+    return builder.compute((*i.shape, w.shape[1]), _rows(i, w, padding, scale_grad_by_freq))
 
 
 @traced
@@ -102,7 +102,7 @@ def embedding_bag(
 
 
 def _mean(total: Value, count: Value) -> Value:
-    return fb.compute(total.shape, lambda b, k: fb.where(count[b] == 0, 0.0, total[b, k] / count[b]))
+    return builder.compute(total.shape, lambda b, k: builder.where(count[b] == 0, 0.0, total[b, k] / count[b]))
 
 
 def _rows_of_bags(
@@ -110,13 +110,19 @@ def _rows_of_bags(
 ) -> Value:
     (batch, length), width = i.shape, w.shape[1]
     if not length:
-        return fb.full((batch, width), 0.0, w.dtype)
-    (n,) = fb.axes(length)
-    count = fb.compute((batch,), lambda b: fb.sum(fb.where(kept((b, n)), 1.0, 0.0), over=n)).astype(w.dtype)
+        return builder.full((batch, width), 0.0, w.dtype)
+    (n,) = builder.axes(length)
+    count = builder.compute((batch,), lambda b: builder.sum(builder.where(kept((b, n)), 1.0, 0.0), over=n)).astype(
+        w.dtype
+    )
     if mode == "max":
-        top = fb.compute((batch, width), lambda b, k: fb.max(fb.where(kept((b, n)), row(b, n, k), -inf), over=n))
-        return fb.compute(top.shape, lambda b, k: fb.where(count[b] == 0, 0.0, top[b, k]))
-    total = fb.compute((batch, width), lambda b, k: fb.sum(fb.where(kept((b, n)), row(b, n, k), 0.0), over=n))
+        top = builder.compute(
+            (batch, width), lambda b, k: builder.max(builder.where(kept((b, n)), row(b, n, k), -inf), over=n)
+        )
+        return builder.compute(top.shape, lambda b, k: builder.where(count[b] == 0, 0.0, top[b, k]))
+    total = builder.compute(
+        (batch, width), lambda b, k: builder.sum(builder.where(kept((b, n)), row(b, n, k), 0.0), over=n)
+    )
     return total if mode == "sum" else _mean(total, count)
 
 
@@ -128,20 +134,22 @@ def _bags_by_offset(
     if bags < (0 if last else 1):
         raise ShapeError(f"{name}: 'offsets' has shape {start.shape}; it needs a place for each bag")
     if not length or not bags:
-        return fb.full((bags, width), 0.0, w.dtype)
-    (n,) = fb.axes(length)
+        return builder.full((bags, width), 0.0, w.dtype)
+    (n,) = builder.axes(length)
     # What is before the first bag is in none: a place that is not there.
-    none = fb.full((1,), 0, start.dtype)
-    first = fb.compute((bags,), lambda b: start[b] + none[-start[0]])
+    none = builder.full((1,), 0, start.dtype)
+    first = builder.compute((bags,), lambda b: start[b] + none[-start[0]])
     ends = start.shape[0] - 1
-    stop = fb.compute((bags,), lambda b: fb.where(b < ends, start[b + 1], length))
+    stop = builder.compute((bags,), lambda b: builder.where(b < ends, start[b + 1], length))
 
     def inside(b: Any) -> Any:
         return (first[b] <= n) & (n < stop[b]) & kept((n,))
 
-    count = fb.compute((bags,), lambda b: fb.sum(fb.where(inside(b), 1.0, 0.0), over=n)).astype(w.dtype)
+    count = builder.compute((bags,), lambda b: builder.sum(builder.where(inside(b), 1.0, 0.0), over=n)).astype(w.dtype)
     if mode == "max":
-        top = fb.compute((bags, width), lambda b, k: fb.max(fb.where(inside(b), row(n, k), -inf), over=n))
-        return fb.compute(top.shape, lambda b, k: fb.where(count[b] == 0, 0.0, top[b, k]))
-    total = fb.compute((bags, width), lambda b, k: fb.sum(fb.where(inside(b), row(n, k), 0.0), over=n))
+        top = builder.compute(
+            (bags, width), lambda b, k: builder.max(builder.where(inside(b), row(n, k), -inf), over=n)
+        )
+        return builder.compute(top.shape, lambda b, k: builder.where(count[b] == 0, 0.0, top[b, k]))
+    total = builder.compute((bags, width), lambda b, k: builder.sum(builder.where(inside(b), row(n, k), 0.0), over=n))
     return total if mode == "sum" else _mean(total, count)

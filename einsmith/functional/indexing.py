@@ -13,8 +13,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, dimension, tensor
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 
@@ -47,7 +46,7 @@ def gather(input: Any, dim: int, index: Any) -> Value:
         return gather(x.reshape((1,)), 0, k.reshape((-1,))).reshape(k.shape)
     d = dimension(dim, x.ndim, "gather")
     _fits("gather", x, k, d)
-    return fb.compute(k.shape, lambda *i: x[at(i, d, k[i])])
+    return builder.compute(k.shape, lambda *i: x[at(i, d, k[i])])
 
 
 @traced
@@ -62,9 +61,11 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
     d = dimension(dim, x.ndim, "take_along_dim")
     if x.ndim != k.ndim:
         raise ShapeError(f"take_along_dim: 'input' {x.shape} and 'indices' {k.shape} differ in rank")
-    k = fb.where(k < 0, k + x.shape[d], k)
+    k = builder.where(k < 0, k + x.shape[d], k)
     beside = views.broadcast([at(x.shape, d, 1), at(k.shape, d, 1)])
-    return gather(fb.broadcast_to(x, at(beside, d, x.shape[d])), d, fb.broadcast_to(k, at(beside, d, k.shape[d])))
+    return gather(
+        builder.broadcast_to(x, at(beside, d, x.shape[d])), d, builder.broadcast_to(k, at(beside, d, k.shape[d]))
+    )
 
 
 @traced
@@ -75,7 +76,7 @@ def index_select(input: Any, dim: int, index: Any) -> Value:
     k = k.reshape((-1,))
     if not x.ndim:
         return gather(x.reshape((1,)), 0, k).reshape(())
-    return fb.compute(at(x.shape, d, k.shape[0]), lambda *i: x[at(i, d, k[i[d]])])
+    return builder.compute(at(x.shape, d, k.shape[0]), lambda *i: x[at(i, d, k[i[d]])])
 
 
 @lru_cache(maxsize=64)
@@ -113,7 +114,7 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
         raise ArgumentError(f"{name}: reduce={reduce!r} must be None, 'add' or 'multiply'")
     x, k = tensor(input, name, "input"), tensor(index, name, "index", kind="int")
     s = tensor(src, name, "src")
-    s = fb.broadcast_to(s, k.shape) if not s.ndim else s
+    s = builder.broadcast_to(s, k.shape) if not s.ndim else s
     if not x.ndim:
         return scatter(x.reshape((1,)), 0, k.reshape((-1,)), s.reshape((-1,)), reduce=reduce).reshape(())
     if reduce == "add":
@@ -123,25 +124,25 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     if not k.size:
         return x
     # This looks at every index, so that one out of range is an error.
-    own = fb.compute(k.shape, lambda *i: fb.cast(i[d], dt.i32))
-    last = scattering("max=", x.ndim, d)(x=fb.full(x.shape, -1, dt.i32), k=k, s=own)
+    own = builder.compute(k.shape, lambda *i: builder.cast(i[d], dt.i32))
+    last = scattering("max=", x.ndim, d)(x=builder.full(x.shape, -1, dt.i32), k=k, s=own)
 
     def chosen(i: Sequence[Any], value: Callable[[], Any], other: Any) -> Any:
         """`value()` where the index, which may be smaller than the input beside d, has the place i; else `other`."""
         inside = [i[n] < e for n, (e, whole) in enumerate(zip(k.shape, x.shape, strict=True)) if n != d and e < whole]
-        return fb.where(all_of(inside), value(), other) if inside else value()
+        return builder.where(all_of(inside), value(), other) if inside else value()
 
     if reduce == "multiply":
-        (j,) = fb.axes(k.shape[d])
+        (j,) = builder.axes(k.shape[d])
 
         def hit(i: Sequence[Any]) -> Any:
-            return chosen(i, lambda: fb.where(k[at(i, d, j)] == i[d], s[at(i, d, j)], 1), 1)
+            return chosen(i, lambda: builder.where(k[at(i, d, j)] == i[d], s[at(i, d, j)], 1), 1)
 
-        factor = fb.compute(x.shape, lambda *i: fb.prod(hit(i), over=j))
-        return fb.where(last >= 0, x * factor, x).astype(x.dtype)
-    put = fb.compute(
+        factor = builder.compute(x.shape, lambda *i: builder.prod(hit(i), over=j))
+        return builder.where(last >= 0, x * factor, x).astype(x.dtype)
+    put = builder.compute(
         x.shape,
-        lambda *i: chosen(i, lambda: fb.where(last[i] >= 0, s[at(i, d, last[i])], x[i]), x[i]),
+        lambda *i: chosen(i, lambda: builder.where(last[i] >= 0, s[at(i, d, last[i])], x[i]), x[i]),
     )
     return put.astype(x.dtype)
 

@@ -17,7 +17,7 @@ from einsmith.functional.conv import linear
 from einsmith.functional.padding import pad
 from einsmith.functional.random import drop
 from einsmith.functional.tensor import cat
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -132,7 +132,7 @@ class Multihead:
         if all(m.dtype.is_bool for m in masks):
             closed = masks[0] if len(masks) == 1 else masks[0] | masks[1]
             return ~closed
-        added = [fb.where(m, -inf, 0.0) if m.dtype.is_bool else m for m in masks]
+        added = [builder.where(m, -inf, 0.0) if m.dtype.is_bool else m for m in masks]
         return added[0] if len(added) == 1 else added[0] + added[1]
 
     def _checked(self, mask: Any, argument: str, shapes: list[tuple[int, ...]]) -> Value:
@@ -174,7 +174,7 @@ def multi_head_attention_forward(
                 f"{name}: {argument!r} is missing, with use_separate_proj_weight={use_separate_proj_weight!r}"
             )
         weights.append(tensor(weight, name, argument, rank=2, kind="float"))
-    extra = [None if b is None else fb.as_value(b) for b in (bias_k, bias_v)]
+    extra = [None if b is None else builder.as_value(b) for b in (bias_k, bias_v)]
     bias_k, bias_v = (b.reshape((1, 1, -1)) if b is not None and b.ndim == 1 else b for b in extra)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
         **{n: (w, (rows, w.shape[1] if use_separate_proj_weight and n != "q_proj_weight" else e))
@@ -184,7 +184,7 @@ def multi_head_attention_forward(
     }  # fmt: skip
     for argument, (x, shape) in shapes.items():
         if x is not None and tensor(x, name, argument, kind="float").shape != shape:
-            raise ShapeError(f"{name}: {argument!r} has shape {fb.as_value(x).shape}, needs {shape}")
+            raise ShapeError(f"{name}: {argument!r} has shape {builder.as_value(x).shape}, needs {shape}")
     if (bias_k is None) != (bias_v is None):
         raise ArgumentError(f"{name}: give both of 'bias_k' and 'bias_v', or none")
     if bias_k is not None and (static_k is not None or static_v is not None):
@@ -193,7 +193,7 @@ def multi_head_attention_forward(
     def dropped(w: Value) -> Value:
         return drop(w, dropout_p) if training else w
 
-    biases = None if in_proj_bias is None else fb.as_value(in_proj_bias)
+    biases = None if in_proj_bias is None else builder.as_value(in_proj_bias)
     attention = Multihead(
         name, e, num_heads, weights, biases, (bias_k, bias_v), add_zero_attn,
         lambda y: linear(y, out_proj_weight, out_proj_bias), dropped, (static_k, static_v),

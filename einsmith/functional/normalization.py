@@ -15,25 +15,25 @@ from einsmith.arguments import Count, Magnitude
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, merge, tensor, without
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Mean and variance of x over `dims`."""
     shape = without(x.shape, dims)
-    over = fb.axes(*(x.shape[d] for d in dims))
+    over = builder.axes(*(x.shape[d] for d in dims))
 
     def at(i: Sequence[Any]) -> Any:
         return x[merge(x.ndim, dims, over, i)]
 
-    mean = fb.compute(shape, lambda *i: fb.mean(at(i), over=over))
+    mean = builder.compute(shape, lambda *i: builder.mean(at(i), over=over))
 
     def square(*i: Any) -> Any:
         centred = at(i) - (mean[i] if i else mean)
-        return fb.mean(centred * centred, over=over)
+        return builder.mean(centred * centred, over=over)
 
-    return mean, fb.compute(shape, square)
+    return mean, builder.compute(shape, square)
 
 
 def _vector(x: Any, name: str, what: str, shape: tuple[int, ...]) -> Value | None:
@@ -47,7 +47,7 @@ def _vector(x: Any, name: str, what: str, shape: tuple[int, ...]) -> Value | Non
 
 def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
     """(x - mean)*weight/sqrt(variance + eps) + bias, of x [B, C, ...] and vectors [C]."""
-    scale = fb.rsqrt(variance + eps)
+    scale = builder.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight
 
@@ -55,13 +55,13 @@ def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bi
         y = (x[(b, c, *p)] - mean[c]) * scale[c]
         return y if bias is None else y + bias[c]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 def _update(running: Any, value: Value, momentum: Any) -> None:
     """A module's buffer gets (1 - momentum)*buffer + momentum*value when the step ends."""
     if hasattr(running, "assign"):
-        old = fb.as_value(running)
+        old = builder.as_value(running)
         running.assign(old * (1 - momentum) + value.astype(old.dtype) * momentum)
 
 
@@ -141,7 +141,7 @@ def instance_norm(
     mean, variance = _moments(x, range(2, x.ndim))
     _update(running_mean, mean.mean(0), momentum)
     _update(running_var, variance.mean(0) * (count / (count - 1)), momentum)
-    scale = fb.rsqrt(variance + eps)
+    scale = builder.rsqrt(variance + eps)
     if w is not None:
         scale = scale * w
 
@@ -149,7 +149,7 @@ def instance_norm(
         y = (x[(b, c, *p)] - mean[b, c]) * scale[b, c]
         return y if v is None else y + v[c]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -173,14 +173,14 @@ def layer_norm(
     w, v = _vector(weight, "layer_norm", "weight", shape), _vector(bias, "layer_norm", "bias", shape)
     lead = x.ndim - len(shape)
     mean, variance = _moments(x, range(lead, x.ndim))
-    scale = fb.rsqrt(variance + eps)
+    scale = builder.rsqrt(variance + eps)
 
     def body(*i: Any) -> Any:
         y = (x[i] - mean[i[:lead]]) * scale[i[:lead]] if lead else (x[i] - mean) * scale
         y = y if w is None else y * w[i[lead:]]
         return y if v is None else y + v[i[lead:]]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
@@ -193,18 +193,18 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
         eps = float(np.finfo(x.dtype.numpy).eps)
     w = _vector(weight, "rms_norm", "weight", shape)
     lead = x.ndim - len(shape)
-    over = fb.axes(*shape)
+    over = builder.axes(*shape)
 
     def inverse(*i: Any) -> Any:
-        return fb.rsqrt(fb.mean(x[(*i, *over)] * x[(*i, *over)], over=over) + eps)
+        return builder.rsqrt(builder.mean(x[(*i, *over)] * x[(*i, *over)], over=over) + eps)
 
-    scale = fb.compute(x.shape[:lead], inverse)
+    scale = builder.compute(x.shape[:lead], inverse)
 
     def body(*i: Any) -> Any:
         y = x[i] * (scale[i[:lead]] if lead else scale)
         return y if w is None else y * w[i[lead:]]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
@@ -227,14 +227,14 @@ def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = No
         raise ShapeError(f"group_norm: more than one value per group is needed, got shape {x.shape}")
     split = x.reshape((x.shape[0], num_groups, per, *x.shape[2:]))
     mean, variance = _moments(split, range(2, split.ndim))
-    scale = fb.rsqrt(variance + eps)
+    scale = builder.rsqrt(variance + eps)
 
     def body(b: Any, g: Any, c: Any, *p: Any) -> Any:
         y = (split[(b, g, c, *p)] - mean[b, g]) * scale[b, g]
         y = y if w is None else y * w[per * g + c]
         return y if v is None else y + v[per * g + c]
 
-    return fb.compute(split.shape, body).reshape(x.shape)
+    return builder.compute(split.shape, body).reshape(x.shape)
 
 
 @traced
@@ -244,15 +244,15 @@ def local_response_norm(input: Any, size: Count, alpha: float = 1e-4, beta: floa
     x = tensor(input, "local_response_norm", "input", kind="float")
     if x.ndim < 3:
         raise ShapeError(f"local_response_norm: 'input' needs 3 dimensions or more, got shape {x.shape}")
-    (r,) = fb.axes(size)
+    (r,) = builder.axes(size)
 
     def neighbours(b: Any, c: Any, *p: Any) -> Any:
         h = c + r - size // 2
         y = x[(b, h, *p)]
-        return fb.sum(fb.where((0 <= h) & (h < x.shape[1]), y * y, 0), over=r)
+        return builder.sum(builder.where((0 <= h) & (h < x.shape[1]), y * y, 0), over=r)
 
-    s = fb.compute(x.shape, neighbours)
-    return fb.compute(x.shape, lambda *i: x[i] * (k + alpha / size * s[i]) ** -beta)
+    s = builder.compute(x.shape, neighbours)
+    return builder.compute(x.shape, lambda *i: x[i] * (k + alpha / size * s[i]) ** -beta)
 
 
 @traced
@@ -264,7 +264,7 @@ def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Mag
         raise ShapeError(f"normalize: dim={dim!r} must name dimensions, each once")
     if not x.size:
         return x
-    over = dict(zip(dims, fb.axes(*(x.shape[d] for d in dims)), strict=True))
+    over = dict(zip(dims, builder.axes(*(x.shape[d] for d in dims)), strict=True))
     kept = [d for d in range(x.ndim) if d not in over]
 
     def norm(*i: Any) -> Any:
@@ -272,22 +272,22 @@ def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Mag
         v = x[tuple(place[d] for d in range(x.ndim))]
         axes = tuple(over.values())
         if p == inf or p == -inf:
-            return (fb.max if p > 0 else fb.min)(abs(v), over=axes)
+            return (builder.max if p > 0 else builder.min)(abs(v), over=axes)
         if p == 0:
-            return fb.sum(fb.cast(v != 0, x.dtype), over=axes)
+            return builder.sum(builder.cast(v != 0, x.dtype), over=axes)
         if p == 2:
-            return fb.sum(v * v, over=axes)
-        return fb.sum(abs(v) if p == 1 else abs(v) ** p, over=axes)
+            return builder.sum(v * v, over=axes)
+        return builder.sum(abs(v) if p == 1 else abs(v) ** p, over=axes)
 
-    total = fb.compute([x.shape[d] for d in kept], norm)
+    total = builder.compute([x.shape[d] for d in kept], norm)
 
     def root(s: Any) -> Any:
         if p == 2:
-            return fb.sqrt(s)
+            return builder.sqrt(s)
         return s if p in (0, 1) or not isfinite(p) else s ** (1 / p)
 
     def body(*i: Any) -> Any:
         s = total[tuple(i[d] for d in kept)] if kept else total
-        return fb.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s)) if eps else x[i] / root(s)
+        return builder.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s)) if eps else x[i] / root(s)
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)

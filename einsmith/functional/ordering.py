@@ -17,7 +17,7 @@ from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, tensor, without
 from einsmith.functional.indexing import at
 from einsmith.functional.tensor import cat
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 
@@ -106,16 +106,20 @@ class _Order:
     def __init__(self, x: Value, d: int, descending: bool):
         self.x, self.d, self.descending = x, d, descending
         self.n = x.shape[d]
-        x = fb.stop_gradient(x)
+        x = builder.stop_gradient(x)
         self.floats = x.dtype.is_float
-        self.keys = fb.where(x == x, x, inf) if self.floats else x.astype(dt.i32) if x.dtype.is_bool else x
+        self.keys = builder.where(x == x, x, inf) if self.floats else x.astype(dt.i32) if x.dtype.is_bool else x
 
     def code(self, i: tuple) -> Any:
         place = i[self.d]
         if not self.floats:
             return place
         number = self.x[i] == self.x[i]
-        return fb.where(number, place + self.n, place) if self.descending else fb.where(number, place, place + self.n)
+        return (
+            builder.where(number, place + self.n, place)
+            if self.descending
+            else builder.where(number, place, place + self.n)
+        )
 
     def before(self, i: tuple, j: tuple) -> Any:
         """Whether element i comes before element j."""
@@ -126,16 +130,18 @@ class _Order:
 def _positions(order: _Order, count: int) -> Value:
     """Along the dimension, the positions of the first `count` elements in order."""
     x, d, n = order.x, order.d, order.n
-    j, k = fb.axes(n, n)
-    rank = fb.compute(x.shape, lambda *i: fb.sum(fb.where(order.before(at(i, d, j), i), 1, 0), over=j))
+    j, k = builder.axes(n, n)
+    rank = builder.compute(x.shape, lambda *i: builder.sum(builder.where(order.before(at(i, d, j), i), 1, 0), over=j))
     shape = at(x.shape, d, count)
-    return fb.compute(shape, lambda *i: fb.sum(fb.where(rank[at(i, d, k)] == i[d], k, 0), over=k)).astype(dt.i32)
+    return builder.compute(
+        shape, lambda *i: builder.sum(builder.where(rank[at(i, d, k)] == i[d], k, 0), over=k)
+    ).astype(dt.i32)
 
 
 def _first(order: _Order, count: int) -> Value:
     """`_positions` for few: in each round the first one after the one before it."""
     x, d, n = order.x, order.d, order.n
-    (j,) = fb.axes(n)
+    (j,) = builder.axes(n)
     row = at(x.shape, d, 1)
     found: list[Value] = []
     for _ in range(count):
@@ -145,28 +151,30 @@ def _first(order: _Order, count: int) -> Value:
             """Whether element j of row i is left."""
             if last is None:
                 return True
-            return order.before(at(i, d, fb.minimum(fb.maximum(last[i], 0), n - 1)), at(i, d, j))
+            return order.before(at(i, d, builder.minimum(builder.maximum(last[i], 0), n - 1)), at(i, d, j))
 
         def best(*i: Any, left: Any = left) -> Any:
             low, high = (-inf, inf) if order.floats else order.keys.dtype.range
             key = order.keys[at(i, d, j)]
             if order.descending:
-                return fb.max(fb.where(left(i), key, low), over=j)
-            return fb.min(fb.where(left(i), key, high), over=j)
+                return builder.max(builder.where(left(i), key, low), over=j)
+            return builder.min(builder.where(left(i), key, high), over=j)
 
-        top = fb.compute(row, best)
+        top = builder.compute(row, best)
 
         def code(*i: Any, left: Any = left, top: Value = top) -> Any:
             here = at(i, d, j)
-            return fb.min(fb.where((order.keys[here] == top[i]) & left(i), order.code(here), 2 * n), over=j)
+            return builder.min(builder.where((order.keys[here] == top[i]) & left(i), order.code(here), 2 * n), over=j)
 
-        found.append((fb.compute(row, code) % n).astype(dt.i32))
+        found.append((builder.compute(row, code) % n).astype(dt.i32))
     return cat(found, d)
 
 
 def _taken(x: Value, d: int, positions: Value) -> Value:
     top = x.shape[d] - 1
-    return fb.compute(positions.shape, lambda *i: x[at(i, d, fb.minimum(fb.maximum(positions[i], 0), top))])
+    return builder.compute(
+        positions.shape, lambda *i: x[at(i, d, builder.minimum(builder.maximum(positions[i], 0), top))]
+    )
 
 
 @traced
@@ -174,7 +182,7 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool
     """The positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as largest."""
     x = tensor(input, "argsort", "input")
     if not x.ndim:
-        return fb.full((), 0, dt.i32)
+        return builder.full((), 0, dt.i32)
     d = dimension(dim, x.ndim, "argsort")
     return _positions(_Order(x, d, descending), x.shape[d])
 
@@ -184,7 +192,7 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
     """(elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as largest."""
     x = tensor(input, "sort", "input")
     if not x.ndim:
-        return x, fb.full((), 0, dt.i32)
+        return x, builder.full((), 0, dt.i32)
     d = dimension(dim, x.ndim, "sort")
     positions = _positions(_Order(x, d, descending), x.shape[d])
     return _taken(x, d, positions), positions
@@ -209,7 +217,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     if not 0 <= k <= x.shape[d]:
         raise ShapeError(f"topk: k={k} is none of 0 to the extent {x.shape[d]} along dim={dim}")
     order = _Order(x, d, largest)
-    positions = fb.full(at(x.shape, d, 0), 0, dt.i32)
+    positions = builder.full(at(x.shape, d, 0), 0, dt.i32)
     if k:
         positions = _first(order, k) if k <= FEW else _positions(order, k)
     return _taken(x, d, positions), positions

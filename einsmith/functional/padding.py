@@ -8,7 +8,7 @@ from typing import Any
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, tensor
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 MODES = "constant", "reflect", "replicate", "circular"
@@ -51,9 +51,9 @@ def _constant(x: Value, pairs: Sequence[tuple[int, int]], value: Any) -> Value:
         at = [p - lo for p, (lo, _) in zip(i, pairs, strict=True)]
         guards = [0 <= h for h, (lo, _) in zip(at, pairs, strict=True) if lo > 0]
         guards += [h < n for h, n, (_, hi) in zip(at, x.shape, pairs, strict=True) if hi > 0]
-        return fb.where(all_of(guards), x[tuple(at)], value) if guards else x[tuple(at)]
+        return builder.where(all_of(guards), x[tuple(at)], value) if guards else x[tuple(at)]
 
-    return fb.compute(tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, pairs, strict=True)), body)
+    return builder.compute(tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, pairs, strict=True)), body)
 
 
 def _along(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
@@ -71,7 +71,7 @@ def _along(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
 
         h = i[d] - lo
         below, above = {"reflect": (-h, 2 * n - 2 - h), "replicate": (0, n - 1), "circular": (h + n, h - n)}[mode]
-        inside = at(h) if hi <= 0 else fb.where(h < n, at(h), at(above))
-        return inside if lo <= 0 else fb.where(h < 0, at(below), inside)
+        inside = at(h) if hi <= 0 else builder.where(h < n, at(h), at(above))
+        return inside if lo <= 0 else builder.where(h < 0, at(below), inside)
 
-    return fb.compute((*x.shape[:d], n + lo + hi, *x.shape[d + 1 :]), body)
+    return builder.compute((*x.shape[:d], n + lo + hi, *x.shape[d + 1 :]), body)

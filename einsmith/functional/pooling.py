@@ -11,7 +11,7 @@ from einsmith.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, ints, tensor
 from einsmith.functional.window import Ints, Window, read
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 
@@ -50,7 +50,7 @@ def _read(x: Value, lead: Sequence[Any], windows: Sequence[Any], p: Sequence[Any
     h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
     guards = [at < w.end(a) for w, a, at in zip(windows, p, h, strict=True) if not w.even]
     element = x[(*lead, *h)]
-    return fb.where(all_of(guards), element, other) if guards else element
+    return builder.where(all_of(guards), element, other) if guards else element
 
 
 def _windows(
@@ -88,12 +88,14 @@ def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
     n = len(windows)
     lead, extents = x.ndim - n, x.shape[-n:]
     least = -inf if x.dtype.is_float else x.dtype.range[0]
-    r = fb.axes(*(w.kernel for w in windows))
+    r = builder.axes(*(w.kernel for w in windows))
     shape = (*x.shape[:lead], *(w.count for w in windows))
-    y = fb.compute(shape, lambda *i: fb.max(_read(x, i[:lead], windows, i[lead:], r, least), over=r)).astype(x.dtype)
+    y = builder.compute(shape, lambda *i: builder.max(_read(x, i[:lead], windows, i[lead:], r, least), over=r)).astype(
+        x.dtype
+    )
     if not indices:
         return y
-    chosen = fb.compute(shape, lambda *i: fb.argmax(_read(x, i[:lead], windows, i[lead:], r, least), over=r))
+    chosen = builder.compute(shape, lambda *i: builder.argmax(_read(x, i[:lead], windows, i[lead:], r, least), over=r))
 
     def place(*i: Any) -> Any:
         p, rest, at = i[lead:], chosen[i], []
@@ -102,9 +104,9 @@ def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
             rest = rest // w.kernel
         # Where all elements are the least there are, padding is as large as they are.
         first = _flat([w.first(q) for w, q in zip(windows, p, strict=True)], extents)
-        return fb.cast(fb.where(y[i] == least, first, _flat(at[::-1], extents)), dt.i64)
+        return builder.cast(builder.where(y[i] == least, first, _flat(at[::-1], extents)), dt.i64)
 
-    return y, fb.compute(shape, place)
+    return y, builder.compute(shape, place)
 
 
 def _max_pool(
@@ -207,11 +209,13 @@ def _max_unpool(
         raise ShapeError(f"{name}: 'input' {x.shape} with padding={padding!r} would give extents {extents}")
     flat, places = (v.reshape((prod(lead), prod(space))) for v in (x, i))
     total = _PLACED(places, flat, places=prod(extents))
-    hits = _PLACED(places, fb.full(flat.shape, 1.0, x.dtype), places=prod(extents))
+    hits = _PLACED(places, builder.full(flat.shape, 1.0, x.dtype), places=prod(extents))
     # Windows that overlap name a place several times, each with the same element: it counts once, its gradient goes to
     # every one.
-    once = fb.compute(total.shape, lambda n, z: fb.where(hits[n, z] > 1, total[n, z] / hits[n, z], total[n, z]))
-    return fb.differentiate_as(once, total).reshape((*lead, *extents))
+    once = builder.compute(
+        total.shape, lambda n, z: builder.where(hits[n, z] > 1, total[n, z] / hits[n, z], total[n, z])
+    )
+    return builder.differentiate_as(once, total).reshape((*lead, *extents))
 
 
 @traced
@@ -281,18 +285,18 @@ def _avg_pool(
 def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable[[Any, Any], Any]) -> Value:
     """The sum of each window over the last dimensions, divided by `divisor`, or by the product of the counts."""
     lead = x.ndim - len(windows)
-    r = fb.axes(*(w.kernel for w in windows))
+    r = builder.axes(*(w.kernel for w in windows))
 
     def body(*i: Any) -> Any:
-        total = fb.sum(_read(x, i[:lead], windows, i[lead:], r, 0), over=r)
+        total = builder.sum(_read(x, i[:lead], windows, i[lead:], r, 0), over=r)
         if divisor is not None:
             return total * (1 / divisor)
         elements: Any = 1
         for w, p in zip(windows, i[lead:], strict=True):
             elements = elements * count(w, p)
-        return total / fb.cast(elements, x.dtype)
+        return total / builder.cast(elements, x.dtype)
 
-    return fb.compute((*x.shape[:lead], *(w.count for w in windows)), body)
+    return builder.compute((*x.shape[:lead], *(w.count for w in windows)), body)
 
 
 @traced
@@ -421,9 +425,9 @@ def _lp_pool(
 
     def root(*i: Any) -> Any:
         y = total[i] ** (1 / norm_type)
-        return fb.where(total[i] == 0, fb.stop_gradient(y), y)
+        return builder.where(total[i] == 0, builder.stop_gradient(y), y)
 
-    return fb.compute(total.shape, root)
+    return builder.compute(total.shape, root)
 
 
 @traced

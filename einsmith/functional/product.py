@@ -8,7 +8,7 @@ from typing import Any
 from einsmith.errors import FormulaError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -97,7 +97,7 @@ _tensor = tensor
 def outer(input: Any, vec2: Any) -> Value:
     """All products of an element of one vector and one of the other: [N], [M] -> [N, M]."""
     a, b = tensor(input, "outer", "input", rank=1), tensor(vec2, "outer", "vec2", rank=1)
-    return fb.compute((*a.shape, *b.shape), lambda n, m: a[n] * b[m])
+    return builder.compute((*a.shape, *b.shape), lambda n, m: a[n] * b[m])
 
 
 @traced
@@ -163,7 +163,7 @@ def _contract(
 ) -> Value:
     """The product of the values, summed over the labels that `out` lacks."""
     summed = tuple(dict.fromkeys(c for t in terms for c in t if c not in out))
-    over = dict(zip(summed, fb.axes(*(extents[c] for c in summed)), strict=True))
+    over = dict(zip(summed, builder.axes(*(extents[c] for c in summed)), strict=True))
 
     def body(*i: Any) -> Any:
         place = {**over, **dict(zip(out, i, strict=True))}
@@ -172,9 +172,9 @@ def _contract(
             index = tuple(0 if n == 1 else place[c] for c, n in zip(t, v.shape, strict=True))
             element = _element(v, index)
             product = element if product is None else product * element
-        return fb.sum(product, over=tuple(over.values())) if over else product
+        return builder.sum(product, over=tuple(over.values())) if over else product
 
-    return fb.compute(tuple(extents[c] for c in out), body)
+    return builder.compute(tuple(extents[c] for c in out), body)
 
 
 def _element(v: Value, index: tuple[Any, ...]) -> Any:

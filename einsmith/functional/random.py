@@ -19,10 +19,9 @@ from einsmith.arguments import Share
 from einsmith.errors import ShapeError, TraceError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
-from einsmith.lang import builder as fb
-from einsmith.lang import trace as trace_module
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, current_trace
+from einsmith.lang.trace import Trace, current_trace, provide_random_key
 from einsmith.runtime.memory import Memory
 
 WORDS = 2**31
@@ -44,7 +43,7 @@ def _next_key() -> np.ndarray:
     return _state.memory.copy()
 
 
-trace_module.random_key = _next_key
+provide_random_key(_next_key)
 
 
 def manual_seed(seed: int) -> None:
@@ -56,7 +55,7 @@ def _key(trace: Trace) -> tuple[Any, Any]:
     """(seed, step) of what is being traced."""
     if trace.key is None:
         state = Value(trace.capture(_state, (2,), dt.i32))
-        advanced = fb.compute((2,), lambda n: fb.where(n == 0, state[n], state[n] + 1))
+        advanced = builder.compute((2,), lambda n: builder.where(n == 0, state[n], state[n] + 1))
         trace.update(_state, advanced.astype(dt.i32).tensor)
         trace.key = state[0], state[1]
     return trace.key
@@ -82,9 +81,9 @@ def random_bits(shape: tuple[int, ...], stream: str = "") -> Value:
         flat: Any = 0
         for n, at in zip(shape, i, strict=True):
             flat = flat * n + at
-        return fb.random_bits(seed, step, flat, number)
+        return builder.random_bits(seed, step, flat, number)
 
-    return fb.compute(shape, word)
+    return builder.compute(shape, word)
 
 
 SELU_FLOOR = -1.7580993408473766
@@ -99,9 +98,9 @@ def drop(x: Value, p: Share, stream: str = "", *, whole: int = 0, alpha: bool = 
     if threshold == -WORDS:
         return x
     if threshold == WORDS:
-        return fb.where(x == x, 0.0, 0.0).astype(x.dtype)
+        return builder.where(x == x, 0.0, 0.0).astype(x.dtype)
     bits = random_bits(x.shape[: x.ndim - whole], stream)
-    kept = fb.compute(bits.shape, lambda *i: (bits[i] if i else bits) >= threshold)
+    kept = builder.compute(bits.shape, lambda *i: (bits[i] if i else bits) >= threshold)
     scale = (1 - p + p * (1 - p) * SELU_FLOOR**2) ** -0.5 if alpha else 1 / (1 - p)
     shift = -scale * p * SELU_FLOOR if alpha else 0.0
     dropped = scale * SELU_FLOOR + shift if alpha else 0.0
@@ -109,9 +108,9 @@ def drop(x: Value, p: Share, stream: str = "", *, whole: int = 0, alpha: bool = 
     def body(*i: Any) -> Any:
         place = i[: x.ndim - whole]
         y = (x[i] if i else x) * scale
-        return fb.where(kept[place] if place else kept, y + shift if alpha else y, dropped)
+        return builder.where(kept[place] if place else kept, y + shift if alpha else y, dropped)
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 def layer_stream(layer: Any, part: str = "") -> str:

@@ -16,7 +16,7 @@ from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, ints, tensor
 from einsmith.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from einsmith.functional.window import Ints, Window, read, transposed
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 RANKS = {
@@ -104,17 +104,17 @@ def _weighted(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_
     for n, weight in enumerate(taps):
         inside = np.clip(where.begins + first + n, 0, extent - 1) - where.begins - first
         np.add.at(weights, (np.arange(count), inside), weight)
-    w = fb.as_value(weights.astype(np.float64 if x.dtype is dt.f64 else np.float32))
-    (t,) = fb.axes(len(taps))
+    w = builder.as_value(weights.astype(np.float64 if x.dtype is dt.f64 else np.float32))
+    (t,) = builder.axes(len(taps))
     low, high = where.begins.min() + first, where.begins.max() + first + len(taps) - 1
 
     def body(*i: Any) -> Any:
         h = where.at(i[d]) + (t + first)
         guards = ([0 <= h] if low < 0 else []) + ([h < extent] if high >= extent else [])
         element = x[(*i[:d], h, *i[d + 1 :])]
-        return fb.sum(w[i[d], t] * (fb.where(all_of(guards), element, 0) if guards else element), over=t)
+        return builder.sum(w[i[d], t] * (builder.where(all_of(guards), element, 0) if guards else element), over=t)
 
-    return fb.compute((*x.shape[:d], count, *x.shape[d + 1 :]), body).astype(x.dtype)
+    return builder.compute((*x.shape[:d], count, *x.shape[d + 1 :]), body).astype(x.dtype)
 
 
 def _nearest(x: Value, counts: Sequence[int], scales: Sequence[Fraction], exact: bool) -> Value:
@@ -127,7 +127,7 @@ def _nearest(x: Value, counts: Sequence[int], scales: Sequence[Fraction], exact:
         at = [where.at(p) for where, p in zip(places, i[lead:], strict=True)]
         return x[(*i[:lead], *at)]
 
-    return fb.compute((*x.shape[:lead], *counts), body)
+    return builder.compute((*x.shape[:lead], *counts), body)
 
 
 def _several(value: Any, n: int, what: str, kinds: Any) -> tuple:
@@ -247,7 +247,7 @@ def _unfold_windows(
 def _blocks(x: Value, windows: Sequence[Window]) -> Value:
     """x [B, C, H, W] as [B, C*R*S, P*Q]: the window at each place as a column."""
     kernel, space = tuple(w.kernel for w in windows), tuple(w.count for w in windows)
-    y = fb.compute(
+    y = builder.compute(
         (*x.shape[:2], *kernel, *space), lambda b, c, r, s, p, q: read(x, (b, c), windows, (p, q), (r, s), 0)
     )
     return y.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(space)))

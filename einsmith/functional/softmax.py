@@ -11,20 +11,20 @@ from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, tensor, without
 from einsmith.functional.random import WORDS, random_bits
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:
     """Along `dim`: the largest element, as a constant (no result depends on it), and the sum of exp(x - it)."""
-    (k,) = fb.axes(x.shape[dim])
+    (k,) = builder.axes(x.shape[dim])
     rest = without(x.shape, (dim,))
 
     def at(i: tuple, j: Any) -> tuple:
         return merge(x.ndim, (dim,), (j,), i)
 
-    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(x[at(i, k)]), over=k))
-    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(x[at(i, k)] - top[i]), over=k))
+    top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(x[at(i, k)]), over=k))
+    total = builder.compute(rest, lambda *i: builder.sum(builder.exp(x[at(i, k)] - top[i]), over=k))
     return top, total
 
 
@@ -40,14 +40,14 @@ def _given(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, i
 
 def _softmax(x: Value, d: int) -> Value:
     if not x.ndim or not x.size:
-        return fb.exp(x - x)
+        return builder.exp(x - x)
     top, total = softmax_parts(x, d)
 
     def body(*i: Any) -> Any:
         j = without(i, (d,))
-        return fb.exp(x[i] - top[j]) / total[j]
+        return builder.exp(x[i] - top[j]) / total[j]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
@@ -73,13 +73,13 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Val
     if not x.ndim or not x.size:
         return x - x
     top, total = softmax_parts(x, d)
-    scale = fb.log(total)  # of its own: one logarithm a row, not one an element
+    scale = builder.log(total)  # of its own: one logarithm a row, not one an element
 
     def body(*i: Any) -> Any:
         j = without(i, (d,))
         return x[i] - top[j] - scale[j]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @traced
@@ -91,16 +91,16 @@ def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> 
     if not x.ndim:
         return x
     dims = dimensions(dim, x.ndim, "logsumexp")
-    over = fb.axes(*(x.shape[d] for d in dims))
+    over = builder.axes(*(x.shape[d] for d in dims))
     rest = without(x.shape, dims)
 
     def at(i: tuple) -> Any:
         return x[merge(x.ndim, dims, over, i)]
 
-    top = fb.compute(rest, lambda *i: fb.max(fb.stop_gradient(at(i)), over=over))
-    top = fb.where((top == inf) | (top == -inf), 0.0, top)  # an infinite sum is what the logarithm makes of it
-    total = fb.compute(rest, lambda *i: fb.sum(fb.exp(at(i) - (top[i] if i else top)), over=over))
-    y = fb.log(total) + top
+    top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(at(i)), over=over))
+    top = builder.where((top == inf) | (top == -inf), 0.0, top)  # an infinite sum is what the logarithm makes of it
+    total = builder.compute(rest, lambda *i: builder.sum(builder.exp(at(i) - (top[i] if i else top)), over=over))
+    y = builder.log(total) + top
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
 
 
@@ -118,16 +118,17 @@ def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int 
     bits = random_bits(x.shape, "gumbel_softmax")
 
     def noisy(*i: Any) -> Any:
-        share = (fb.cast(bits[i], dt.f64) + (WORDS + 0.5)) * (0.5 / WORDS)  # in (0, 1)
-        return (x[i] + fb.cast(-fb.log(-fb.log(share)), x.dtype)) * (1 / tau)
+        share = (builder.cast(bits[i], dt.f64) + (WORDS + 0.5)) * (0.5 / WORDS)  # in (0, 1)
+        return (x[i] + builder.cast(-builder.log(-builder.log(share)), x.dtype)) * (1 / tau)
 
-    soft = _softmax(fb.compute(x.shape, noisy), d)
+    soft = _softmax(builder.compute(x.shape, noisy), d)
     if not hard:
         return soft
-    (k,) = fb.axes(x.shape[d])
-    best = fb.compute(
-        without(x.shape, (d,)), lambda *i: fb.argmax(fb.stop_gradient(soft[merge(x.ndim, (d,), (k,), i)]), over=k)
+    (k,) = builder.axes(x.shape[d])
+    best = builder.compute(
+        without(x.shape, (d,)),
+        lambda *i: builder.argmax(builder.stop_gradient(soft[merge(x.ndim, (d,), (k,), i)]), over=k),
     )
-    chosen = fb.compute(x.shape, lambda *i: fb.where(best[without(i, (d,))] == i[d], 1.0, 0.0) if x.ndim > 1
-                        else fb.where(best == i[d], 1.0, 0.0)).astype(x.dtype)  # fmt: skip
-    return fb.differentiate_as(chosen, soft)
+    chosen = builder.compute(x.shape, lambda *i: builder.where(best[without(i, (d,))] == i[d], 1.0, 0.0) if x.ndim > 1
+                        else builder.where(best == i[d], 1.0, 0.0)).astype(x.dtype)  # fmt: skip
+    return builder.differentiate_as(chosen, soft)

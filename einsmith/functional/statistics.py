@@ -9,7 +9,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimensions, merge, root, tensor, without
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 Dim = int | Sequence[int] | bool | None
@@ -30,7 +30,7 @@ def _moments(
         raise ArgumentError(f"{name}: give correction or unbiased, not both")
     less = correction if correction is not None else 0 if unbiased is False else 1
     dims = dimensions(dim, x.ndim, name)
-    over = fb.axes(*(x.shape[d] for d in dims))
+    over = builder.axes(*(x.shape[d] for d in dims))
     count = 1
     for d in dims:
         count *= x.shape[d]
@@ -40,7 +40,7 @@ def _moments(
         return x[merge(x.ndim, dims, over, i)] if x.ndim else x
 
     def total(body: Any) -> Value:
-        return fb.compute(rest, lambda *i: fb.sum(body(i), over=over) if over else body(i))
+        return builder.compute(rest, lambda *i: builder.sum(body(i), over=over) if over else body(i))
 
     mean = total(at) * (1 / count if count else float("nan"))
 
@@ -50,7 +50,7 @@ def _moments(
 
     scale = 1 / (count - less) if count > less else None
     s = total(squared)
-    variance = s * scale if scale is not None else s / fb.full(rest, 0.0, x.dtype)
+    variance = s * scale if scale is not None else s / builder.full(rest, 0.0, x.dtype)
     return _kept(variance, x, dims, keepdim), _kept(mean, x, dims, keepdim)
 
 
@@ -98,15 +98,15 @@ def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Va
     """How many elements over `dim` are true, or false, as int64."""
     x = tensor(input, name, "input")
     dims = dimensions(dim, x.ndim, name)
-    over = fb.axes(*(x.shape[d] for d in dims))
+    over = builder.axes(*(x.shape[d] for d in dims))
 
     def holds(i: tuple) -> Any:
         e = x[merge(x.ndim, dims, over, i)] if x.ndim else x
         truth = e if x.dtype.is_bool else e != 0
-        one = fb.where(truth, 1, 0) if wanted else fb.where(truth, 0, 1)
-        return fb.sum(one, over=over) if over else one
+        one = builder.where(truth, 1, 0) if wanted else builder.where(truth, 0, 1)
+        return builder.sum(one, over=over) if over else one
 
-    y = fb.compute(without(x.shape, dims), lambda *i: holds(i)).astype(dt.i64)
+    y = builder.compute(without(x.shape, dims), lambda *i: holds(i)).astype(dt.i64)
     return _kept(y, x, dims, keepdim)
 
 

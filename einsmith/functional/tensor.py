@@ -14,7 +14,7 @@ from einsmith.errors import ArgumentError, ShapeError
 from einsmith.expr.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, tensor, without
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 Dim = int | Sequence[int] | None
@@ -138,7 +138,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     kind = dt.dtype_of(dtype) if dtype is not None else dt.f32 if floats else dt.i64
     count = builtins.max(0, ceil((end - start) / step))
     wide = dt.f64 if floats else dt.i64
-    return fb.compute((count,), lambda i: fb.cast(fb.cast(i, wide) * step + start, kind))
+    return builder.compute((count,), lambda i: builder.cast(builder.cast(i, wide) * step + start, kind))
 
 
 @traced
@@ -150,9 +150,9 @@ def one_hot(input: Any, num_classes: int) -> Value:
     x = tensor(input, "one_hot", "input", kind="int")
     if num_classes < 1:
         raise ShapeError("one_hot: num_classes must be given as a positive int; extents do not depend on values")
-    return fb.compute(
+    return builder.compute(
         (*x.shape, num_classes),
-        lambda *i: fb.cast(fb.where(x[i[:-1]] == i[-1], 1, 0), dt.i64),
+        lambda *i: builder.cast(builder.where(x[i[:-1]] == i[-1], 1, 0), dt.i64),
     )
 
 
@@ -163,11 +163,11 @@ def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim
     """`combiner` of x over `dim`."""
     dims = dimensions(dim, x.ndim, name)
     if not dims:
-        return fb.full((), 0, dt.i32) if name in ("argmax", "argmin") else x
+        return builder.full((), 0, dt.i32) if name in ("argmax", "argmin") else x
     if name in ("max", "min", "amax", "amin", "argmax", "argmin", "mean") and any(x.shape[d] == 0 for d in dims):
         raise ShapeError(f"{name}: 'input' {x.shape} has no elements along dim={dim!r}")
-    over = fb.axes(*(x.shape[d] for d in dims))
-    y = fb.compute(without(x.shape, dims), lambda *i: combiner(x[merge(x.ndim, dims, over, i)], over=over))
+    over = builder.axes(*(x.shape[d] for d in dims))
+    y = builder.compute(without(x.shape, dims), lambda *i: combiner(x[merge(x.ndim, dims, over, i)], over=over))
     return _keep(y, x, dims) if keepdim else y
 
 
@@ -185,40 +185,40 @@ def sum(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
     x = _converted(tensor(input, "sum", "input"), dtype)
     if x.dtype.is_bool:
         x = x.astype(dt.i64)
-    return _reduce("sum", fb.sum, x, dim, keepdim)
+    return _reduce("sum", builder.sum, x, dim, keepdim)
 
 
 @traced
 def prod(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """The product over `dim` (all dimensions where not given). `dtype`: converted first."""
-    return _reduce("prod", fb.prod, _converted(tensor(input, "prod", "input"), dtype), dim, keepdim)
+    return _reduce("prod", builder.prod, _converted(tensor(input, "prod", "input"), dtype), dim, keepdim)
 
 
 @traced
 def mean(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """The mean over `dim` (all dimensions where not given). `dtype`: converted first."""
     x = tensor(input, "mean", "input", kind="float" if dtype is None else None)
-    return _reduce("mean", fb.mean, _converted(x, dtype), dim, keepdim)
+    return _reduce("mean", builder.mean, _converted(x, dtype), dim, keepdim)
 
 
 @traced
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
     """Position of the first largest element along `dim`; without `dim`, in row-major order of all. int32."""
-    return _reduce("argmax", fb.argmax, tensor(input, "argmax", "input"), dim, keepdim)
+    return _reduce("argmax", builder.argmax, tensor(input, "argmax", "input"), dim, keepdim)
 
 
 @traced
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
     """Position of the first smallest element along `dim`; without `dim`, in row-major order of all. int32."""
-    return _reduce("argmin", fb.argmin, tensor(input, "argmin", "input"), dim, keepdim)
+    return _reduce("argmin", builder.argmin, tensor(input, "argmin", "input"), dim, keepdim)
 
 
 def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
-    best, where_ = (fb.max, fb.argmax) if name == "max" else (fb.min, fb.argmin)
+    best, where_ = (builder.max, builder.argmax) if name == "max" else (builder.min, builder.argmin)
     if dim is None:
         return _even(name, best, x, None, keepdim)
     if not isinstance(dim, int):
-        return (fb.maximum if name == "max" else fb.minimum)(x, fb.as_value(dim))
+        return (builder.maximum if name == "max" else builder.minimum)(x, builder.as_value(dim))
     return _reduce(name, best, x, dim, keepdim), _reduce(f"arg{name}", where_, x, dim, keepdim)
 
 
@@ -247,25 +247,25 @@ def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool
     top = _reduce(name, best, x, dim, False)
     if not dims or not x.dtype.is_float:
         return _keep(top, x, dims) if keepdim and dims else top
-    over = fb.axes(*(x.shape[d] for d in dims))
+    over = builder.axes(*(x.shape[d] for d in dims))
 
     def attaining(i: tuple, value: Callable[[Any], Any]) -> Any:
         v = x[merge(x.ndim, dims, over, i)]
-        return fb.sum(fb.where((v == top[i]) | (v != v), value(v), 0.0), over=over)
+        return builder.sum(builder.where((v == top[i]) | (v != v), value(v), 0.0), over=over)
 
-    count = fb.compute(top.shape, lambda *i: attaining(i, lambda v: 1.0))
-    total = fb.compute(top.shape, lambda *i: attaining(i, lambda v: v))
-    y = fb.differentiate_as(top, total / count)
+    count = builder.compute(top.shape, lambda *i: attaining(i, lambda v: 1.0))
+    total = builder.compute(top.shape, lambda *i: attaining(i, lambda v: v))
+    y = builder.differentiate_as(top, total / count)
     return _keep(y, x, dims) if keepdim else y
 
 
 @traced
 def amax(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
     """The largest element over `dim` (all dimensions where not given); equal elements share the gradient evenly."""
-    return _even("amax", fb.max, tensor(input, "amax", "input"), dim, keepdim)
+    return _even("amax", builder.max, tensor(input, "amax", "input"), dim, keepdim)
 
 
 @traced
 def amin(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
     """The smallest element over `dim` (all dimensions where not given); equal elements share the gradient evenly."""
-    return _even("amin", fb.min, tensor(input, "amin", "input"), dim, keepdim)
+    return _even("amin", builder.min, tensor(input, "amin", "input"), dim, keepdim)

@@ -9,7 +9,7 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.errors import ShapeError
 from einsmith.expr.nodes import leaf
 from einsmith.functional.common import all_of
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 Ints = int | Sequence[int]
@@ -61,12 +61,12 @@ class Window:
         """How many positions of the window at `p` lie inside (`clip`), or inside the padded extent; dilation is 1."""
         low, high = (0, self.extent) if clip else (-self.before, self.extent + self.after)
         start = self.stride * p - self.before
-        return fb.minimum(start + self.kernel, high) - (fb.maximum(start, low) if clip else start)
+        return builder.minimum(start + self.kernel, high) - (builder.maximum(start, low) if clip else start)
 
     def first(self, p: Any) -> Any:
         """The first position of the window at `p` that lies inside."""
         start = self.stride * p - self.before
-        return fb.where(start < 0, start + (self.dilation - 1 - start) // self.dilation * self.dilation, start)
+        return builder.where(start < 0, start + (self.dilation - 1 - start) // self.dilation * self.dilation, start)
 
 
 def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[Any], r: Sequence[Any], other: float):
@@ -74,7 +74,7 @@ def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[A
     h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
     guards = [g for w, a in zip(windows, h, strict=True) for g in w.guards(a)]
     element = x[(*lead, *h)]
-    return fb.where(all_of(guards), element, other) if guards else element
+    return builder.where(all_of(guards), element, other) if guards else element
 
 
 def transposed(function: Callable[[Value], Value], shape: Sequence[int], x: Value) -> Value:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Piece, Reduce
-from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit import boxes, loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
@@ -39,7 +38,7 @@ def vector_axis(box: Box, lanes: int) -> int | None:
     flats = box.every_flat
 
     def cost(axis: int) -> tuple[float, int]:
-        return (bx.access_cost(flats, axis, lanes, box.guarded) + 1) / bx.filled(box.extents[axis], lanes), -axis
+        return (boxes.access_cost(flats, axis, lanes, box.guarded) + 1) / boxes.filled(box.extents[axis], lanes), -axis
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -50,13 +49,13 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
     where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
     flats = box.every_flat
     best = None
-    for (along, across), reads in bx.square_tiles(box, box.exprs).items():
+    for (along, across), reads in boxes.square_tiles(box, box.exprs).items():
         if len(reads) > 3:
             continue
         of_reads = [linear(r.index[0]) for r in reads]
-        rest = bx.access_cost(flats, along, lanes) - bx.access_cost(of_reads, along, lanes)
-        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / bx.filled(box.extents[across], lanes)
-        found = (rest + each) / bx.filled(box.extents[along], lanes), rest + each, along, across
+        rest = boxes.access_cost(flats, along, lanes) - boxes.access_cost(of_reads, along, lanes)
+        each = len(reads) * (1 + 2 * (lanes.bit_length() - 1)) / boxes.filled(box.extents[across], lanes)
+        found = (rest + each) / boxes.filled(box.extents[along], lanes), rest + each, along, across
         best = min(best or found, found)
     return best[1:] if best else None
 
@@ -70,11 +69,11 @@ def _axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[float, i
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
     """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
     axis, tile = _axes(box, config)
-    em = bl.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
+    em = loops.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
     if tile is not None:
         _, along, across = tile
         turned = partial(_turned, em, box, along, across)
-        return bl.sweep_box(em, box, along, 1, config.tasks, turned, first, alone, (across, em.lanes))
+        return loops.sweep_box(em, box, along, 1, config.tasks, turned, first, alone, (across, em.lanes))
 
     def stand(lanes: Lanes, active: int | None) -> None:
         if axis is not None:
@@ -88,37 +87,37 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
             made.append(_values(em, box))
         for at, values in zip(ramps, made, strict=True):
             stand(*at)
-            bl.store_point(em, box, values)
+            loops.store_point(em, box, values)
 
-    return bl.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
+    return loops.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
 
 
 def _turned(em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: Value | int, rows: int) -> None:
     """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
     n, ((lanes, active),) = em.lanes, ramps
     em.give({})
-    reads = bx.square_tiles(box, box.exprs)[along, across]
-    columns = {read: bl.turned_tile(em, read, along, lanes, active, across, base, rows) for read in reads}
+    reads = boxes.square_tiles(box, box.exprs)[along, across]
+    columns = {read: loops.turned_tile(em, read, along, lanes, active, across, base, rows) for read in reads}
     em.mask = active
     for c in range(rows):
         em.bind(across, Lanes(base, (c,) * n, n))
         em.bind(along, lanes)
         em.give({read: turned[c] for read, turned in columns.items()})
-        bl.store_point(em, box, _values(em, box))
+        loops.store_point(em, box, _values(em, box))
 
 
 def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
-    return bl.values_of(em, box, [em.emit(e) for e in box.bodies])
+    return loops.values_of(em, box, [em.emit(e) for e in box.bodies])
 
 
 @lru_cache(maxsize=4096)
 def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
     """Points, and on one core seconds of arithmetic and of special functions, whatever the tasks."""
     arithmetic = special = 0.0
-    found, rate = bx.boxes(kernel), bx.vectors_per_second(target)
+    found, rate = boxes.boxes(kernel), boxes.vectors_per_second(target)
     for box in found:
         (axis, tile), flats, lanes = _axes(box, config), box.every_flat, config.lanes
-        count, seconds = bx.operations(box.exprs, target)
+        count, seconds = boxes.operations(box.exprs, target)
         points = vectors = float(box.points)
         if axis is None:
             count += len(flats)
@@ -130,7 +129,7 @@ def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int,
                 count += tile[0] + 1.5
             else:
                 groups = -(-extent // (lanes * config.unroll))
-                count += bx.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
+                count += boxes.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
                 count += 4.0 / -(-extent // lanes)
         arithmetic += vectors * count / rate
         special += points * seconds
@@ -147,24 +146,24 @@ class Pointwise(Pattern):
 
     def floor(self, kernel: Kernel, target: Target) -> float:
         """The operations, and every access at its cheapest, on all cores."""
-        seconds, rate = 0.0, bx.vectors_per_second(target) * bx.lanes_of(kernel, target)
-        for box in bx.boxes(kernel):
-            count, special = bx.operations(box.exprs, target)
-            count += bx.UNVARIED * len(box.every_flat)
+        seconds, rate = 0.0, boxes.vectors_per_second(target) * boxes.lanes_of(kernel, target)
+        for box in boxes.boxes(kernel):
+            count, special = boxes.operations(box.exprs, target)
+            count += boxes.UNVARIED * len(box.every_flat)
             seconds += box.points * (count / rate + special)
         return seconds / target.cores
 
     def configs(self, kernel: Kernel, target: Target) -> list[PointwiseConfig]:
-        lanes = bx.lanes_of(kernel, target)
-        count = max((bx.operations(x.exprs, target)[0] for x in bx.boxes(kernel)), default=0)
+        lanes = boxes.lanes_of(kernel, target)
+        count = max((boxes.operations(x.exprs, target)[0] for x in boxes.boxes(kernel)), default=0)
         unrolls = (1, 2, 4) if count <= 12 else (1, 2) if count <= 40 else (1,)
         tasks = (1, target.cores, 4 * target.cores) if target.cores > 1 else (1,)
         widths = [lanes]
-        if lanes > 4 and all(x.extents and max(x.extents) <= lanes // 2 for x in bx.boxes(kernel)):
+        if lanes > 4 and all(x.extents and max(x.extents) <= lanes // 2 for x in boxes.boxes(kernel)):
             widths.append(lanes // 2)
         out = [PointwiseConfig(w, u, t) for w in widths for u in unrolls for t in tasks]
         if count <= MAX_TURNED and lanes <= target.vector_registers // 2:
-            if any(tile_axes(x, lanes) for x in bx.boxes(kernel)):
+            if any(tile_axes(x, lanes) for x in boxes.boxes(kernel)):
                 out += [PointwiseConfig(lanes, 1, t, True) for t in tasks]
         return out
 
@@ -176,10 +175,10 @@ class Pointwise(Pattern):
         return dealt_out(arithmetic, memory, special, tasks, target)
 
     def lower(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Lowered:
-        b = Builder(bx.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
+        b = Builder(boxes.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
 
-        count = bl.deal(bx.boxes(kernel), config.tasks, emit)
+        count = loops.deal(boxes.boxes(kernel), config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])

@@ -22,15 +22,14 @@ from einsmith.arrays import to_array
 from einsmith.caches import Bound, Cache
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.expr import nodes
 from einsmith.expr.analysis import ranges
 from einsmith.expr.nodes import Compute as _Compute
 from einsmith.expr.nodes import Const as _Const
 from einsmith.expr.nodes import Tensor, leaf, template
-from einsmith.expr.nodes import size as points
 from einsmith.expr.origins import Origin
 from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.lang import formula as fm
-from einsmith.lang import trace, views
+from einsmith.lang import formula, trace, views
 from einsmith.lang.array_methods import ArrayMethods
 from einsmith.lang.formula import AxisVar, Form, Weak
 from einsmith.lang.lower import lower
@@ -65,7 +64,7 @@ class Ex(Operators):
 
     def __repr__(self) -> str:
         axes = ", ".join(sorted(a.name for a in self.form.free))
-        return f"Ex({fm.type_name(self.form.ty)} over [{axes}])"
+        return f"Ex({formula.type_name(self.form.ty)} over [{axes}])"
 
 
 def _reduction(combiner: str) -> Callable[..., Value]:
@@ -118,7 +117,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     @property
     def size(self) -> int:
-        return points(self.shape)
+        return nodes.size(self.shape)
 
     def __repr__(self) -> str:
         return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
@@ -202,7 +201,7 @@ def _as_form(x: Any) -> Form:
     if isinstance(x, Ex):
         return x.form
     if isinstance(x, Number):
-        return fm.literal(x)
+        return formula.literal(x)
     v = as_value(x)
     if v.ndim:
         raise FormulaError(
@@ -213,8 +212,8 @@ def _as_form(x: Any) -> Form:
 
 def element(v: Value, index: Sequence[Form]) -> Form:
     if v.literal is not None:
-        return fm.Literal(v.literal, passed=True)
-    return fm.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}", wide=v.wide)
+        return formula.Literal(v.literal, passed=True)
+    return formula.load(v.tensor, index, v.weak, v.name or f"the tensor of shape {v.shape}", wide=v.wide)
 
 
 def _read(v: Value, keys: Sequence[Any]) -> Ex:
@@ -231,7 +230,7 @@ def _read(v: Value, keys: Sequence[Any]) -> Ex:
 
 def axes(*extents: int) -> tuple[Ex, ...]:
     """Axes to reduce over, one for each extent."""
-    return tuple(Ex(fm.Index(AxisVar(f"r{k}", n))) for k, n in enumerate(whole_numbers(extents, "axes: extents")))
+    return tuple(Ex(formula.Index(AxisVar(f"r{k}", n))) for k, n in enumerate(whole_numbers(extents, "axes: extents")))
 
 
 def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
@@ -241,7 +240,7 @@ def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
     """
     shape = whole_numbers(shape, "compute: shape")
     out = [AxisVar(name, n) for name, n in zip(views.names_of_axes(fn, shape), shape, strict=True)]
-    return Value(lower(out, _as_form(fn(*(Ex(fm.Index(a)) for a in out)))))
+    return Value(lower(out, _as_form(fn(*(Ex(formula.Index(a)) for a in out)))))
 
 
 def _folding(combiner: str) -> Callable[..., Any]:
@@ -252,10 +251,10 @@ def _folding(combiner: str) -> Callable[..., Any]:
             raise FormulaError(f"{combiner} in a formula needs the axes to reduce", hint=f"{combiner}(x, over=(r, s))")
         bound = []
         for a in over if isinstance(over, (tuple, list)) else (over,):
-            if not isinstance(a, Ex) or not isinstance(a.form, fm.Index):
+            if not isinstance(a, Ex) or not isinstance(a.form, formula.Index):
                 raise FormulaError(f"{combiner} reduces over axes, made by es.axes(extent)")
             bound.append(a.form.axis)
-        return Ex(fm.fold(combiner, bound, _as_form(x)))
+        return Ex(formula.fold(combiner, bound, _as_form(x)))
 
     reduce.__name__ = reduce.__qualname__ = combiner
     reduce.__doc__ = f"`{combiner}` of an Ex over axes (`over=`), or of a tensor over dimensions (`axis=`, as NumPy)."
@@ -315,15 +314,15 @@ def shared(
 def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form]) -> Value:
     def build(values: list[Value]) -> Value:
         if builtins.all(v.literal is not None for v in values):
-            form = make(*(fm.Literal(v.literal) for v in values))
-            if isinstance(form, fm.Literal):
+            form = make(*(formula.Literal(v.literal) for v in values))
+            if isinstance(form, formula.Literal):
                 return as_value(form.value)
         shape = views.broadcast([v.shape for v in values])
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
-        at = [fm.Index(a) for a in out]
+        at = [formula.Index(a) for a in out]
         form = make(
             *(
-                fm.Literal(v.literal) if v.literal is not None else element(v, views.broadcast_index(v.shape, at))
+                formula.Literal(v.literal) if v.literal is not None else element(v, views.broadcast_index(v.shape, at))
                 for v in values
             )
         )
@@ -336,8 +335,8 @@ def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form
 
 def _apply(fn: str, *operands: Any) -> Any:
     if builtins.any(isinstance(x, Ex) for x in operands):
-        return Ex(fm.op(fn, *(_as_form(x) for x in operands)))
-    return _elementwise((fn,), [as_value(x) for x in operands], lambda *a: fm.op(fn, *a))
+        return Ex(formula.op(fn, *(_as_form(x) for x in operands)))
+    return _elementwise((fn,), [as_value(x) for x in operands], lambda *a: formula.op(fn, *a))
 
 
 def _on_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -406,11 +405,11 @@ def cast(x: Any, dtype: Any) -> Any:
     """`x` as another element type; floats go to integers towards zero, to bool by != 0."""
     to = dtype_of(dtype)
     if isinstance(x, Ex):
-        return Ex(fm.convert(x.form, to))
+        return Ex(formula.convert(x.form, to))
     v = as_value(x)
     if v.literal is None and not v.weak and v.dtype is to:
         return v
-    return _elementwise(("cast", to), [v], lambda a: fm.convert(a, to))
+    return _elementwise(("cast", to), [v], lambda a: formula.convert(a, to))
 
 
 def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
@@ -428,7 +427,7 @@ def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Seque
 
     def build(values: list[Value]) -> Value:
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
-        at = index([fm.Index(a) for a in out], *(element(o, ()) for o in values[1:]))
+        at = index([formula.Index(a) for a in out], *(element(o, ()) for o in values[1:]))
         (x, *_) = values
         return Value(lower(out, element(x, at), x.dtype if x.weak else None), x.weak, wide=x.wide)
 
@@ -459,14 +458,14 @@ def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
     def build(values: list[Value]) -> Value:
         (x,) = values
         all_axes = [AxisVar(f"i{d}", n) for d, n in enumerate(x.shape)]
-        body = element(x, [fm.Index(a) for a in all_axes])
+        body = element(x, [formula.Index(a) for a in all_axes])
         out = []
         for d, a in enumerate(all_axes):
             if d not in dims:
                 out.append(a)
             elif kept:
                 out.append(AxisVar(a.name, 1))
-        return Value(lower(out, fm.fold(combiner, [all_axes[d] for d in dims], body)))
+        return Value(lower(out, formula.fold(combiner, [all_axes[d] for d in dims], body)))
 
     return _shared(("reduce", combiner, dims, keepdims), [v], build)
 
@@ -488,11 +487,11 @@ def matmul(x: Any, y: Any) -> Value:
         k = AxisVar("k", p.shape[-1])
 
         def batched(v: Value) -> list[Form]:
-            return views.broadcast_index(v.shape[:-2], [fm.Index(a) for a in batch])
+            return views.broadcast_index(v.shape[:-2], [formula.Index(a) for a in batch])
 
-        left = element(p, [*batched(p), *map(fm.Index, m), fm.Index(k)])
-        right = element(q, [*batched(q), fm.Index(k), *map(fm.Index, n)])
-        return Value(lower([*batch, *m, *n], fm.fold("sum", [k], fm.op("mul", left, right))))
+        left = element(p, [*batched(p), *map(formula.Index, m), formula.Index(k)])
+        right = element(q, [*batched(q), formula.Index(k), *map(formula.Index, n)])
+        return Value(lower([*batch, *m, *n], formula.fold("sum", [k], formula.op("mul", left, right))))
 
     return _shared(("matmul",), [a, b], build)
 

@@ -20,7 +20,7 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.analysis.verify import progressions_meet
 from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf
 from einsmith.expr.recurrence.define import recurrence
-from einsmith.lang import formula as fm
+from einsmith.lang import formula
 from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
@@ -102,7 +102,7 @@ def _cycle(
             n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
             for n in group
         }
-        found = {n: fm.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
+        found = {n: formula.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
         if found == types:  # what is no more than a number is of the formula's float type
             every = [b for own in bodies.values() for b in own]
             number = float_type(every)
@@ -170,7 +170,7 @@ def _tensor(
         return Value(lower_pieces(shape, pieces))
     bodies = [p.body for p in parts]
     summed = any(p.line.statement.combiner == "sum" for p in added)
-    dtype, ty = accumulated_type(bodies, summed), fm.join(b.ty for b in bodies)
+    dtype, ty = accumulated_type(bodies, summed), formula.join(b.ty for b in bodies)
     total = lower_pieces(shape, pieces, dtype) if pieces else None
     for p in added:
         assert p.line.statement.combiner is not None
@@ -205,7 +205,7 @@ class _Part:
             v = values[node.name]
             if v.literal is not None and not index:
                 return element(v, ())
-            return fm.load(v.tensor, index, v.weak, node.name, (program.text, node.at), v.wide)
+            return formula.load(v.tensor, index, v.weak, node.name, (program.text, node.at), v.wide)
 
         def shape(node: ShapeOf, d: int) -> int:
             rank = len(extents.shapes[node.name])
@@ -216,7 +216,9 @@ class _Part:
         build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)
         self.index = [build.form(i) for i in line.statement.index]
         body = build.form(line.statement.value)
-        found = fm.join(v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak)
+        found = formula.join(
+            v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak
+        )
         if isinstance(found, DType) and found.is_float:
             body = of_type(body, found)
         if dtype is not None and body.ty is not dtype:
@@ -233,7 +235,7 @@ class _Part:
         offset, step, out = [], [], []
         for d, i in enumerate(self.index):
             at = self.line.statement.index[d].at
-            if not fm.is_integer(i.ty) or i.loads:
+            if not formula.is_integer(i.ty) or i.loads:
                 raise FormulaError("a left index is an integer expression of one axis", self.program.text, at,
                                    "accumulate with += at positions that are read from tensors")  # fmt: skip
             form = linear(scope.convert(i, index_type(i)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError
-from einsmith.lang import formula as fm
+from einsmith.lang import formula
 from einsmith.lang.formula import AxisVar, Form, Literal
 from einsmith.lang.parser import Apply, Ast, Cast, Element, Name, Number, Reduction, ShapeOf, SizeOf
 
@@ -81,10 +81,10 @@ class Elaborator:
                 raise FormulaError(f"size({node.axis}) is not known here", hint="write A.shape[n]")
             return Literal(self.size(node.axis))
         if isinstance(node, Cast):
-            return fm.convert(args[0], node.dtype)
+            return formula.convert(args[0], node.dtype)
         if isinstance(node, Reduction):
             if self.axis is None:
                 raise FormulaError("a reduction cannot stand here")
-            return fm.fold(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
+            return formula.fold(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
         assert isinstance(node, Apply)
-        return fm.op(node.fn, *args)
+        return formula.op(node.fn, *args)

@@ -44,7 +44,20 @@ random_key: Callable[[], Any] = _load_then_draw
 """Set by einsmith.functional: the seed and the step, [2], with which the next call outside training steps draws."""
 
 functions: Mapping[str, Callable[..., Any]] = {}
-"""Set by einsmith.functional: functions of tensors by their names, which traced tensors have as methods too."""
+"""Functions of tensors by their names, which traced tensors have as methods too (`provide_functions`)."""
+
+
+def provide_functions(found: Mapping[str, Callable[..., Any]]) -> None:
+    """Set the functions that traced tensors have as methods. Called by einsmith.functional alone."""
+    global functions
+    functions = found
+
+
+def provide_random_key(draw: Callable[[], Any]) -> None:
+    """Set what draws the key of random numbers outside training steps."""
+    global random_key
+    random_key = draw
+
 
 LOCK = locks.Reentrant("tracing or compiling")
 """Held while tracing and compiling (see `compiling`): memos of templates are shared by all threads. Who needs it and

@@ -7,7 +7,7 @@ from typing import Any
 from einsmith import functional as F
 from einsmith.arguments import Count
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import Conv2d, Linear, Module, ReLU, Sequential, Sigmoid, init
 from einsmith.nn.linear import empty
@@ -39,7 +39,7 @@ class RoutedCapsules(Module):
         init.normal_(self.weight, 0.0, 0.1 if self.over == "classes" else 1.0)
 
     def forward(self, input: Value) -> Value:
-        u, w = fb.as_value(input), fb.as_value(self.weight)
+        u, w = builder.as_value(input), builder.as_value(self.weight)
         classes, inputs, width, features = w.shape
         if u.shape[1:] != (inputs, width):
             raise ShapeError(f"RoutedCapsules: 'input' has shape {u.shape}, needs [B, {inputs}, {width}]")
@@ -101,8 +101,8 @@ class CapsuleNet(Module):
         """Images [B, channels, size, size] from class capsules [B, classes, features], only the labelled one."""
         if self.decoder is None:
             raise ArgumentError("CapsuleNet: there is no decoder; make the network with decoder=True")
-        labels = fb.as_value(labels)
-        kept = fb.compute(capsules.shape, lambda b, c, k: fb.where(labels[b] == c, capsules[b, c, k], 0.0))
+        labels = builder.as_value(labels)
+        kept = builder.compute(capsules.shape, lambda b, c, k: builder.where(labels[b] == c, capsules[b, c, k], 0.0))
         return self.decoder(F.flatten(kept, 1)).reshape((-1, self.channels, self.size, self.size))
 
 

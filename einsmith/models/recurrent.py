@@ -10,7 +10,7 @@ from einsmith import functional as F
 from einsmith.arguments import Count, Share, Size
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ShapeError
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Embedding, Linear, Module, SubLSTM
 
@@ -32,7 +32,7 @@ class SequenceClassifier(Module):
         return h
 
     def forward(self, input: Value, hx: Any = None) -> Value:
-        x = fb.as_value(input)
+        x = builder.as_value(input)
         if x.ndim == 4 and x.shape[1] == 1:
             x = x[:, 0]
         elif x.ndim == 2:
@@ -128,14 +128,14 @@ class LSTMLanguageModel(Module):
         else:
             prefix = "" if self.training else "test_"
             names = (f"{prefix}hidden", f"{prefix}cell")
-            fresh = fb.as_value(begins)
+            fresh = builder.as_value(begins)
             if fresh.shape != x.shape[1:2] or fresh.shape[0] != self.hidden.shape[1]:
                 raise ShapeError(
                     f"'begins' has shape {fresh.shape} and 'tokens' {tokens.shape}; a model whose states are of "
                     f"{self.hidden.shape[1]} columns needs [{self.hidden.shape[1]}] and [T, {self.hidden.shape[1]}]"
                 )
             before = [
-                fb.compute(s.shape, lambda n, b, k, s=s: fb.where(fresh[b], 0.0, s[n, b, k]))
+                builder.compute(s.shape, lambda n, b, k, s=s: builder.where(fresh[b], 0.0, s[n, b, k]))
                 for s in (getattr(self, name) for name in names)
             ]
             output, last = self.rnn(x, tuple(before))

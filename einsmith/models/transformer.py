@@ -10,7 +10,7 @@ from typing import Any
 from einsmith import functional as F
 from einsmith.arguments import Count, Magnitude, Share, Size
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import (
     GELU,
@@ -79,12 +79,12 @@ class _BertEmbeddings(Module):
     def forward(self, ids: Value, types: Any) -> Value:
         _steps_fit("Bert", ids, self.position_embeddings.num_embeddings)
         if types is None:
-            kind = fb.as_value(self.token_type_embeddings.weight)[0]
-        elif fb.as_value(types).shape != ids.shape:
+            kind = builder.as_value(self.token_type_embeddings.weight)[0]
+        elif builder.as_value(types).shape != ids.shape:
             raise ShapeError(f"Bert: 'token_type_ids' has shape {types.shape}, needs {ids.shape}")
         else:
             kind = self.token_type_embeddings(types)
-        place = fb.as_value(self.position_embeddings.weight)[: ids.shape[1]]
+        place = builder.as_value(self.position_embeddings.weight)[: ids.shape[1]]
         return self.dropout(self.LayerNorm(self.word_embeddings(ids) + kind + place))
 
 
@@ -182,10 +182,10 @@ class Bert(Module):
         self.to(dtype)
 
     def forward(self, input_ids: Value, attention_mask: Any = None, token_type_ids: Any = None) -> Any:
-        ids, mask = fb.as_value(input_ids), None
+        ids, mask = builder.as_value(input_ids), None
         x = self.embeddings(ids, token_type_ids)
         if attention_mask is not None:
-            given = fb.as_value(attention_mask)
+            given = builder.as_value(attention_mask)
             if given.shape != ids.shape:
                 raise ShapeError(f"Bert: 'attention_mask' has shape {given.shape}, needs {ids.shape}")
             mask = (given if given.dtype.is_bool else given != 0).reshape((ids.shape[0], 1, 1, ids.shape[1]))
@@ -227,7 +227,7 @@ class _ViTEncoder(Module):
         self.ln = LayerNorm(width, 1e-6)
 
     def forward(self, x: Value) -> Value:
-        return self.ln(self.layers(self.dropout(x + fb.as_value(self.pos_embedding)[0])))
+        return self.ln(self.layers(self.dropout(x + builder.as_value(self.pos_embedding)[0])))
 
 
 class ViT(Module):
@@ -260,7 +260,7 @@ class ViT(Module):
         self.to(dtype)
 
     def forward(self, input: Value) -> Value:
-        x = fb.as_value(input)
+        x = builder.as_value(input)
         if x.ndim != 4 or x.shape[2:] != (self.size, self.size):
             raise ShapeError(f"ViT: 'input' has shape {x.shape}; this network reads images of {self.size}x{self.size}")
         x = self.conv_proj(x)
@@ -337,9 +337,9 @@ class GPT(Module):
         self.to(dtype)
 
     def forward(self, tokens: Value) -> Value:
-        ids = fb.as_value(tokens)
+        ids = builder.as_value(tokens)
         _steps_fit("GPT", ids, self.wpe.num_embeddings)
-        x = self.drop(self.wte(ids) + fb.as_value(self.wpe.weight)[: ids.shape[1]])
+        x = self.drop(self.wte(ids) + builder.as_value(self.wpe.weight)[: ids.shape[1]])
         for layer in self.h:
             x = layer(x)
         return F.linear(self.ln_f(x), self.wte.weight)

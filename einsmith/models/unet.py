@@ -7,7 +7,7 @@ from typing import Any
 from einsmith import functional as F
 from einsmith.arguments import Count, Share
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, Module, ModuleList, ReLU, Sequential, init
 
@@ -53,7 +53,7 @@ class UNet(Module):
         self.to(dtype)
 
     def forward(self, input: Value) -> Value:
-        x, kept = fb.as_value(input), []
+        x, kept = builder.as_value(input), []
         given = x.shape
         for n, block in enumerate(self.down):
             if n:

@@ -8,7 +8,7 @@ from einsmith.arguments import Count, Share, Size
 from einsmith.errors import ArgumentError
 from einsmith.functional.multihead import Multihead
 from einsmith.functional.random import layer_drop
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import Linear, empty
@@ -74,8 +74,8 @@ class MultiheadAttention(Module):
         packed = self.in_proj_weight is not None
         weights = [self.in_proj_weight] if packed else [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
         attention = Multihead(
-            "MultiheadAttention", self.embed_dim, self.num_heads, [fb.as_value(w) for w in weights],
-            None if self.in_proj_bias is None else fb.as_value(self.in_proj_bias), (self.bias_k, self.bias_v),
+            "MultiheadAttention", self.embed_dim, self.num_heads, [builder.as_value(w) for w in weights],
+            None if self.in_proj_bias is None else builder.as_value(self.in_proj_bias), (self.bias_k, self.bias_v),
             self.add_zero_attn, self.out_proj,
             lambda w: layer_drop(w, self.dropout, self) if self.training and self.dropout else w,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from einsmith import functional as F
 from einsmith.arguments import Count, Magnitude
 from einsmith.dtypes import dtype_of
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
@@ -53,7 +53,7 @@ class _Norm(Module):
         _reset_affine(self)
 
     def _checked(self, input: Value) -> Value:
-        x = fb.as_value(input)
+        x = builder.as_value(input)
         if x.ndim not in self.ranks:
             wanted = " or ".join(map(str, self.ranks))
             raise ShapeError(f"{type(self).__name__}: 'input' needs {wanted} dimensions, got shape {x.shape}")
@@ -94,7 +94,7 @@ class _BatchNorm(_Norm):
         if tracked:
             self.num_batches_tracked = self.num_batches_tracked + 1
             if momentum is None:  # the mean over all batches so far
-                momentum = 1.0 / fb.cast(fb.as_value(self.num_batches_tracked), self.running_mean.dtype)
+                momentum = 1.0 / builder.cast(builder.as_value(self.num_batches_tracked), self.running_mean.dtype)
         used = tracked or not self.training
         mean, variance = (self.running_mean, self.running_var) if used else (None, None)
         own = self.training or mean is None

@@ -16,7 +16,7 @@ from einsmith.arguments import Count, Share, Size
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.common import tensor
 from einsmith.functional.random import layer_drop
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.nn import init
@@ -84,7 +84,7 @@ def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Val
 def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value) -> Value:
     """An initial state of that shape: zeros where none is given. Raises ShapeError, ArgumentError."""
     if given is None:
-        return fb.full(shape, 0.0, like.dtype)
+        return builder.full(shape, 0.0, like.dtype)
     if isinstance(given, (tuple, list)):
         raise ArgumentError(f"{name}: {what!r} is {len(given)} tensors; it is one tensor of shape {shape}")
     value = tensor(given, name, what, kind="float")

@@ -105,7 +105,7 @@ def _block(size: int) -> np.ndarray:
 
 
 def _forget() -> None:
-    """Lets go of the blocks of the sizes that have not been asked for longest, until no more than KEPT bytes are held."""
+    """Free the blocks of the least recently requested sizes until at most KEPT bytes are held."""
     held = sum(n * len(blocks) for n, blocks in _blocks.items())
     for n in list(_blocks):
         while held > KEPT and _blocks[n]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import watch
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.runtime import buffers, signals
 
 _WATCH = buffers.zeros((len(watch.WATCH_WORDS),), np.int64)
@@ -23,8 +23,8 @@ _HANDLING = watch.WATCH_WORDS.index("handling")
 _RAISED = (ctypes.c_void_p * 3)()
 """Type, value and traceback of what a handler has raised inside a run."""
 signals.is_handling = lambda: bool(_WATCH[_HANDLING])
-llvm_jit.provide(watch.WATCH, lambda: buffers.address(_WATCH))
-llvm_jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
+jit.provide(watch.WATCH, lambda: buffers.address(_WATCH))
+jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
 
 
 @cache

@@ -20,9 +20,8 @@ import numpy as np
 
 from einsmith import locks
 from einsmith.codegen.cache import native
-from einsmith.codegen.entry import program as entry
-from einsmith.codegen.entry import watch
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.entry import entry_program, watch
+from einsmith.codegen.llvm import jit
 from einsmith.runtime import buffers
 
 
@@ -40,15 +39,15 @@ class Native(NamedTuple):
 def native_entry() -> Native:
     """The native entry, compiled for this machine (or taken from the cache)."""
     target = native.host_target()
-    found = native.compile_text(entry.emit_entry(target.triple), entry.NAMES, target).addresses
+    found = native.compile_text(entry_program.emit_entry(target.triple), entry_program.NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
-    a, b, c, d = (found[name] for name in entry.NAMES[:4])
+    a, b, c, d = (found[name] for name in entry_program.NAMES[:4])
     return Native(run(a), worker(b), stop(c), run(d), found)
 
 
-llvm_jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
+jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
 
 
 class Pool:
@@ -56,10 +55,10 @@ class Pool:
 
     def __init__(self) -> None:
         self.native = native_entry()
-        self.state = buffers.zeros((entry.STATE_BYTES,), np.uint8)
+        self.state = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
-        self.apart = buffers.zeros((entry.STATE_BYTES,), np.uint8)
+        self.apart = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
         """State that a team shares; no worker looks at it."""
         self.team_address = self.apart.ctypes.data
 

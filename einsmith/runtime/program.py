@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith import locks
-from einsmith.codegen.entry import program as entry
+from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
-from einsmith.runtime import buffers, interrupts, pool
-from einsmith.runtime import threads as threads_now
+from einsmith.runtime import buffers, interrupts, pool, thread_count
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 from einsmith.target.facts import MAX_THREADS
 
 _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
-    entry.RUN_WORDS.index(w) for w in ("pool", "threads", "fork", "number", "span", "waited", "handle", "commit")
+    entry_program.RUN_WORDS.index(w)
+    for w in ("pool", "threads", "fork", "number", "span", "waited", "handle", "commit")
 )
 WATCHED_FROM = 1e-3
 """Predicted seconds of a run from which on it looks at signals, which takes 10 ns for each step and each task: a
@@ -69,7 +69,7 @@ class Program:
 
     def _layout(self) -> np.ndarray:
         """The table: one record a step, then all pointers, then all moves of loops."""
-        width = entry.STEP_WORDS
+        width = entry_program.STEP_WORDS
         at = len(self.steps) * width
         for n, step in enumerate(self.steps):
             pointers = _pointers(step)
@@ -81,7 +81,7 @@ class Program:
                 self.slots[n, "stop"], self.slots[n, "first"] = n * width + 1, n * width + 5
             at += len(pointers)
         moves = [(n, step) for n, step in enumerate(self.steps) if isinstance(step, BeginLoop)]
-        table = buffers.zeros((at + entry.MOVE_WORDS * sum(len(step.moves) for _, step in moves),), np.uint64)
+        table = buffers.zeros((at + entry_program.MOVE_WORDS * sum(len(step.moves) for _, step in moves),), np.uint64)
         base = table.ctypes.data
         for n, step in enumerate(self.steps):
             for i, pointer in enumerate(_pointers(step)):
@@ -92,40 +92,40 @@ class Program:
             if isinstance(step, RunLaunch):
                 if not 0 <= step.tasks < 2**31:
                     raise ValueError(f"step {n} has {step.tasks} tasks; at most 2**31 - 1 are possible")
-                record[:4] = entry.LAUNCH, step.code, step.tasks, base + 8 * self.slots.get((n, 0), 0)
+                record[:4] = entry_program.LAUNCH, step.code, step.tasks, base + 8 * self.slots.get((n, 0), 0)
                 self.slots[n, "function"] = n * width + 1
             elif isinstance(step, BeginLoop):
                 own = base + 8 * (n * width + 2)  # the word with the most turns
-                kind = entry.LOOP_DOWN if step.reverse else entry.LOOP
+                kind = entry_program.LOOP_DOWN if step.reverse else entry_program.LOOP
                 record[:7] = kind, step.stop or own, step.most, base + 8 * at, len(step.moves), step.first, ends[n] + 1
                 for i, move in enumerate(step.moves):
                     target = base + 8 * self.slots[move.step, move.pointer]
                     words = [target, base + 8 * self.slots[n, i], move.offset, move.delta]
-                    table[at : at + entry.MOVE_WORDS] = np.array(words, np.int64).view(np.uint64)
-                    at += entry.MOVE_WORDS
+                    table[at : at + entry_program.MOVE_WORDS] = np.array(words, np.int64).view(np.uint64)
+                    at += entry_program.MOVE_WORDS
             elif isinstance(step, EndLoop):
-                record[:2] = entry.LOOP_END, ends[n]
+                record[:2] = entry_program.LOOP_END, ends[n]
             else:
                 if step.code == 0:
                     raise ValueError(f"step {n} is a check with code 0, which means success")
                 if isinstance(step, CheckZero):
-                    kind = entry.CHECK_ZERO
+                    kind = entry_program.CHECK_ZERO
                 else:
-                    kind = {"f32": entry.CHECK_F32, "f64": entry.CHECK_F64}[step.elem]
+                    kind = {"f32": entry_program.CHECK_F32, "f64": entry_program.CHECK_F64}[step.elem]
                 record[:2] = kind, step.pointer
                 record[4] = step.code
         return table
 
     def addresses(self) -> list[int]:
         """The words of the table that are addresses, where they are not 0."""
-        width, base = entry.STEP_WORDS, self.table.ctypes.data
+        width, base = entry_program.STEP_WORDS, self.table.ctypes.data
         found = set(self.slots.values())
         for n, step in enumerate(self.steps):
             if isinstance(step, (RunLaunch, BeginLoop)):
                 found.add(n * width + 3)
             if isinstance(step, BeginLoop):
                 first = (int(self.table[n * width + 3]) - base) // 8
-                found.update(first + entry.MOVE_WORDS * k + i for k in range(len(step.moves)) for i in (0, 1))
+                found.update(first + entry_program.MOVE_WORDS * k + i for k in range(len(step.moves)) for i in (0, 1))
         return sorted(found)
 
     def _ends(self) -> dict[int, int]:
@@ -146,7 +146,7 @@ class Program:
 
     def _told(self, times: int) -> _Record:
         """What the native entry is told: all but the pool, and on one thread."""
-        words = buffers.zeros((len(entry.RUN_WORDS),), np.uint64)
+        words = buffers.zeros((len(entry_program.RUN_WORDS),), np.uint64)
         words[_COMMIT] = self._commit
         words[:7] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
         return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
@@ -188,12 +188,12 @@ class Program:
         if held is None:
             words[_POOL], words[_THREADS] = 0, 1
         elif self._forks:
-            words[_THREADS], team = self.threads, threads_now.current_team()
+            words[_THREADS], team = self.threads, thread_count.current_team()
             if team is not None:
                 words[_POOL], words[_FORK], words[_NUMBER] = held.team_address, team.fork, team.number
                 status = self._run_team(record.address)
-                if words[_WAITED] > threads_now.LATE:
-                    threads_now.leave_team(words[_WAITED], words[_SPAN])
+                if words[_WAITED] > thread_count.LATE:
+                    thread_count.leave_team(words[_WAITED], words[_SPAN])
                 return _ended(status)
             held.grow(self.threads)
             words[_POOL] = held.address

@@ -26,7 +26,7 @@ from einsmith.runtime.memory import Memory
 from einsmith.runtime.nested import check_store, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import ParameterStore, Slot
-from einsmith.runtime.threads import get_threads
+from einsmith.runtime.thread_count import get_threads
 from einsmith.sizes import size_of
 from einsmith.training import graph
 from einsmith.training.counts import Counts

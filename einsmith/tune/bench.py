@@ -16,7 +16,7 @@ from typing import Any
 from einsmith import processes
 from einsmith.caches import Once
 from einsmith.errors import EinsmithError, EinsmithWarning
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
 from einsmith.plan.kernel import Kernel, Rows

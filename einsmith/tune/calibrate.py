@@ -25,7 +25,7 @@ from einsmith import files, knobs, locks
 from einsmith.caches import Once
 from einsmith.codegen.cache import native
 from einsmith.errors import BusyError, EinsmithError, StoreWarning
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
 from einsmith.target.facts import Target

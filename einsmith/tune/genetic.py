@@ -17,7 +17,7 @@ import numpy as np
 
 from einsmith.decisions import changed, choice_of, written
 from einsmith.errors import CompileError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.plan.kernel import Kernel, Rows

@@ -6,7 +6,7 @@ A control buffer holds [elements of a task, repetitions], so that one function s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,8 +130,8 @@ def _sweep(
     arrays: int,
     step: int,
     body: Callable[[Builder, Value, list[Value]], list[Value]],
-    sums: list[tuple[float, int]] = (),
-) -> Function:  # type: ignore[assignment]
+    sums: Sequence[tuple[float, int]] = (),
+) -> Function:
     """`body(b, offset, sums)` for every `step`-th element of the task's own, as often as the control buffer says; the
     last buffer is the control. `sums` are carried, and stored into the first buffer in the end."""
     b = Builder(name, arrays + 2)

@@ -15,7 +15,7 @@ from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import KEPT, Target

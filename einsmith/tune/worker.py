@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from einsmith.check.expected import written_buffers
-from einsmith.check.kernel import Fault, Held, Source, Subject, check, elements, evaluate
+from einsmith.check.kernel_check import Fault, Held, Source, Subject, check, elements, evaluate
 from einsmith.check.others import apart
 from einsmith.errors import CompileError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Function
 from einsmith.target.facts import Target
@@ -60,7 +60,7 @@ def link(folder: Path, main: str, functions: Sequence[Function], more: Sequence[
     """A program of tests/aarch64/`main`, the functions' code (a table of them), other objects, and lines of C."""
     gcc = compiler()
     code = emit_module(functions, TARGET)
-    parts = [llvm_jit.emit_object(code, TARGET), *more]
+    parts = [jit.emit_object(code, TARGET), *more]
     objects = []
     for n, data in enumerate(parts):
         objects.append(folder / f"part{n}.o")

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith.codegen.entry import program as entry
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.entry import entry_program
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.decisions import lowered
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.loops.nest import Builder
 from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute, link, start
@@ -184,8 +184,8 @@ def test_the_native_entry(tmp_path):
             at = b.add(base, row.var)
             other = b.const(0.5, "f32", 4) if old is None else b.load(b.buffers[old], at, "f32", 4)
             b.store(b.op(fn, b.load(b.buffers[source], at, "f32", 4), other), b.buffers[out], at)
-    native = llvm_jit.emit_object(entry.emit_entry(TARGET.triple, own=True), TARGET)
-    text = f"const int64_t einsmith_state_bytes = {entry.STATE_BYTES}, einsmith_tasks = {tasks}, "
+    native = jit.emit_object(entry_program.emit_entry(TARGET.triple, own=True), TARGET)
+    text = f"const int64_t einsmith_state_bytes = {entry_program.STATE_BYTES}, einsmith_tasks = {tasks}, "
     text += f"einsmith_block = {block};"
     start(link(tmp_path, "entry.c", [halve.finish(), add.finish()], [native], text))
 
@@ -195,5 +195,5 @@ def test_the_code_uses_vector_registers():
     text = ""
     for kind in ("NN", "NT"):
         for x in lowered(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
-            text += llvm_jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
+            text += jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
     assert text.count("fmla") > 50 and ".4s" in text

@@ -16,7 +16,7 @@ from einsmith.backends.backend import Backend
 from einsmith.check.expected import written_buffers
 from einsmith.check.guarded import view
 from einsmith.expr.interp import evaluate_template
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.plan.kernel import Buffer, Kernel, Rows
 from einsmith.runtime.arena import Block
@@ -189,7 +189,7 @@ class Evaluated(Backend):
         self.compiled += kernels
         out = []
         for kernel in kernels:
-            choice = choose.choose(kernel, target)
+            choice = autoconfig.choose(kernel, target)
             lowered = decisions.lowered(choice)
             launches = tuple((x.function, x.tasks, x.once) for x in lowered.launches)
             out.append(CompiledKernel(launches, 0, 0, choice.pattern.name, choice.config, choice.cost.seconds, 0))

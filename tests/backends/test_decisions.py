@@ -14,7 +14,7 @@ from einsmith.backends.backend import Backend
 from einsmith.compile import Executable
 from einsmith.decisions import written
 from einsmith.errors import ArgumentError, CompileError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import ZONE, Beside
 

@@ -12,7 +12,7 @@ from einsmith.cli import explain
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable
 from einsmith.errors import CheckError, CompileError, IndexOutOfRange, NonFiniteError
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.knobs import CHECK
 from einsmith.runtime import pool
 from einsmith.runtime.arena import Block
@@ -24,7 +24,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Evaluated:
     """The back end, in which everything is compiled within a test; machine code is neither made nor run."""
     monkeypatch.setenv(CHECK.name, "0")
     monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
-    monkeypatch.setattr(choose, "OTHERS", {})
+    monkeypatch.setattr(autoconfig, "OTHERS", {})
     made = Evaluated()
     registry.register(made)
     return made

@@ -19,7 +19,7 @@ from einsmith.cli.explain import gather, text_of
 from einsmith.cli.report_page import page
 from einsmith.compile import Executable
 from einsmith.decisions import decided, written
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows

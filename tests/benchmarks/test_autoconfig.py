@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import autoconfig, kernel_cases
 from benchmarks.convolutions import Conv
-from einsmith.kernels import choose as driver
+from einsmith.kernels.autoconfig import PATTERNS
 
 TINY = Conv(3, 4, 3, 1, 1, 6)
 
@@ -25,7 +25,7 @@ def cell(*candidates: tuple[str, float, float]) -> dict:
 def test_a_convolution_is_one_kernel_that_several_patterns_take() -> None:
     (kernel,) = autoconfig.kernels_of(next(kernel_cases.convolution(TINY, 2)))
     assert kernel.shape == (2, 4, 6, 6)
-    assert len({p.name for p in driver.PATTERNS if p.match(kernel)}) >= 2
+    assert len({p.name for p in PATTERNS if p.match(kernel)}) >= 2
 
 
 def test_the_spread_has_the_best_and_the_worst_of_every_pattern() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.check import others
-from einsmith.check.kernel import Held, Source, Subject
+from einsmith.check.kernel_check import Held, Source, Subject
 from einsmith.codegen.cache import native
 from einsmith.expr.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
 from einsmith.plan.kernel import Kernel
@@ -95,7 +95,7 @@ def subject(
     target = native.host_target()
     source = Source(f'target triple = "{target.triple}"\n{text}', tuple(tasks), scratch, workspace)
     empty = Subject(kernel, target, (), 0, 0, "planted", "planted", lambda: source, threads)
-    return others.compiled(empty, source, target, native.llvm_jit.OPT, "planted")
+    return others.compiled(empty, source, target, native.jit.OPT, "planted")
 
 
 def held(kernel: Kernel, rng: np.random.Generator) -> list[Held]:

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile as driver
-from einsmith import knobs
+from einsmith import compile, knobs
 from einsmith.backends import cpu
 from einsmith.caches import Cache
 from einsmith.check.program import CheckedProgram
@@ -95,9 +94,9 @@ def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
     assert knobs.CHECK.get() == 1
     x = matrix(rng, 3)
     on = trace_call(lambda x: x + 1, (x,), {})
-    assert type(driver.Executable(on.graph, on.bind, 1).program) is CheckedProgram
+    assert type(compile.Executable(on.graph, on.bind, 1).program) is CheckedProgram
     monkeypatch.delenv("EINSMITH_CHECK")
-    assert type(driver.Executable(on.graph, on.bind, 1).program) is Program
+    assert type(compile.Executable(on.graph, on.bind, 1).program) is Program
     code = (
         "import sys, numpy as np, einsmith as es\nes.jit(lambda x: x + 1)(np.ones(3))\n"
         "print(any(m == 'einsmith.check' for m in sys.modules))"
@@ -139,18 +138,18 @@ def test_tensors_in_one_place_of_the_arena_are_noticed(checked, rng, monkeypatch
 
 
 def test_kernels_in_a_wrong_order_are_noticed(checked, rng, monkeypatch):
-    fuse = driver.fuse
+    fuse = compile.fuse
 
     def turned(*args, **options):
         plan = fuse(*args, **options)
         return replace(plan, calls=plan.calls[::-1])
 
-    monkeypatch.setattr(driver, "fuse", turned)
+    monkeypatch.setattr(compile, "fuse", turned)
     fails(es.jit(two_layers), *arrays(rng), match="before it is written|overwritten")
 
 
 def test_an_update_before_the_last_read_is_noticed(checked, rng, monkeypatch):
-    fuse = driver.fuse
+    fuse = compile.fuse
 
     def early(*args, **options):
         plan = fuse(*args, **options)
@@ -162,7 +161,7 @@ def test_an_update_before_the_last_read_is_noticed(checked, rng, monkeypatch):
 
     model = es.nn.Sequential(es.nn.Linear(9, 17), es.nn.Tanh(), es.nn.Linear(17, 5))
     step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
-    monkeypatch.setattr(driver, "fuse", early)
+    monkeypatch.setattr(compile, "fuse", early)
     fails(step, matrix(rng, 7, 9), matrix(rng, 7, 5), match="overwritten|before it is written|memory was updated")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from einsmith.check import report
-from einsmith.check.kernel import Fault
+from einsmith.check.kernel_check import Fault
 from tests.check.planted import (
     N,
     doubled,

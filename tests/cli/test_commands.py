@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from einsmith.errors import EinsmithError
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["info", "--json"]) == 0
+    assert main.run(["info", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["machine"]["cores"] >= 1 and "lenet5" in facts["models"]
     assert "EINSMITH_THREADS" in facts["environment variables"]
 
 
 def test_info_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["info"]) == 0
+    assert main.run(["info"]) == 0
     assert "vector_bytes" in capsys.readouterr().out
 
 
@@ -32,31 +32,31 @@ def test_cache_shows_and_clears(tmp_path: Path, monkeypatch, capsys: pytest.Capt
     data.mkdir(parents=True)
     (objects / "entry").write_bytes(b"x" * 1000)
     (data / "file").write_bytes(b"y" * 10)
-    assert cli.run(["cache", "--json"]) == 0
+    assert main.run(["cache", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["code"] == {"entries": 1, "bytes": 1000} and shown["data"] == {"entries": 1, "bytes": 10}
-    assert cli.run(["cache", "--clear"]) == 0
+    assert main.run(["cache", "--clear"]) == 0
     assert "removed 1" in capsys.readouterr().out
     assert not list(objects.iterdir()) and (data / "file").exists()
-    assert cli.run(["cache"]) == 0
+    assert main.run(["cache"]) == 0
     assert "0 entries" in capsys.readouterr().out
 
 
 def test_cache_that_is_not_there(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "none"))
-    assert cli.run(["cache", "--clear", "--json"]) == 0
+    assert main.run(["cache", "--clear", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == {"entries": 0, "bytes": 0}
 
 
 @pytest.mark.parametrize("arguments", [["fly"], ["info", "--color"], ["train"], ["cache", "x"]])
 def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(arguments) == 2
+    assert main.run(arguments) == 2
     assert "Usage" in capsys.readouterr().err
 
 
 def test_a_bad_environment_variable_is_wrong_use(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("EINSMITH_THREADS", "many")
-    assert cli.run(["info"]) == 2
+    assert main.run(["info"]) == 2
     assert "EINSMITH_THREADS" in capsys.readouterr().err
 
 
@@ -69,11 +69,11 @@ def test_errors_are_one_message(error: Exception, text: str, monkeypatch, capsys
 
     monkeypatch.setattr(info, "info", fail)
     monkeypatch.delenv("EINSMITH_DEBUG", raising=False)
-    assert cli.run(["info"]) == 1
+    assert main.run(["info"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ") and text in err and "Traceback" not in err
     monkeypatch.setenv("EINSMITH_DEBUG", "1")
-    assert cli.run(["info"]) == 1
+    assert main.run(["info"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from einsmith import compile as driver
-from einsmith.cli import main as cli
+from einsmith import compile
+from einsmith.cli import main
 from einsmith.passes.layout.laid_out import Decided, free
 from einsmith.passes.schedule.plan import Laid, Plan
 from einsmith.sizes import size_of
@@ -16,7 +16,7 @@ from einsmith.tune import calibrate, store
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
-    assert cli.run(["explain", *arguments, "--json"]) == 0
+    assert main.run(["explain", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -51,7 +51,7 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["explain", "mlp3", "--batch", "3"]) == 0
+    assert main.run(["explain", "mlp3", "--batch", "3"]) == 0
     out = capsys.readouterr().out
     assert "fused: sum" in out and "kernels apart" in out and " kernels in the place of " in out
     assert "arithmetic" in out and "in all: predicted" in out and "measured" not in out
@@ -69,8 +69,8 @@ def test_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report["kernels"] and all(k["measured"] > 0 and k["role"] == "forward" for k in report["kernels"])
     assert "6x49" in report["kernels"][-1]["root"]
     for wrong in ([], given[:2], [*given, "--shape", "X=3"], ["--shape", "A", *given], ["--shape", "A=six,3"]):
-        assert cli.run(["explain", str(file), *wrong, "--set", "scale=1"]) == 2
-    assert cli.run(["explain", str(file), *given]) == 1  # no scale
+        assert main.run(["explain", str(file), *wrong, "--set", "scale=1"]) == 2
+    assert main.run(["explain", str(file), *given]) == 1  # no scale
     assert "scale" in capsys.readouterr().err
 
 
@@ -110,13 +110,13 @@ def test_a_python_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_python_files_that_do_not_do(tmp_path: Path, capsys, text: str, status: int, says: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(text)
-    assert cli.run(["explain", str(file)]) == status
+    assert main.run(["explain", str(file)]) == status
     assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["lenet6"], ["mlp3", "--shape", "A=3"], ["mlp3", "--batch", "0"], []])
 def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["explain", *arguments]) == 2
+    assert main.run(["explain", *arguments]) == 2
 
 
 @pytest.mark.parametrize("name, text", [("f.py", "step = lambda x: x + 1.0\ninputs = (1.0,)"), ("f.es", "y[i] = x[i]")])
@@ -124,7 +124,7 @@ def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
 def test_a_batch_is_for_models(command, name, text, tmp_path, capsys) -> None:
     (tmp_path / name).write_text(text)
     more = ["--shape", "x=3"] if name == "f.es" else []
-    assert cli.run([command, str(tmp_path / name), "--batch", "4", *more]) == 2
+    assert main.run([command, str(tmp_path / name), "--batch", "4", *more]) == 2
     assert "--batch is for a model" in capsys.readouterr().err
 
 
@@ -137,22 +137,22 @@ def test_calibrate_and_info(tmp_path: Path, monkeypatch, capsys: pytest.CaptureF
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("EINSMITH_CALIBRATE", "1")
     monkeypatch.setattr(calibrate, "measure", measured)
-    assert cli.run(["info", "--json"]) == 0
+    assert main.run(["info", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["coefficients"]["source"] == "static (not calibrated yet)"
-    assert cli.run(["calibrate", "--json"]) == 0
+    assert main.run(["calibrate", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["measured"] == ["fma"] and Path(record["path"]).parent == tmp_path / "calibration"
-    assert cli.run(["info", "--json"]) == 0
+    assert main.run(["info", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["coefficients"]["source"] == "measured"
     assert facts["coefficients"]["fma_per_second"] == record["coefficients"]["fma_per_second"]
-    assert cli.run(["calibrate"]) == 0
+    assert main.run(["calibrate"]) == 0
     out = capsys.readouterr().out
     assert "static" in out and "store: not used, its 4 runs disagree" in out and "load: not used, " in out
-    assert cli.run(["info"]) == 0
+    assert main.run(["info"]) == 0
     assert "its 4 runs disagree" in capsys.readouterr().out
     monkeypatch.setenv("EINSMITH_CALIBRATE", "0")
-    assert cli.run(["info"]) == 0
+    assert main.run(["info"]) == 0
     assert "EINSMITH_CALIBRATE is 0" in capsys.readouterr().out
 
 
@@ -160,7 +160,7 @@ def test_calibrate_beside_other_work(tmp_path: Path, monkeypatch, capsys: pytest
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     busy = lambda machine, budget: measured(machine, budget)._replace(disturbance="others worked")  # noqa: E731
     monkeypatch.setattr(calibrate, "measure", busy)
-    assert cli.run(["calibrate"]) == 1
+    assert main.run(["calibrate"]) == 1
     assert "the machine is busy" in capsys.readouterr().err and not list(tmp_path.rglob("*.json"))
 
 
@@ -168,7 +168,7 @@ def test_calibrate_where_nothing_can_be_kept(tmp_path: Path, monkeypatch, capsys
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr(store, "save", None)
-    assert cli.run(["calibrate"]) == 1
+    assert main.run(["calibrate"]) == 1
     assert "EINSMITH_CACHE_DIR" in capsys.readouterr().err
 
 
@@ -182,25 +182,25 @@ def test_a_kernel_is_decided_by_hand(capsys: pytest.CaptureFixture[str], tmp_pat
     (taken,) = [c for c in kernel["candidates"] if c["taken"]]
     assert kernel["pattern"] == taken["pattern"] == "reduction" != before["pattern"]
     assert kernel["config"] == taken["config"] and taken["alone"] > 0 and kernel["measured"] > 0
-    assert cli.run(["explain", str(file), *given, "--override", f"{before['kernel']} reduction mr=3"]) == 1
+    assert main.run(["explain", str(file), *given, "--override", f"{before['kernel']} reduction mr=3"]) == 1
     assert "is no gene of reduction" in capsys.readouterr().err
-    assert cli.run(["explain", str(file), *given, "--override", "00000000 reduction"]) == 1
+    assert main.run(["explain", str(file), *given, "--override", "00000000 reduction"]) == 1
     assert before["kernel"] in capsys.readouterr().err
     twice = ("--override", f"{before['kernel']} reduction") * 2
-    assert cli.run(["explain", str(file), *given, *twice]) == 2
+    assert main.run(["explain", str(file), *given, *twice]) == 2
 
 
 def test_a_limit_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
     model = ("vit_small", "--batch", "4", "--set", "layers=3")
     whole = explained(capsys, *model, "--candidates", "0")
-    assert cli.run(["explain", *model, "--memory-limit", "9kB"]) == 1
+    assert main.run(["explain", *model, "--memory-limit", "9kB"]) == 1
     least = capsys.readouterr().err.split("9 kB is too little: ")[1].split(" are needed at least")[0]
     limit = str(int(size_of(least, "least") * 1.001))
     less = explained(capsys, *model, "--candidates", "0", "--memory-limit", limit)
     assert less["arena_bytes"] < whole["arena_bytes"] and len(less["kernels"]) > len(whole["kernels"])
     assert less["again"]["kernels"] == sum(k["again"] for k in less["kernels"]) > 0 == whole["again"]["kernels"]
     assert any("'" in line.partition(" of ")[2] for line in less["plan"])  # t3', t3 computed again
-    assert cli.run(["explain", __file__, "--memory-limit", "9kB"]) == 2
+    assert main.run(["explain", __file__, "--memory-limit", "9kB"]) == 2
     assert "a TrainStep in a file has its own" in capsys.readouterr().err
 
 
@@ -215,7 +215,7 @@ def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         (t,) = free(plan)
         return Decided({t: Laid((1, 0), (0, 1), 2.5e-6)})
 
-    monkeypatch.setattr(driver, "layouts_of", lambda *_: decide)
+    monkeypatch.setattr(compile, "layouts_of", lambda *_: decide)
     report = explained(capsys, *given, "--html", str(html))
     (layout,) = report["layouts"]
     assert layout == {
@@ -223,10 +223,10 @@ def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         "next": "as is, 2.5 us more", "more": 2.5e-6,
     }  # fmt: skip
     told = "f32[33, 40], dimension 0 innermost (next best: as is, 2.5 us more)"
-    assert cli.run(["explain", *given]) == 0 and f"layout: {told}: t1\n" in capsys.readouterr().out
+    assert main.run(["explain", *given]) == 0 and f"layout: {told}: t1\n" in capsys.readouterr().out
     page = html.read_text()
     assert "<h2>Layouts</h2>" in page and "dimension 0 innermost" in page and "as is, 2.5 us more" in page
     assert any("at strides [1, 33]" in text for text in report["plan"])
     monkeypatch.setenv("EINSMITH_DUMP", str(tmp_path / "dump"))
-    assert cli.run(["explain", *given]) == 0
+    assert main.run(["explain", *given]) == 0
     assert f"layout of t1: {told}" in (tmp_path / "dump" / "program-0000" / "plan.txt").read_text()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from tests.export.common import compiler
 
 
@@ -20,13 +20,13 @@ def _tools() -> None:
 
 def test_a_model_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
-    assert cli.run(["export", "mlp3", out, "--batch", "4", "--name", "net", "--threads", "1", "--json"]) == 0
+    assert main.run(["export", "mlp3", out, "--batch", "4", "--name", "net", "--threads", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "net"
     library = es.load_library(out)
     assert np.isfinite(library.step(np.zeros((4, 1, 28, 28), np.float32), np.zeros(4, np.int64)))
-    assert cli.run(["export", "mlp3", out, "--batch", "4"]) == 1
+    assert main.run(["export", "mlp3", out, "--batch", "4"]) == 1
     assert "exists already" in capsys.readouterr().err
-    assert cli.run(["export", "mlp3", out, "--batch", "8", "--overwrite"]) == 0
+    assert main.run(["export", "mlp3", out, "--batch", "8", "--overwrite"]) == 0
     shown = capsys.readouterr().out
     assert "mlp3_train(input, target)" in shown and "libmlp3.so" in shown
 
@@ -39,17 +39,17 @@ def test_a_saved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     step(x, y)
     es.save(step, tmp_path / "run")
     command = ["export", str(tmp_path / "run"), str(tmp_path / "out"), "--batch", "4"]
-    assert cli.run(command) == 1
+    assert main.run(command) == 1
     assert "schedule=N" in capsys.readouterr().err
-    assert cli.run([*command, "--set", "a=3"]) == 2
-    assert cli.run([*command, "--schedule", "10"]) == 0
+    assert main.run([*command, "--set", "a=3"]) == 2
+    assert main.run([*command, "--schedule", "10"]) == 0
     library = es.load_library(tmp_path / "out")
     assert library.steps == 1 and [library.step(x, y) for _ in range(3)] == [step(x, y) for _ in range(3)]
 
 
 def test_what_is_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["export", "nothing", str(tmp_path / "out")]) == 2
+    assert main.run(["export", "nothing", str(tmp_path / "out")]) == 2
     assert "'nothing' is no saved run and no model; the models are" in capsys.readouterr().err
     es.save(es.TrainStep(es.nn.Linear(3, 3), es.functional.cross_entropy, es.optim.SGD(lr=0.1)), tmp_path / "run")
-    assert cli.run(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
+    assert main.run(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
     assert "a model that has no name" in capsys.readouterr().err

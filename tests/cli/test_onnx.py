@@ -13,8 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
-from einsmith.cli import main as cli
-from einsmith.cli import onnx_files
+from einsmith.cli import main, onnx_files
 from einsmith.frontends.onnx import load
 
 Run = Callable[..., tuple[int, str, str]]
@@ -23,7 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
     def call(*words: object) -> tuple[int, str, str]:
-        status = cli.run([str(w) for w in words])
+        status = main.run([str(w) for w in words])
         return status, *capfd.readouterr()
 
     return call

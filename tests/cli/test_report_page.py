@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.cli import explain
-from einsmith.cli import main as cli
+from einsmith.cli import explain, main
 from einsmith.cli.explain import gather, us
 from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
@@ -74,7 +73,7 @@ def is_whole(found: Page) -> None:
 
 def written(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Page, dict]:
     file = tmp_path / "page.html"
-    assert cli.run(["explain", *arguments, "--html", str(file), "--json"]) == 0
+    assert main.run(["explain", *arguments, "--html", str(file), "--json"]) == 0
     return Page(file.read_text(encoding="utf-8")), json.loads(capsys.readouterr().out)
 
 
@@ -176,7 +175,7 @@ def test_the_fewest_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     found, report = written(tmp_path, capsys, str(file), "--shape", "X=7", "--candidates", "0")
     is_whole(found)
     assert len(found.rows) == 1 and "There are no intermediate results" in found.text and not report["memory"]["peak"]
-    assert cli.run(["explain", str(file), "--shape", "X=7", "--html", str(tmp_path / "page.html")]) == 0
+    assert main.run(["explain", str(file), "--shape", "X=7", "--html", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'page.html'}: 1 kernels, in all: predicted ")
 
 
@@ -188,7 +187,7 @@ def never(*_):
 def test_a_file_that_cannot_be_written(where: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(explain, "program", never)
     (tmp_path / "file").write_text("kept")
-    assert cli.run(["explain", "mlp3", "--html", str(tmp_path / where)]) == 1
+    assert main.run(["explain", "mlp3", "--html", str(tmp_path / where)]) == 1
     assert f"error: --html {tmp_path / where} cannot be written: " in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"
 
@@ -197,11 +196,11 @@ def test_what_fails_leaves_files_as_they_were(tmp_path: Path, capsys: pytest.Cap
     file, new = tmp_path / "old.html", tmp_path / "new.html"
     file.write_text("old")
     for page_file in (file, new):
-        assert cli.run(["explain", "lenet6", "--html", str(page_file)]) == 2
+        assert main.run(["explain", "lenet6", "--html", str(page_file)]) == 2
     assert file.read_text() == "old" and not new.exists()
     formula = tmp_path / "formula.txt"
     formula.write_text("Y[i] = X[i]")
-    assert cli.run(["explain", str(formula), "--shape", "X=3", "--html", f"{tmp_path}/./formula.txt"]) == 2
+    assert main.run(["explain", str(formula), "--shape", "X=3", "--html", f"{tmp_path}/./formula.txt"]) == 2
     assert "is the file that is explained" in capsys.readouterr().err and formula.read_text() == "Y[i] = X[i]"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from einsmith.data import mnist_files
 from einsmith.sizes import size_of
 
@@ -46,7 +46,7 @@ def run(data: Path, capfd: pytest.CaptureFixture[str]) -> Run:
         words = ["train", model, "--data", data, "--batch", BATCH, *arguments]
         if "--resume" in arguments:
             words = ["train", model, *arguments]
-        status = cli.run([str(w) for w in words])
+        status = main.run([str(w) for w in words])
         out, err = capfd.readouterr()
         return status, out, err
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import einsmith as es
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from einsmith.models import _MODELS
 
 
@@ -41,14 +41,14 @@ def folder(rng, tmp_path, monkeypatch):
 def test_a_folder_is_learned(folder, tmp_path, capfd) -> None:
     options = ["--data", folder, "--size", 16, "--batch", 8, "--epochs", 6, "--augment", "--lr", 0.01, "--json"]
     for name in ("x", "y"):
-        status = cli.run([str(w) for w in ["train", "tiny", *options, "--save", tmp_path / name]])
+        status = main.run([str(w) for w in ["train", "tiny", *options, "--save", tmp_path / name]])
         out, err = capfd.readouterr()
         assert status == 0, err
         assert "broken.png does not decode and is left out" in err
         assert json.loads(out.splitlines()[-1])["accuracy"] > 0.9
     saves = [(tmp_path / n / "weights.safetensors").read_bytes() for n in "xy"]
     assert saves[0] == saves[1]
-    assert cli.run(["train", "tiny", "--resume", str(tmp_path / "x"), "--epochs", "7", "--json"]) == 0
+    assert main.run(["train", "tiny", "--resume", str(tmp_path / "x"), "--epochs", "7", "--json"]) == 0
     assert len(json.loads((tmp_path / "x" / "run.json").read_text())["history"]) == 7
 
 
@@ -59,7 +59,7 @@ def test_a_folder_is_learned(folder, tmp_path, capfd) -> None:
      (["tiny", "--steps", "8"], "--steps is for language models"), (["tiny", "--data", "mnist"], "neither cifar10")],
 )  # fmt: skip
 def test_wrong_use(folder, capfd, arguments, words) -> None:
-    assert cli.run(["train", *arguments]) == 2
+    assert main.run(["train", *arguments]) == 2
     assert words in capfd.readouterr().err
 
 
@@ -69,10 +69,10 @@ def test_test_images_are_numbered_as_those_to_learn_from(folder, capfd) -> None:
         path.unlink()
     (folder / "test" / "b").rmdir()
     options = ["--data", folder, "--size", 16, "--batch", 8, "--epochs", 6, "--lr", 0.01, "--json"]
-    assert cli.run([str(w) for w in ["train", "tiny", *options]]) == 0
+    assert main.run([str(w) for w in ["train", "tiny", *options]]) == 0
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["accuracy"] > 0.9
     (folder / "test" / "c").rename(folder / "test" / "d")
-    assert cli.run([str(w) for w in ["train", "tiny", *options]]) == 1
+    assert main.run([str(w) for w in ["train", "tiny", *options]]) == 1
     assert "tests d, of which it has no images to learn from" in capfd.readouterr().err
 
 
@@ -83,7 +83,7 @@ def test_test_images_are_numbered_as_those_to_learn_from(folder, capfd) -> None:
 def test_networks_by_name_take_what_the_data_says(folder, tmp_path, capfd, model, more) -> None:
     """Classes, and the size of images; and explain shows a step of what is trained by default."""
     options = ["--data", folder, "--size", 16, "--batch", 30, "--epochs", 1, "--save", tmp_path / "x", "--json", *more]
-    status = cli.run([str(w) for w in ["train", model, *options]])
+    status = main.run([str(w) for w in ["train", model, *options]])
     out, err = capfd.readouterr()
     assert status == 0, err
     assert es.load(tmp_path / "x").model.predict(np.zeros((1, 3, 16, 16), np.float32)).shape == (1, 3)
@@ -98,8 +98,8 @@ def test_capsules_are_trained_by_their_loss_and_resumed(rng, tmp_path, capfd) ->
             (tmp_path / f"{split}-{name}-ubyte").write_bytes(head + array.tobytes())
     options = ["--data", tmp_path, "--batch", 6, "--set", "filters=8", "--set", "capsules=2", "--epochs"]
     save = ["--save", tmp_path / "x"]
-    assert cli.run([str(w) for w in ["train", "capsulenet", *options, 1, *save]]) == 0, capfd.readouterr().err
-    assert cli.run(["train", "capsulenet", "--resume", str(tmp_path / "x"), "--epochs", "2"]) == 0
+    assert main.run([str(w) for w in ["train", "capsulenet", *options, 1, *save]]) == 0, capfd.readouterr().err
+    assert main.run(["train", "capsulenet", "--resume", str(tmp_path / "x"), "--epochs", "2"]) == 0
     step = es.load(tmp_path / "x")
     assert step.epoch == 2 and step.loss is es.functional.margin_loss
 
@@ -107,11 +107,11 @@ def test_capsules_are_trained_by_their_loss_and_resumed(rng, tmp_path, capfd) ->
 @pytest.mark.parametrize("model", ["unet", "bert_base"])
 def test_networks_without_data_here_are_refused(capfd, model) -> None:
     for command in ("train", "explain"):
-        assert cli.run([command, model]) == 2
+        assert main.run([command, model]) == 2
         assert "train it with es.TrainStep" in capfd.readouterr().err
 
 
 def test_explain_shows_a_network_of_colour_images(capfd) -> None:
     arguments = ["--set", "width=4", "--set", "classes=3", "--batch", "2"]
-    assert cli.run(["explain", "resnet18_cifar", *arguments]) == 0
+    assert main.run(["explain", "resnet18_cifar", *arguments]) == 0
     assert "forward" in capfd.readouterr().out

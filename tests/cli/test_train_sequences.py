@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from einsmith.cli.tasks import token_loss
 from einsmith.data import mnist_files
 
@@ -43,7 +43,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    status = cli.run([str(w) for w in words])
+    status = main.run([str(w) for w in words])
     out, err = capfd.readouterr()
     return status, out, err
 

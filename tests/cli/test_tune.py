@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from einsmith.codegen.cache import native
 from einsmith.tune import database, records
 from einsmith.tune.records import Record
@@ -30,17 +30,17 @@ def put() -> None:
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict]:
-    assert cli.run(["tune", *arguments, "--json"]) == 0
+    assert main.run(["tune", *arguments, "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["tune", "--list"]) == 0
+    assert main.run(["tune", "--list"]) == 0
     assert "nothing is recorded" in capsys.readouterr().out and lines(capsys, "--list") == []
     put()
     found = {row["kernel"]: row for row in lines(capsys, "--list")}
     assert found[KERNEL.digest.hex()]["text"] == "contraction mr=3" and found[KERNEL.digest.hex()]["used"]
-    assert cli.run(["tune", "--list"]) == 0
+    assert main.run(["tune", "--list"]) == 0
     out = capsys.readouterr().out
     assert KERNEL.digest.hex()[:8] in out and "2.00 times as fast as the model's choice, +-1.3%, confirmed 4" in out
     assert "contraction mr=3" in out and "sum over 13x37" in out and "guess" not in out
@@ -53,46 +53,46 @@ def test_a_file_for_another_machine(capsys: pytest.CaptureFixture[str], tmp_path
     assert lines(capsys, "--forget", "all") == [{"forgotten": 2}]
     assert lines(capsys, "--import", file) == [{"imported": 2}]
     assert {(row["used"], row["origin"]) for row in lines(capsys, "--list")} == {(False, "imported")}
-    assert cli.run(["tune", "--list"]) == 0 and "a first guess: imported" in capsys.readouterr().out
-    assert cli.run(["tune", "--import", __file__]) == 1
+    assert main.run(["tune", "--list"]) == 0 and "a first guess: imported" in capsys.readouterr().out
+    assert main.run(["tune", "--import", __file__]) == 1
     assert "no sound file" in capsys.readouterr().err and len(records.every()) == 2
 
 
 def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines(capsys, "--forget", "all") == [{"forgotten": 0}]
     put()
-    assert cli.run(["tune", "--forget", KERNEL.digest.hex()[:6].upper()]) == 0
+    assert main.run(["tune", "--forget", KERNEL.digest.hex()[:6].upper()]) == 0
     assert "1 record forgotten" in capsys.readouterr().out
     assert [x.record.text for x in records.every()] == ["reduction"]
-    assert cli.run(["tune", "--forget", KERNEL.digest.hex()[:6]]) == 1
+    assert main.run(["tune", "--forget", KERNEL.digest.hex()[:6]]) == 1
     assert "nothing is recorded for a kernel" in capsys.readouterr().err
     for wrong in ("12", "", "contraction"):
-        assert cli.run(["tune", "--forget", wrong]) == 2
+        assert main.run(["tune", "--forget", wrong]) == 2
         assert "names no kernel" in capsys.readouterr().err
 
 
 def test_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ([], ["--list", "--forget", "all"], ["--json"]):
-        assert cli.run(["tune", *wrong]) == 2
+        assert main.run(["tune", *wrong]) == 2
         assert "one alone" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch) -> None:
     put()
     file = str(tmp_path / "tuned.json")
-    assert cli.run(["tune", "--export", file]) == 0
+    assert main.run(["tune", "--export", file]) == 0
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
-    assert cli.run(["tune", "--import", file]) == 1
+    assert main.run(["tune", "--import", file]) == 1
     assert "cannot be used" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--graph"], ["--seconds", "5"], ["--batch", "4"], ["--picture", "x.png"]])
 def test_options_of_a_search_are_none_of_the_store(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
-    assert cli.run(["tune", "--list", *option]) == 2
+    assert main.run(["tune", "--list", *option]) == 2
     assert f"{option[0]}: options of a search, which needs a MODEL or FILE" in capsys.readouterr().err
 
 
 def test_forgetting_nothing_is_no_search(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["tune", "mlp3", "--forget", "", "--seconds", "1"]) == 2
+    assert main.run(["tune", "mlp3", "--forget", "", "--seconds", "1"]) == 2
     assert "not about a program" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.target.facts import Target
 from tests.kernels.cover import cases, pairwise
@@ -18,5 +18,5 @@ def test_the_code_keeps_to_the_processor():
     text = ""
     for n in pairwise([[t for t in c.traits if t[0] in ("sample", "config a", "config b", "config nv")] for c in pool]):
         for x in pool[n].lower().launches:
-            text += llvm_jit.emit_assembly(emit_module([x.function], AVX2), AVX2)
+            text += jit.emit_assembly(emit_module([x.function], AVX2), AVX2)
     assert "%zmm" not in text and "%k1" not in text and "vfmadd" in text and "%ymm" in text

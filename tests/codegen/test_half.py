@@ -9,13 +9,12 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.codegen.cache.native import host_target
-from einsmith.codegen.llvm import half
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import half, jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder
 from tests.codegen.test_llvm_ops import run
 
-CPU, FEATURES, TRIPLE = llvm_jit.host()
+CPU, FEATURES, TRIPLE = jit.host()
 TARGETS = {"host": host_target()}
 if TRIPLE.startswith("x86_64") and "+avx2" in FEATURES.split(","):
     TARGETS |= {
@@ -142,7 +141,7 @@ def test_no_library_is_called(elem):
         b.store(b.cast(b.mul(x, x), elem), b.buffers[1], b.const(0))
         f = b.finish()
         for name, target in TARGETS.items():
-            text = llvm_jit.emit_assembly(emit_module([f], target), llvm_jit.resolve(target))
+            text = jit.emit_assembly(emit_module([f], target), jit.resolve(target))
             assert not [x for x in text.splitlines() if "hf2" in x or "bf2" in x or "call" in x.split()], name
 
 

@@ -8,10 +8,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from einsmith.codegen.llvm import faults as llvm_faults
-from einsmith.codegen.llvm import jit as llvm_jit
-from einsmith.codegen.llvm import memory as llvm_memory
-from einsmith.codegen.llvm import nest as emission
+from einsmith.codegen.llvm import faults, jit, memory, nest
 from einsmith.codegen.llvm.faults import FAULTS, NARROWED, UNMASKED
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.kernels.pattern import Launch, Lowered
@@ -25,19 +22,19 @@ VERSION = llvm.llvm_version_info
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_llvm_still_has_the_fault(fault):
     """Fails where a new LLVM is right: its entry then gets a `last` version, and the emitter may be simpler."""
-    shown = re.search(fault.wrong, llvm_jit.emit_assembly(fault.text, fault.machine))
+    shown = re.search(fault.wrong, jit.emit_assembly(fault.text, fault.machine))
     assert bool(shown) == fault.exists(VERSION), f"LLVM {VERSION} {'has' if shown else 'no longer has'}: {fault.what}"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_the_list_names_emitters(fault):
     module, owner, method = fault.emitter.split(".")
-    assert hasattr(getattr({"llvm": emission, "llvm_memory": llvm_memory}[module], owner), method)
+    assert hasattr(getattr({"llvm": nest, "llvm_memory": memory}[module], owner), method)
     assert fault.last is None or fault.first <= fault.last
 
 
 def _instructions(b: Builder, machine) -> list[str]:
-    text = llvm_jit.emit_assembly(emit_module([b.finish()], machine), machine)
+    text = jit.emit_assembly(emit_module([b.finish()], machine), machine)
     return [x.strip() for x in text.splitlines() if x.startswith("\t") and not x.strip().startswith(".")]
 
 
@@ -76,7 +73,7 @@ def test_other_processors_store_the_lane_as_cheaply(monkeypatch, cpu, bytes_of):
     for of, to, lanes in (("i32", "i8", 16), ("i64", "i32", 8), ("f64", "f32", 8), ("f32", "f32", 8)):
         scalar = _instructions(_narrowing(of, to, lanes, MASKS["literal"]), machine)
         with monkeypatch.context() as m:
-            m.setattr(llvm_memory, "only_lane", lambda mask: None)
+            m.setattr(memory, "only_lane", lambda mask: None)
             assert len(scalar) <= len(_instructions(_narrowing(of, to, lanes, MASKS["literal"]), machine))
 
 
@@ -112,7 +109,7 @@ def test_loads_stay_operands_elsewhere():
     b.store(b.op("where", mask, b.fma(x, w, c), c), b.buffers[3], b.const(0))
     code = _instructions(b, UNMASKED.machine)
     assert any(re.match(r"vfmadd\S+\s+\(%\w+\), .*%k", x) for x in code), code
-    assert llvm_faults.chosen_sums(b.finish().body)
+    assert faults.chosen_sums(b.finish().body)
 
 
 CONJUNCTIONS = {

@@ -116,10 +116,10 @@ def test_generated_code_does_what_the_nest_says(seed):
 
 def test_a_fault_in_folding_is_noticed(monkeypatch):
     """The comparison above is worth something: with sums of constants off by one, some nest disagrees."""
-    from einsmith.codegen.llvm import nest as llvm
+    from einsmith.codegen.llvm import nest
 
-    real = llvm._Emitter.plus
-    monkeypatch.setattr(llvm._Emitter, "plus", lambda self, x, c, elem: real(self, x, c + 1, elem))
+    real = nest._Emitter.plus
+    monkeypatch.setattr(nest._Emitter, "plus", lambda self, x, c, elem: real(self, x, c + 1, elem))
     with pytest.raises(AssertionError):
         for seed in range(40):
             test_generated_code_does_what_the_nest_says(seed)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.cache.native import compile_functions
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.loops.nest import Builder
 
-CPU, FEATURES, TRIPLE = llvm_jit.host()
+CPU, FEATURES, TRIPLE = jit.host()
 TARGET = SimpleNamespace(
     cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=64 if "+avx512f" in FEATURES.split(",") else 32
 )

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.cache.native import host_target
-from einsmith.codegen.llvm import faults as llvm_faults
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import faults, jit
 from einsmith.codegen.llvm import memory as llvm_memory
 from tests.codegen.masked import ELEMS, FORMS, LANES, kept, loads, run_all, stores
 
-X86 = llvm_jit.host()[2].startswith("x86_64")
+X86 = jit.host()[2].startswith("x86_64")
 TARGETS = {"host": host_target()}
-if X86 and "+avx2" in llvm_jit.host()[1].split(","):
+if X86 and "+avx2" in jit.host()[1].split(","):
     TARGETS |= {
         "AVX2": replace(host_target(), cpu="haswell", features="", vector_bytes=32, vector_registers=16),
         "SSE": replace(host_target(), cpu="x86-64-v2", features="", vector_bytes=16, vector_registers=16),
@@ -104,18 +103,18 @@ def test_more_masks_than_registers(rng, name, lanes):
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.skipif("avx512bw" not in llvm_jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
+@pytest.mark.skipif("avx512bw" not in jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
 def test_the_sweep_notices_a_fault(monkeypatch):
     """As it is emitted without the cure."""
-    if not llvm_faults.NARROWED.exists(llvm.llvm_version_info):
+    if not faults.NARROWED.exists(llvm.llvm_version_info):
         pytest.skip("this LLVM does not have the fault")
     monkeypatch.setattr(llvm_memory, "only_lane", lambda mask: None)
     assert _failures([("i32", "i8", 16, False, False)], TARGETS["host"], full=True)
 
 
-@pytest.mark.skipif("avx512bw" not in llvm_jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
+@pytest.mark.skipif("avx512bw" not in jit.host()[1].replace("-avx512bw", ""), reason="AVX-512")
 def test_the_sweep_notices_widened_masks(rng, monkeypatch):
-    if not llvm_faults.WIDENED.exists(llvm.llvm_version_info):
+    if not faults.WIDENED.exists(llvm.llvm_version_info):
         pytest.skip("this LLVM does not have the fault")
     plain = llvm_memory.MemoryEmitter.get
     monkeypatch.setattr(llvm_memory.MemoryEmitter, "whole_mask", lambda self, memory, mask: (memory, plain(self, mask)))

@@ -7,17 +7,17 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.decisions import lowered
 from einsmith.expr.nodes import Graph
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests.kernels.runner import compare, fresh, host, reference
 
-VECTOR = 64 if "+avx512f" in llvm_jit.host()[1].split(",") else 32
+VECTOR = 64 if "+avx512f" in jit.host()[1].split(",") else 32
 
 
 def _tails(dtype) -> list[int]:

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from einsmith import files
-from einsmith.codegen.cache import build as worker
-from einsmith.codegen.cache import native, objects
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.cache import build, native, objects
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
 from einsmith.loops.nest import Builder, Function
@@ -105,7 +104,7 @@ def test_the_key_depends_on_everything(monkeypatch):
     for field in ("cpu", "features", "triple"):
         changed = SimpleNamespace(**{**vars(TARGET), field: "else"})
         names.add(native.digest(b"a", b"x", changed))
-    monkeypatch.setattr(llvm_jit, "VERSION", "other")
+    monkeypatch.setattr(jit, "VERSION", "other")
     names.add(native.digest(b"a", b"x", TARGET))
     monkeypatch.setattr(objects, "source_hash", lambda: b"changed")
     names.add(native.digest(b"a", b"x", TARGET))
@@ -237,8 +236,8 @@ def test_a_folder_that_cannot_be_cleared_is_worked_with(cache, monkeypatch):
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_many_kernels_with_and_without_worker_processes(parallel, monkeypatch):
-    monkeypatch.setattr(worker, "PARALLEL_FROM", 4 if parallel else 10**6)
-    monkeypatch.setattr(worker, "_workers", (lambda n: 2) if parallel else (lambda n: 0))
+    monkeypatch.setattr(build, "PARALLEL_FROM", 4 if parallel else 10**6)
+    monkeypatch.setattr(build, "_workers", (lambda n: 2) if parallel else (lambda n: 0))
     makers = [Maker(n, {"n": n}) for n in range(20)]
     items = [(b"%d" % n, m) for n, m in enumerate(makers)]
     out = native.compile_many([*items, items[3]], TARGET)
@@ -252,10 +251,10 @@ def test_many_kernels_with_and_without_worker_processes(parallel, monkeypatch):
 
 def test_workers_and_this_process_make_the_same_code(monkeypatch):
     f = constant(12345)
-    here = llvm_jit.emit_object(emit_module([f], TARGET), TARGET)
-    crew = worker._Crew(1, TARGET)
+    here = jit.emit_object(emit_module([f], TARGET), TARGET)
+    crew = build._Crew(1, TARGET)
     try:
-        crew.waiting.put(worker._Job("key", emit_module([f], TARGET), ("k",), {}))
+        crew.waiting.put(build._Job("key", emit_module([f], TARGET), ("k",), {}))
         job, data = crew.ready.get(timeout=30)
     finally:
         crew.close()
@@ -264,15 +263,15 @@ def test_workers_and_this_process_make_the_same_code(monkeypatch):
 
 def test_a_worker_that_dies_leaves_its_job_to_us(monkeypatch):
     real = subprocess.Popen
-    monkeypatch.setattr(worker.subprocess, "Popen", lambda args, **kw: real([sys.executable, "-c", "pass"], **kw))
-    monkeypatch.setattr(worker, "_workers", lambda n: 1)
+    monkeypatch.setattr(build.subprocess, "Popen", lambda args, **kw: real([sys.executable, "-c", "pass"], **kw))
+    monkeypatch.setattr(build, "_workers", lambda n: 1)
     out = native.compile_many([(b"%d" % n, Maker(n)) for n in range(9)], TARGET)
     assert [call(c.addresses["k"]) for c in out] == list(range(9))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_kernel_that_cannot_be_made_raises_and_nothing_hangs(workers, monkeypatch):
-    monkeypatch.setattr(worker, "_workers", lambda n: workers)
+    monkeypatch.setattr(build, "_workers", lambda n: workers)
 
     def broken():
         raise CompileError("no pattern takes it")
@@ -290,7 +289,7 @@ def test_wrong_text_is_a_compile_error():
 def test_unknown_cpu_names_are_refused_before_llvm_sees_them():
     for cpu in ("z80", "", "skylake-avx9000"):
         with pytest.raises(CompileError, match="CPU name"):
-            llvm_jit.emit_object("", SimpleNamespace(cpu=cpu, features="", triple=TARGET.triple))
+            jit.emit_object("", SimpleNamespace(cpu=cpu, features="", triple=TARGET.triple))
 
 
 @pytest.mark.parametrize(
@@ -311,4 +310,4 @@ def test_other_machines(triple, cpu):
     y = b.gather(b.buffers[0], b.cast(x, "i32"), "f32", mask)
     b.store(b.op("mod", x, y), b.buffers[1], b.const(0), mask=mask)
     target = SimpleNamespace(cpu=cpu, features="", triple=triple, vector_bytes=16)
-    assert len(llvm_jit.emit_object(emit_module([b.finish()], target), target)) > 1000
+    assert len(jit.emit_object(emit_module([b.finish()], target), target)) > 1000

@@ -10,11 +10,11 @@ from math import prod
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.plan.kernel import Kernel
@@ -62,13 +62,13 @@ def loops(text: str, machine: str) -> list[list[str]]:
     return out
 
 
-def spills(kernel: Kernel, config, target: Target, least: int, pattern=PATTERN) -> int:
+def spills(kernel: Kernel, config, target: Target, least: int, pattern=CONTRACTION) -> int:
     """Vectors that the loops with at least that many multiply-adds (maxima, sums) move to or from the stack."""
     machine = target.triple.partition("-")[0]
     stack = _X86 if machine == "x86_64" else _ARM
     found, count = 0, 0
     for x in pattern.lower(kernel, config, target).launches:
-        for body in loops(llvm_jit.emit_assembly(emit_module([x.function], target), target), machine):
+        for body in loops(jit.emit_assembly(emit_module([x.function], target), target), machine):
             if sum(1 for line in body if _ADDS[machine].search(line)) >= least:
                 found += 1
                 count += sum(1 for line in body if stack.search(line))
@@ -142,7 +142,7 @@ def test_chosen_products_and_convolutions(name):
         kernels.append(s.conv(8, 1, 28, 28, 6, 5, 5, 2))
     few = 0 if name == "avx512" else 6  # of the elements that taps share, once a row of taps
     for kernel in kernels:
-        config = PATTERN.configs(kernel, target)[0]
+        config = CONTRACTION.configs(kernel, target)[0]
         assert spills(kernel, config, target, 8) <= (few if kernel is kernels[3] else 0), config
 
 
@@ -154,7 +154,7 @@ def test_direct_forms(name):
     for kernel in (s.depthwise(2, 8, 28, 28, 5, 2), s.depthwise_dw(8, 4, 28, 28, 3, 1)):
         (p,) = problems(kernel.root)
         found = [Configs((c,)) for c in candidates(kernel, (p,), target) if isinstance(c, Direct)]
-        best = min(found, key=lambda c: PATTERN.cost(kernel, c, target).seconds)
+        best = min(found, key=lambda c: CONTRACTION.cost(kernel, c, target).seconds)
         assert spills(kernel, best, target, 3) == 0, best
 
 

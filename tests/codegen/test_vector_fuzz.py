@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Builder, Value
 from tests.codegen.test_masked import TARGETS
@@ -78,9 +78,9 @@ def nest(seed: int, steps: int = 25) -> Builder:
 def machine_code(text: str, target, level: int, monkeypatch) -> bytes:
     """Object code at an optimisation level."""
     with monkeypatch.context() as m:
-        m.setattr(llvm_jit, "OPT", level)
-        m.setattr(llvm_jit, "_machine", llvm_jit._machine.__wrapped__)
-        return llvm_jit.emit_object(text, target)
+        m.setattr(jit, "OPT", level)
+        m.setattr(jit, "_machine", jit._machine.__wrapped__)
+        return jit.emit_object(text, target)
 
 
 def differing(seeds, monkeypatch) -> list[str]:
@@ -97,7 +97,7 @@ def differing(seeds, monkeypatch) -> list[str]:
     out = []
     for (name, target), level in ((t, n) for t in TARGETS.items() for n in (2, 0)):
         code = machine_code(emit_module(list(functions.values()), target), target, level, monkeypatch)
-        addresses = llvm_jit.load(code, [f.name for f in functions.values()]).addresses()
+        addresses = jit.load(code, [f.name for f in functions.values()]).addresses()
         for seed, f in functions.items():
             got, scratch = np.full(SLOT * 64, 77, np.uint8), np.zeros(64, np.uint8)
             pointers = np.array([x.ctypes.data for x in (*held, got)], np.uint64)

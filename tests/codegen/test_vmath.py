@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.loops.nest import Builder
 from einsmith.target import facts
 from tests.codegen.test_llvm_ops import NUMPY, _cache, run  # noqa: F401
@@ -169,11 +169,11 @@ def test_pow_at_fifty_million_pairs():
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 def test_without_fused_products_or_wide_vectors(fn, cpu):
     """Older processors: the same functions, a little less exact where a product is rounded."""
-    if not llvm_jit.host()[2].startswith("x86_64"):
+    if not jit.host()[2].startswith("x86_64"):
         pytest.skip("runs on x86-64 only")
     if cpu == "haswell" and not {"avx2", "fma"} <= facts.cpu_flags():
         pytest.skip("this processor has no AVX2")
-    target = SimpleNamespace(cpu=cpu, features="", triple=llvm_jit.host()[2], vector_bytes=16)
+    target = SimpleNamespace(cpu=cpu, features="", triple=jit.host()[2], vector_bytes=16)
     rng = np.random.default_rng()
     if fn in ("pow", "mod"):
         x, y = pairs("f32")

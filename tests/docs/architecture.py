@@ -16,7 +16,7 @@ from einsmith.decisions import explain, lowered
 from einsmith.dtypes import f32
 from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
 from einsmith.expr.printer import show, show_graph
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
@@ -97,7 +97,7 @@ def llvm_excerpt(text: str, phis: int, count: int) -> list[str]:
     return [head, "  ...", label, *first[:phis], "  ...", *rest[:count], "  ..."]
 
 
-def native_of(lowered: Lowered, choice: choose.Choice) -> CompiledKernel:
+def native_of(lowered: Lowered, choice: autoconfig.Choice) -> CompiledKernel:
     """What compiling would give, at addresses that nothing calls."""
     launches = tuple((0, x.tasks, x.once) for x in lowered.launches)
     scratch = max(x.function.scratch_bytes for x in lowered.launches)
@@ -105,7 +105,7 @@ def native_of(lowered: Lowered, choice: choose.Choice) -> CompiledKernel:
 
 
 def program_of(plan: Plan, lowered: dict) -> str:
-    native = {k: native_of(x, choose.choose(k, TARGET)) for k, x in lowered.items()}
+    native = {k: native_of(x, autoconfig.choose(k, TARGET)) for k, x in lowered.items()}
     outside = {*plan.graph.inputs, *plan.graph.outputs}
     places = layout(plan, outside, native)
     made = Assembler(native, 0)
@@ -135,7 +135,7 @@ def stages() -> Iterator[tuple[str, str]]:
     yield "plan", text_of(show_plan(plan).splitlines())
     kernels = [call.kernel for _, call, _ in plan.kernel_calls()]
     yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET, 3).splitlines()])
-    made = {k: lowered(choose.choose(k, TARGET)) for k in kernels}
+    made = {k: lowered(autoconfig.choose(k, TARGET)) for k in kernels}
     function = made[kernels[0]].launches[0].function
     yield "nest", text_of(nest_excerpt(nest.show(function), 24))
     yield "llvm", text_of(llvm_excerpt(emit_module([function], TARGET), 3, 18))

@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import Executable
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 
 PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
@@ -20,12 +20,12 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M
 @pytest.fixture
 def names(request, monkeypatch) -> dict:
     """What one of the programs defines."""
-    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS])
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
     found: dict = {"__name__": "page"}
     exec(compile(BLOCKS[request.param], str(PAGE), "exec"), found)
     yield found
     monkeypatch.undo()
-    choose._CHOSEN.clear()
+    autoconfig._CHOSEN.clear()
 
 
 def test_every_program_is_tested() -> None:
@@ -35,9 +35,9 @@ def test_every_program_is_tested() -> None:
 @pytest.mark.parametrize("names", [0], indirect=True)
 def test_a_pattern_of_ones_own(names, monkeypatch) -> None:
     np.testing.assert_allclose(names["y"], np.sqrt(np.arange(4096)), rtol=1e-6)
-    (pattern,) = (p for p in choose.PATTERNS if p.name == "roots")
-    monkeypatch.setattr(choose, "PATTERNS", [pattern])
-    choose._CHOSEN.clear()
+    (pattern,) = (p for p in autoconfig.PATTERNS if p.name == "roots")
+    monkeypatch.setattr(autoconfig, "PATTERNS", [pattern])
+    autoconfig._CHOSEN.clear()
     for n in (4096, 16):
         x = np.random.default_rng(n).random(n, np.float32)
         traced = trace_call(es.op("y[i] = sqrt(x[i])"), (x,), {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Read, postorder
-from einsmith.expr.rewrite import rebuild as rewrite
+from einsmith.expr.rewrite import rebuild
 
 
 def chain(n: int) -> list:
@@ -31,9 +31,9 @@ def test_rebuilding_one_after_the_other_with_one_memo_looks_at_each_node_once(mo
             seen.append(node)
             yield node
 
-    monkeypatch.setattr(rewrite, "postorder", watched)
+    monkeypatch.setattr(rebuild, "postorder", watched)
     nodes, memo = chain(50), {}
     for node in nodes:
-        (new,) = rewrite.rebuild([node], lambda e: Apply("log", e.args, dt.f32) if isinstance(e, Apply) else None, memo)
+        (new,) = rebuild.rebuild([node], lambda e: Apply("log", e.args, dt.f32) if isinstance(e, Apply) else None, memo)
     assert len(seen) == len(set(seen)) == len(nodes) + 1
     assert {e.fn for e in postorder([new]) if isinstance(e, Apply)} == {"log"}

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile as driver
-from einsmith import knobs
+from einsmith import compile, knobs
 from einsmith.compile import Executable
 from einsmith.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 
@@ -176,7 +175,7 @@ def test_only_wanted_gradients_are_computed(rng):
 
 
 def test_sizes_come_and_go(rng, monkeypatch):
-    for bound in (driver.PROGRAMS, torch_frontend._TRACED):
+    for bound in (compile.PROGRAMS, torch_frontend._TRACED):
         monkeypatch.setattr(bound, "entries", 4)
     f = operator(es.op("y[i] = sum[k](exp(a[i,k]) * exp(a[i,k])) + a[i,0]"))
     known = f._definition

@@ -20,8 +20,7 @@ import numpy as np
 
 import einsmith as es
 import einsmith.functional as F  # noqa: N812
-from einsmith.codegen.cache import build as worker
-from einsmith.codegen.cache import objects
+from einsmith.codegen.cache import build, objects
 from tests.fuzz.variants import Seen, cells, observed
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.entry import Ints
@@ -185,7 +184,7 @@ def _nothing_kept() -> Iterator[None]:
     with (
         mock.patch.object(objects, "read", lambda key: None),
         mock.patch.object(objects, "write", lambda key, entry: None),
-        mock.patch.object(worker, "PARALLEL_FROM", 1 << 30),
+        mock.patch.object(build, "PARALLEL_FROM", 1 << 30),
     ):
         yield
 

@@ -252,7 +252,7 @@ PLANTS: list[Plant] = [
          "row = stack.enter_context(b.loop(*part_bounds(b, count, task, tasks))).var",
          "row = stack.enter_context(b.loop(*part_bounds(b, count // tasks * tasks, task, tasks))).var",
          "rows that do not fill a task are made by none"),
-        ("thread-share", "codegen/entry/program.py",
+        ("thread-share", "codegen/entry/entry_program.py",
          "%first = udiv i64 %scaled, %threads",
          "%first = add i64 0, %t",
          "threads begin with their number instead of with their share"),

@@ -12,11 +12,10 @@ from typing import Any
 from einsmith import knobs
 from einsmith.backends import cpu
 from einsmith.check import trap
-from einsmith.codegen.cache import build as worker
-from einsmith.codegen.cache import native, objects
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.cache import build, native, objects
+from einsmith.codegen.llvm import jit
 from einsmith.expr.nodes import Reduce
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.passes.layout import forced
 from einsmith.plan.kernel import Rows
 from einsmith.runtime.pool import native_entry
@@ -100,7 +99,7 @@ def forget(code: bool = False) -> None:
     cpu._NATIVE.clear()
     native._loaded.clear()
     if code:
-        llvm_jit.unload()
+        jit.unload()
 
 
 def in_memory() -> None:
@@ -110,7 +109,7 @@ def in_memory() -> None:
         trap._native()
     objects.read = lambda key: None  # type: ignore[assignment]
     objects.write = lambda key, entry: None  # type: ignore[assignment]
-    worker.PARALLEL_FROM = 1 << 30
+    build.PARALLEL_FROM = 1 << 30
 
 
 def nearest(wanted: Sequence[tuple[str, str]]) -> Picker:

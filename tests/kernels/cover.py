@@ -22,10 +22,8 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Graph
-from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.contraction import direct_boxes as box
-from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import search, traffic
+from einsmith.kernels import autoconfig
+from einsmith.kernels.contraction import direct_boxes, epilogue, search, traffic
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import (
     Config,
@@ -349,14 +347,14 @@ def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple
     for n, (p, c) in enumerate(zip(found, config.pieces, strict=True)):
         if n not in mates and isinstance(c, Tiled) and c.depth == 1:
             s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
-            yield "form", finish.of(s, p, c.mr, c.nv, c.split)[1]
+            yield "form", epilogue.of(s, p, c.mr, c.nv, c.split)[1]
 
 
 def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
     """All of a piece, those among them that are proposed for large ones only: the direct form, vectors along K, blocks
     of K, windows that cut an axis or K into short blocks, or are read by vectors of N."""
     out = dict.fromkeys(search.candidates(kernel, (p,), target))
-    changes = ((box, "MIN_PRODUCTS", 1), (box, "LONG", 1), (traffic, "BLOCK", 64),
+    changes = ((direct_boxes, "MIN_PRODUCTS", 1), (direct_boxes, "LONG", 1), (traffic, "BLOCK", 64),
                (search, "windows_of", _more_windows), (search, "FEW", 1 << 30))  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:

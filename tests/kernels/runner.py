@@ -14,7 +14,7 @@ from einsmith.codegen.cache.native import compile_functions, host_target
 from einsmith.dtypes import dtype_of
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Read, Reduce, postorder
-from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
+from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.algebra.inline import is_identity
 from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage

@@ -11,10 +11,10 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith import dtypes as dt
 from einsmith.decisions import lowered
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
-from einsmith.kernels.contraction import features as contraction_settings
-from einsmith.kernels.contraction.pattern import PATTERN
+from einsmith.kernels.contraction import features
+from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.loops import nest
@@ -82,9 +82,12 @@ def test_the_choice_is_the_least_of_all(name: str, target: Target) -> None:
     pattern, config, cost = chosen.alternatives[0]
     assert (pattern, config) == (chosen.pattern.name, chosen.config) and cost.rank == chosen.cost.rank
     assert len(chosen.alternatives) == len({(p, c) for p, c, _ in chosen.alternatives})
-    best = PATTERN.best(kernel, target)
-    first = PATTERN.configs(kernel, target)[0]
-    assert best == first and PATTERN.best(kernel, target, 0.999999 * PATTERN.cost(kernel, first, target).rank) is None
+    best = CONTRACTION.best(kernel, target)
+    first = CONTRACTION.configs(kernel, target)[0]
+    assert (
+        best == first
+        and CONTRACTION.best(kernel, target, 0.999999 * CONTRACTION.cost(kernel, first, target).rank) is None
+    )
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -121,11 +124,11 @@ def test_the_choice_for_several_pieces(name: str) -> None:
     assert chosen.cost.rank <= 1.02 * min(cost.rank for _, _, cost in chosen.alternatives)  # pieces one by one
     assert autoconfig.choose_below(kernel, SERVER, chosen.cost.rank) is None
     assert autoconfig.choose_below(kernel, SERVER, 1.001 * chosen.cost.rank) is chosen
-    if PATTERN.match(kernel):
-        costs = [PATTERN.cost(kernel, c, SERVER).rank for c in PATTERN.configs(kernel, SERVER)]
-        assert 0 < PATTERN.bound(kernel, SERVER) <= min(costs)
-        assert PATTERN.best(kernel, SERVER, 0.2 * min(costs)) is None
-        assert PATTERN.best(kernel, SERVER, 1.02 * min(costs)) == PATTERN.best(kernel, SERVER)
+    if CONTRACTION.match(kernel):
+        costs = [CONTRACTION.cost(kernel, c, SERVER).rank for c in CONTRACTION.configs(kernel, SERVER)]
+        assert 0 < CONTRACTION.bound(kernel, SERVER) <= min(costs)
+        assert CONTRACTION.best(kernel, SERVER, 0.2 * min(costs)) is None
+        assert CONTRACTION.best(kernel, SERVER, 1.02 * min(costs)) == CONTRACTION.best(kernel, SERVER)
 
 
 class Looks:
@@ -140,7 +143,7 @@ class Looks:
             self.predicted.append(len(table.mr))
             return old(table, target)
 
-        def numbers(old=contraction_settings.Features, **values):
+        def numbers(old=features.Features, **values):
             self.settings += 1
             return old(**values)
 
@@ -149,7 +152,7 @@ class Looks:
             return old(kernel)
 
         monkeypatch.setattr(contraction_cost, "predict", predict)
-        monkeypatch.setattr(contraction_settings, "Features", numbers)
+        monkeypatch.setattr(features, "Features", numbers)
         monkeypatch.setattr(reduction_plan, "boxes_of", boxes_of)
 
     @property
@@ -242,7 +245,7 @@ def test_winograd_rules_the_direct_contraction_out(monkeypatch: pytest.MonkeyPat
     kernel = conv(4, 256, 28, 28, 256, 3, 3, 1)
     chosen = autoconfig.choose(kernel, target)
     assert chosen.pattern.name == "winograd" and looks.settings <= 4, looks.found
-    assert chosen.cost.rank <= PATTERN.bound(kernel, target)
+    assert chosen.cost.rank <= CONTRACTION.bound(kernel, target)
 
 
 def test_winograd_that_cannot_win_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:

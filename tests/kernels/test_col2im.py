@@ -12,7 +12,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Reduce
 from einsmith.expr.rewrite.simplify import simplify_template
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.parts import Staged
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einsmith import dtypes as dt
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
@@ -25,7 +25,7 @@ from einsmith.kernels.contraction.config import (
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.epilogue import results
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
@@ -111,13 +111,13 @@ def test_constant_pieces_are_stored_with_the_sum_beside_them():
     for case in ((2, 3, 14, 14, 5, 2), (1, 5, 6, 32, 3, 2), (2, 4, 9, 15, 3, 3), (17, 2, 4, 6, 3, 2, True)):
         kernel = pointwise_dx(*case)
         assert len(problems(kernel.root)[0].beside) == case[5] ** 2 - 1
-        check(kernel, PATTERN.configs(kernel, host())[:6:2])
+        check(kernel, CONTRACTION.configs(kernel, host())[:6:2])
         shape, n, f = kernel.shape, len(kernel.buffers), dt.f32
         total = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3)))
         first = Stage(kernel.root, kernel.stages[0].args, (None,))
         stage = Stage(total, (("stage", 0, 0), ("buffer", n)), kernel.stages[0].outputs)
         added = Kernel((first, stage), (*kernel.buffers, Buffer(f, shape)))
-        check(added, PATTERN.configs(added, host())[:1])
+        check(added, CONTRACTION.configs(added, host())[:1])
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -172,16 +172,16 @@ def test_guards_are_split_between_operands():
     params = ((dt.f32, (11, 19)), (dt.f32, (19, 21)))
     check(sum_of((11, 21), params, (19,), zero_unless(guard, body)))
     mixed = apply("lt", lin((1, 0), (1, 1)), Axis(2))  # M, N and K at once
-    assert not PATTERN.match(sum_of((11, 21), params, (19,), zero_unless(mixed, body)))
+    assert not CONTRACTION.match(sum_of((11, 21), params, (19,), zero_unless(mixed, body)))
     free = apply("lt", Axis(0), Axis(1))  # of M and N alone: it follows the sum
     check(sum_of((11, 21), params, (19,), zero_unless(free, body)))
 
 
 def test_what_is_no_contraction():
     params = ((dt.f32, (8, 9)),)
-    assert not PATTERN.match(sum_of((8,), params, (9,), load(0, 0, 1)))
+    assert not CONTRACTION.match(sum_of((8,), params, (9,), load(0, 0, 1)))
     x = load(0, 0, 1)
-    assert not PATTERN.match(sum_of((8,), params, (9,), times(x, x)))
+    assert not CONTRACTION.match(sum_of((8,), params, (9,), times(x, x)))
 
 
 def test_splits_and_blocks_of_k():
@@ -286,7 +286,7 @@ def test_windows_that_are_read_backwards(kind):
     ]
     assert found
     for c in found[::8]:
-        compare(PATTERN.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
+        compare(CONTRACTION.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
 
 
 def test_windows_of_a_block_of_an_output_axis():
@@ -377,7 +377,7 @@ def test_vectors_along_k():
                 configs.append(Configs((Direct(6, 1, tile, (), outer, (4,), 1, windows, split=split),)))
         check(kernel, configs)
     large = conv_dw(64, 1, 28, 28, 6, 5, 5, 2)
-    assert any(isinstance(c.pieces[0], Direct) and c.pieces[0].split > 1 for c in PATTERN.configs(large, host()))
+    assert any(isinstance(c.pieces[0], Direct) and c.pieces[0].split > 1 for c in CONTRACTION.configs(large, host()))
     f = dt.f32
     both = times(load(0, 2, 0, 3), load(1, 2, 1, 3))  # K = (batch, 37), contiguous in both operands
     kernel = sum_of((5, 7), ((f, (6, 5, 37)), (f, (6, 7, 37))), (6, 37), both)
@@ -390,7 +390,7 @@ def test_vectors_along_k():
     check(grouped, [Configs((replace(dot, split=n),)) for n in (2, 3)])
     both = times(load(0, 3, lin((8, 0), (1, 1)), 4), load(1, 3, lin((8, 0), (1, 2)), 4))
     large = sum_of((3, 8, 8), ((f, (16, 24, 784)), (f, (16, 24, 784))), (16, 784), both)
-    assert any(isinstance(c.pieces[0], Direct) for c in PATTERN.configs(large, host()))
+    assert any(isinstance(c.pieces[0], Direct) for c in CONTRACTION.configs(large, host()))
 
 
 def test_vectors_along_k_in_parts():
@@ -520,13 +520,15 @@ def test_no_accumulator_is_spilled():
     if target.vector_bytes != 64:
         pytest.skip("needs AVX-512")
     trimmed = Tiled(mr=14, nv=2, a="inline", b="panel", windows=((0, "side"),))
-    cases = [(k, PATTERN.configs(k, target)[0]) for k in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2))]
+    cases = [
+        (k, CONTRACTION.configs(k, target)[0]) for k in (product(256, 512, 784, "NT"), conv(8, 1, 28, 28, 6, 5, 5, 2))
+    ]
     cases.append((conv(2, 32, 14, 14, 32, 3, 3, 1), Configs((trimmed,))))
     pixels = Tiled(False, 14, 2, "inline", "buffer", windows=((0, "side"),))
     cases += [(conv(2, 32, 28, 28, 32, 3, 3, 1, stride), Configs((pixels,))) for stride in (1, 2)]
     for kernel, config in cases:
-        low = PATTERN.lower(kernel, config, target)
-        machine = llvm_jit.machine(target.cpu, target.features, target.triple)
+        low = CONTRACTION.lower(kernel, config, target)
+        machine = jit.machine(target.cpu, target.features, target.triple)
         for x in low.launches:
             text = machine.emit_assembly(llvm.parse_assembly(emit_module([x.function], target)))
             if config.pieces[0] == trimmed:  # and those around it move no more than half of them
@@ -541,9 +543,9 @@ def test_no_accumulator_is_spilled():
 def test_choosing_is_fast_and_costs_are_positive():
     target = host()
     kernel = product(64, 96, 128, "NT")
-    configs = PATTERN.configs(kernel, target)
+    configs = CONTRACTION.configs(kernel, target)
     assert 1 <= len(configs) <= 12 and len(set(configs)) == len(configs)
-    costs = [PATTERN.cost(kernel, c, target) for c in configs]
+    costs = [CONTRACTION.cost(kernel, c, target) for c in configs]
     assert all(c.seconds > 0 for c in costs)
     assert [c.rank for c in costs] == pytest.approx(sorted(c.rank for c in costs))
     assert all(str(c) for c in configs)
@@ -724,5 +726,5 @@ def test_lanes_past_the_end_do_not_reach_sums():
     want = reference(kernel, arrays)[2]
     for c in _direct(kernel, target):
         got = [a.copy() for a in arrays]
-        run_native(PATTERN.lower(kernel, Configs((c,)), target), got, target)
+        run_native(CONTRACTION.lower(kernel, Configs((c,)), target), got, target)
         np.testing.assert_array_equal(got[2][0], want[0], err_msg=str(c))

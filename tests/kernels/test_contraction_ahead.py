@@ -10,11 +10,10 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import apply
-from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import search, traffic
+from einsmith.kernels.contraction import epilogue, search, traffic
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.features import operand_plan
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -52,7 +51,7 @@ def operations(body: list) -> Iterator[Op]:
 
 def count(kernel: Kernel, config: Tiled, name: str, target=SMALL) -> int:
     pieces = len(kernel.root.parts)
-    lowered = PATTERN.lower(kernel, Configs((config,) * pieces), target)
+    lowered = CONTRACTION.lower(kernel, Configs((config,) * pieces), target)
     return sum(1 for x in lowered.launches for op in operations(x.function.body) if op.name == name)
 
 
@@ -141,7 +140,7 @@ def test_a_panel_beyond_the_first_level_is_dear():
     narrow = replace(wide, mr=12, nv=2)
 
     def seconds(c: Tiled) -> float:
-        return PATTERN.cost(kernel, Configs((c,)), replace(host(), l1=48 << 10, l2=1 << 20)).arithmetic
+        return CONTRACTION.cost(kernel, Configs((c,)), replace(host(), l1=48 << 10, l2=1 << 20)).arithmetic
 
     assert seconds(narrow) < 0.9 * seconds(wide)
 
@@ -191,13 +190,13 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
         assert count(kernel, c, "shuffle") > count(kernel, replace(c, mr=6), "shuffle")
         (p,) = problems(kernel.root) or ()
         s = operand_plan(kernel, p, c.windows, c.swap, c.rows, host())
-        cycles = [finish.of(s, p, mr, c.nv, c.split)[0] for mr in (8, 12, 6)]
+        cycles = [epilogue.of(s, p, mr, c.nv, c.split)[0] for mr in (8, 12, 6)]
         assert cycles[0] == cycles[1] < cycles[2]
-        assert finish.stacked(kernel, p, p.left, p.right, lanes) == lanes // 4
-        assert finish.stacked(kernel, p, p.right, p.left, lanes) == 1
+        assert epilogue.stacked(kernel, p, p.left, p.right, lanes) == lanes // 4
+        assert epilogue.stacked(kernel, p, p.right, p.left, lanes) == 1
         ragged = capsule(2, 3, 8, lanes // 2 + 1, 1)  # a last vector of fewer lanes
         (p,) = problems(ragged.root) or ()
-        assert finish.stacked(ragged, p, p.left, p.right, lanes) == 1
+        assert epilogue.stacked(ragged, p, p.left, p.right, lanes) == 1
 
 
 def test_tiles_ask_for_rows_along_k():
@@ -273,7 +272,7 @@ def test_whole_vectors_along_k_need_no_masks():
     blocks = Tiled(mr=4, nv=1, a="panel", b="panel", kc=4 * lanes, split=2)
 
     def masked(kernel: Kernel, c: Tiled) -> int:
-        lowered = PATTERN.lower(kernel, Configs((c,)), host())
+        lowered = CONTRACTION.lower(kernel, Configs((c,)), host())
         every = (op for x in lowered.launches[:1] for op in operations(x.function.body))
         return sum(op.name == "load" and op.args[2] is not None for op in every)
 
@@ -302,7 +301,7 @@ def test_vectors_along_k_cross_rows():
 def test_long_k_is_cut_into_parts_where_one_side_is_turned():
     """In blocks as long as the second level holds the panels, where these are beyond the first."""
     points, lanes = 16 * 56 * 56, host().lanes()
-    found = PATTERN.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())
+    found = CONTRACTION.configs(conv_dw(16, 64, 56, 56, 64, 1, 1, 0), host())
     c = next(x.pieces[0] for x in found if isinstance(x.pieces[0], Tiled))
     assert (c.b, c.order) == ("panel", "n") and c.split > 1
     panel = (c.mr + c.nv * lanes) * 4
@@ -316,7 +315,7 @@ def test_rows_that_overlap_take_little_room():
     wide = replace(host(), vector_bytes=64, vector_registers=32, fma_per_second=133e9, l1=48 << 10, l2=1 << 20)
     kernel = conv_dw(256, 6, 14, 14, 16, 5, 5, 0)
     long, short = (Configs((Tiled(True, 25, 1, "inline", "panel", kc=kc, split=8),)) for kc in (512, 256))
-    assert PATTERN.cost(kernel, long, wide).arithmetic < PATTERN.cost(kernel, short, wide).arithmetic
+    assert CONTRACTION.cost(kernel, long, wide).arithmetic < CONTRACTION.cost(kernel, short, wide).arithmetic
 
 
 def test_elements_that_rows_of_a_tile_share_are_loaded_once():
@@ -333,7 +332,7 @@ def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     check(gradient, [Configs((replace(tile, swap=True, mr=9, kc=kc, split=split),)) for kc, split in cuts])
     together, apart = replace(tile, b="buffer"), replace(tile, b="inline")
     if host().tile_registers >= 19:
-        x = PATTERN.lower(forward, Configs((together,)), host()).launches[-1]
+        x = CONTRACTION.lower(forward, Configs((together,)), host()).launches[-1]
         sums = [op.name for op in operations(x.function.body) if op.name in ("fma", "load")]
         assert sums.count("fma") > 5 * (sums.count("load") - 10) / 2
     assert count(forward, together, "fma") == 5 * count(forward, apart, "fma")
@@ -382,5 +381,5 @@ def test_tasks_of_pieces_take_turns():
     kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Tiled(swap=True, mr=2, nv=1, a="panel", b="panel")
     for shares in ((8, 8, 16, 24), (8, 4, 4, 4), (1, 1, 1, 1), (9, 9, 9, 9)):
         configs = Configs(tuple(replace(c, tn=n) for n in shares))
-        assert PATTERN.lower(kernel, configs, host()).launches[-1].tasks == (1 if max(shares) == 1 else sum(shares))
+        assert CONTRACTION.lower(kernel, configs, host()).launches[-1].tasks == (1 if max(shares) == 1 else sum(shares))
         check(kernel, [configs])

@@ -13,7 +13,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.k_pack import depth_of
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.loops.shuffle import transpose
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused():
         (product(8, 24, 96, "TT"), deep(24, 2)),
     ):
         with pytest.raises(CompileError, match="points of K each"):
-            PATTERN.lower(kernel, c, host())
+            CONTRACTION.lower(kernel, c, host())
 
 
 def test_few_columns_and_a_long_k_are_chosen_so():
@@ -97,9 +97,9 @@ def test_few_columns_and_a_long_k_are_chosen_so():
     if target.lanes() != 16:
         target = replace(target, vector_bytes=64, vector_registers=32)
     for o, c in ((24, 144), (144, 24)):
-        (found,) = PATTERN.best(conv_dw(16, c, 56, 56, o, 1, 1, 0), target).pieces
+        (found,) = CONTRACTION.best(conv_dw(16, c, 56, 56, o, 1, 1, 0), target).pieces
         assert found.depth == 2 and found.nv == 3
         # Long blocks, of which the second level holds the panel beside what the next is packed of.
         assert 1024 <= found.kc and found.kc * (found.mr + 24) * 4 <= target.l2 // 4
-    (found,) = PATTERN.best(conv_dw(16, 32, 56, 56, 96, 1, 1, 0), target).pieces
+    (found,) = CONTRACTION.best(conv_dw(16, 32, 56, 56, 96, 1, 1, 0), target).pieces
     assert found.depth == 1

@@ -9,11 +9,11 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.k_bounds import k_bounds, shares
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.plan.kernel import Kernel
@@ -121,7 +121,7 @@ def sprinkled(kernel: Kernel, seed: int) -> list[list[np.ndarray]]:
 @pytest.mark.parametrize("name", CASES)
 def test_masked_terms_beside_infinities(name):
     kernel, target = CASES[name], host()
-    configs = PATTERN.configs(kernel, target)
+    configs = CONTRACTION.configs(kernel, target)
     different = {(c.windows, type(c), isinstance(c, Tiled) and c.rows): x for x in configs for c in x.pieces}
     for n, arrays in enumerate(sprinkled(kernel, len(name))):
         picked = list(dict.fromkeys([configs[-1], *different.values()])) if n == 2 else configs[:1]
@@ -181,7 +181,7 @@ def test_vectors_within_a_row_of_which_an_operand_reads_one_place():
     body = zero_unless(apply("eq", Axis(0), Axis(1)), times(load(0, 2), load(1, 2, lin((3, 0), (1, 3)))))
     kernel, target = sum_of((15, 15), ((F, (5,)), (F, (5, 47))), (5, 5), body), host()
     (p,) = problems(kernel.root)
-    found = dict.fromkeys([*PATTERN.configs(kernel, target), *candidates(kernel, (p,), target)])
+    found = dict.fromkeys([*CONTRACTION.configs(kernel, target), *candidates(kernel, (p,), target)])
     check(kernel, list(found)[:12], target=target)
 
 
@@ -192,7 +192,7 @@ def test_trimmed_loops_of_operands_with_one_point():
     (p,) = problems(kernel.root)
     for which in (0, 1):
         assert shares(p, tuple(k_bounds(p, which)), p.left + p.right, (8,))[0] in (1.0, 3 / 7)
-    check(kernel, PATTERN.configs(kernel, host()), target=host())
+    check(kernel, CONTRACTION.configs(kernel, host()), target=host())
 
 
 def test_lanes_that_nobody_stores_change_no_others(rng):
@@ -203,7 +203,7 @@ def test_lanes_that_nobody_stores_change_no_others(rng):
     base = [random_array(rng, b) for b in kernel.buffers]
     seen = 0
     for piece in candidates(kernel, problems(kernel.root) or (), host()):
-        lowered, found = PATTERN.lower(kernel, Configs((piece,)), host()), []
+        lowered, found = CONTRACTION.lower(kernel, Configs((piece,)), host()), []
         if not piece.windows or not any(x.function.scratch_bytes for x in lowered.launches):
             continue
         for fill in (255, 43):

@@ -12,7 +12,7 @@ from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -108,11 +108,11 @@ def test_windows_of_both_pieces():
 def test_pairs_are_chosen_where_a_line_would_be_stored_to_twice():
     kernel = strided_conv_dx(16, 32, 56, 56, 128)
     target = replace(host(), l1=48 << 10, l2=1 << 20, l3=32 << 20)
-    best = PATTERN.best(kernel, target)
+    best = CONTRACTION.best(kernel, target)
     assert best is not None and best.joint == ((0, 1), (2, 3))
-    assert best in PATTERN.configs(kernel, target)
-    separate = next(c for c in PATTERN.configs(kernel, target) if not c.joint)
-    assert PATTERN.cost(kernel, best, target).rank < PATTERN.cost(kernel, separate, target).rank
+    assert best in CONTRACTION.configs(kernel, target)
+    separate = next(c for c in CONTRACTION.configs(kernel, target) if not c.joint)
+    assert CONTRACTION.cost(kernel, best, target).rank < CONTRACTION.cost(kernel, separate, target).rank
     found = problems(kernel.root)
     assert found is not None
     pair = with_companion(found[1], found[0])

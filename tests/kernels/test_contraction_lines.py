@@ -9,7 +9,7 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Piece, Template, apply, template
-from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.emission.write_combining import unit_of
@@ -48,10 +48,10 @@ BASES = [
 @pytest.fixture
 def always(monkeypatch):
     """Results are stored in lines, whatever it costs."""
-    finish._least.cache_clear()
-    monkeypatch.setattr(finish, "cycles", lambda *_: 1e6)
+    epilogue._least.cache_clear()
+    monkeypatch.setattr(epilogue, "cycles", lambda *_: 1e6)
     yield
-    finish._least.cache_clear()
+    epilogue._least.cache_clear()
 
 
 @pytest.mark.parametrize("case", [

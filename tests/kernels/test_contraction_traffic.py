@@ -13,7 +13,7 @@ from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, Setting, Tiled, sides
 from einsmith.kernels.contraction.features import Features, together
-from einsmith.kernels.contraction.pattern import PATTERN, Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
@@ -100,7 +100,9 @@ def test_one_configuration_costs_what_it_does_among_all():
         ranks = cost.predict(found.table, SERVER).rank(SERVER)
         for i in range(0, len(ranks), 7):
             config = found.table.config(i)
-            assert PATTERN.cost(kernel, Configs((config,)), SERVER).rank == pytest.approx(ranks[i], rel=1e-12), config
+            assert CONTRACTION.cost(kernel, Configs((config,)), SERVER).rank == pytest.approx(ranks[i], rel=1e-12), (
+                config
+            )
 
 
 def cached(kernel, c: Tiled, target: Target) -> Tiled:
@@ -117,7 +119,7 @@ def inner(kernel, c: Tiled) -> float:
 
 
 def chosen(kernel, target=SERVER) -> Tiled:
-    (config,) = PATTERN.configs(kernel, target)[0].pieces
+    (config,) = CONTRACTION.configs(kernel, target)[0].pieces
     return config
 
 
@@ -143,7 +145,7 @@ def test_tasks_whose_inner_side_stays_in_the_second_level():
             whole = Tiled(False, 6, 4, "buffer", "buffer", order, *((256, 1, 1, 8) if order == "n" else (0, 1, 8, 1)))
             parts = cached(kernel, whole, SERVER)
             assert inner(kernel, parts) <= SERVER.l2 * SERVER.overheads.held < inner(kernel, whole)
-            costs = [PATTERN.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
+            costs = [CONTRACTION.cost(kernel, Configs((x,)), SERVER).rank for x in (parts, whole)]
             assert order == "n" or costs[0] < costs[1]  # tiles of M are asked for ahead
             assert cached(kernel, parts, SERVER) == parts
     small = replace(SERVER, l2=16 << 10)
@@ -156,7 +158,7 @@ def test_tasks_whose_inner_side_stays_in_the_second_level():
 
 def test_steps_and_choices_are_the_same_each_time():
     kernel = conv(2, 3, 9, 9, 4, 3, 3, 1)
-    assert PATTERN.configs(kernel, host()) == PATTERN.configs(kernel, host())
+    assert CONTRACTION.configs(kernel, host()) == CONTRACTION.configs(kernel, host())
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
     s = Setting(kernel, p, (), False, False, SERVER)
@@ -169,11 +171,11 @@ def test_large_results_of_many_rows_are_finished_row_by_row():
     c = Tiled(False, 6, 4, "inline", "inline", "n", 0, 1, 1, 8)
 
     def dearer(kernel) -> float:
-        strips, rows = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+        strips, rows = (CONTRACTION.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
         return strips.seconds / rows.seconds
 
     kernel = product(4096, 2050, 16, "TN")
-    best = PATTERN.best(kernel, SERVER)
+    best = CONTRACTION.best(kernel, SERVER)
     assert best is not None and best.pieces[0].order == "m"
     assert dearer(kernel) > 1.1 and dearer(kernel) > 1.2 * dearer(product(4096, 2048, 16, "TN"))
     assert dearer(product(10, 65538, 16, "TN")) <= 1  # few rows
@@ -183,7 +185,7 @@ def test_far_rows_that_are_asked_for_come_a_line_at_a_time():
     """Few rows of M, whose tiles are as soon done with a line as it comes; what is near comes at once."""
     narrow = Tiled(mr=8, nv=1, a="inline", b="inline", tn=8)
     for kernel, dear in ((product(8, 24000, 400, "NN"), True), (product(8, 240, 400, "NN"), False)):
-        one, three = (PATTERN.cost(kernel, Configs((replace(narrow, nv=n),)), SERVER).seconds for n in (1, 3))
+        one, three = (CONTRACTION.cost(kernel, Configs((replace(narrow, nv=n),)), SERVER).seconds for n in (1, 3))
         assert (three > one) is dear
 
 
@@ -192,7 +194,7 @@ def test_boxes_wait_for_strips_of_far_rows():
     far, near = product(3, 40000, 400, "NN"), product(3, 400, 400, "NN")
     strip, row = Direct(1, 4, ((0, 3),), (), ()), Direct(1, 4, ((0, 3),), (), (), (2,))
     for kernel, waits in ((far, True), (near, False)):
-        one, other = (PATTERN.cost(kernel, Configs((c,)), SERVER).special for c in (strip, row))
+        one, other = (CONTRACTION.cost(kernel, Configs((c,)), SERVER).special for c in (strip, row))
         assert (one > other) is waits
 
 
@@ -202,7 +204,7 @@ def test_boxes_of_many_rows_from_memory_wait():
     for size, waits in ((126, True), (8, False)):
         kernel = sum_of((24, 15, size, size), ((dt.f32, (24, 15, 4, size, size)), (dt.f32, (15, 4))), (4,), body)
         boxes = ((0, 8), (2, 3)), ((1, 3),), ()
-        costs = [PATTERN.cost(kernel, Configs((Direct(3, 1, box, ((4, 4),), ()),)), SERVER) for box in boxes]
+        costs = [CONTRACTION.cost(kernel, Configs((Direct(3, 1, box, ((4, 4),), ()),)), SERVER) for box in boxes]
         many, some, few = (c.special / c.memory for c in costs)
         assert (many > 1.5 and many > some > few == 0) if waits else many == some == few == 0
 
@@ -221,7 +223,9 @@ def test_rows_of_results_that_leave_the_second_level():
 
     def ratio(*sizes: int) -> float:
         kernel = conv(*sizes, 1, 1, 0)
-        first, second = (PATTERN.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1)))
+        first, second = (
+            CONTRACTION.cost(kernel, Configs((x,)), SERVER) for x in (c, replace(c, order="m", tm=8, tn=1))
+        )
         return first.seconds / second.seconds
 
     assert ratio(1, 2, 95, 95, 360) > 1.15 * ratio(64, 2, 17, 17, 360)
@@ -231,13 +235,13 @@ def test_packing_a_far_side_again_is_not_hidden():
     kernel, again = product(512, 4096, 1024, "NN"), Tiled(False, 6, 4, "panel", "panel", "n", 0, 1, 1, 8)
 
     def seconds(c: Tiled) -> float:
-        return PATTERN.cost(kernel, Configs((c,)), SERVER).arithmetic
+        return CONTRACTION.cost(kernel, Configs((c,)), SERVER).arithmetic
 
     assert seconds(again) > 1.03 * seconds(replace(again, a="buffer"))
 
 
 def arithmetic(kernel, c: Tiled, target: Target = SERVER) -> float:
-    return PATTERN.cost(kernel, Configs((c,)), target).arithmetic
+    return CONTRACTION.cost(kernel, Configs((c,)), target).arithmetic
 
 
 def test_rows_on_pages_of_their_own_wait_for_addresses():
@@ -308,7 +312,7 @@ def test_lines_beyond_the_caches_that_are_stored_to_in_parts():
         far = Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.buffers[-1].shape, True)))
         for c, waits in ((rows, False), (blocks, False), (pixels, dear)):
             c = c if dear else replace(c, swap=not c.swap)
-            least, most = (PATTERN.cost(k, Configs((c,)), SERVER).arithmetic for k in (kernel, far))
+            least, most = (CONTRACTION.cost(k, Configs((c,)), SERVER).arithmetic for k in (kernel, far))
             assert (most > 1.05 * least) is waits and most >= least
 
 
@@ -317,7 +321,7 @@ def test_rows_that_share_cache_sets_delay_arithmetic():
     c = Tiled(False, 14, 2, "inline", "panel", "n", 0, 1, 1, 8)
 
     def seconds(k: int, c: Tiled) -> float:
-        return PATTERN.cost(product(512, 3136, k, "NN"), Configs((c,)), SERVER).arithmetic / k
+        return CONTRACTION.cost(product(512, 3136, k, "NN"), Configs((c,)), SERVER).arithmetic / k
 
     assert seconds(1024, c) > 1.1 * seconds(1008, c)
     assert seconds(1024, replace(c, mr=8, nv=3)) < 1.03 * seconds(1008, replace(c, mr=8, nv=3))
@@ -330,8 +334,8 @@ def test_overheads_are_counted_in_cycles_of_the_clock():
     slow = replace(SERVER, multiplies=1.0)
     large, small = product(512, 512, 512), product(3, 40, 5)
     for kernel, least, most in ((large, 0.9, 1.0), (small, 0.4, 0.75)):
-        (config,) = PATTERN.configs(kernel, SERVER)[0].pieces
-        half, whole = (PATTERN.cost(kernel, Configs((config,)), t).arithmetic for t in (slow, SERVER))
+        (config,) = CONTRACTION.configs(kernel, SERVER)[0].pieces
+        half, whole = (CONTRACTION.cost(kernel, Configs((config,)), t).arithmetic for t in (slow, SERVER))
         assert least < half / whole < most, config
 
 

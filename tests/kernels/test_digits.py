@@ -10,8 +10,8 @@ import pytest
 import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Piece, Reduce, Template, apply, postorder, template
-from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.choose import choose, pattern_of
+from einsmith.kernels import autoconfig
+from einsmith.kernels.autoconfig import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
 from einsmith.kernels.contraction.problem import problems
 from einsmith.plan.kernel import Buffer, Kernel, Stage

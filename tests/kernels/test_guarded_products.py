@@ -7,7 +7,7 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import apply
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from tests.kernels.runner import WIDE, check
 from tests.kernels.samples import add, axes, both, int_, le, lt, mul, over, plain, read, sub, zero_unless
 
@@ -50,7 +50,7 @@ def test_every_pattern_keeps_every_condition(part, rng):
     taken = set()
     for _ in range(40):
         kernel = drawn(rng)
-        for pattern in choose.PATTERNS:
+        for pattern in autoconfig.PATTERNS:
             if pattern.match(kernel) and (config := pattern.best(kernel, WIDE)) is not None:
                 check(pattern, kernel, rng, [WIDE], configs=[config])
                 taken.add(pattern.name)
@@ -63,7 +63,7 @@ def test_a_factor_of_the_results_under_a_condition_of_k(rng):
     first = zero_unless(apply("eq", k, int_(0)), read(2, i))
     kernel = plain((40,), [(dt.f32, (50, 40)), (dt.f32, (50,)), (dt.f32, (40,))],
                    over("sum", (50,), mul(mul(read(0, k, i), read(1, k)), first)))  # fmt: skip
-    check(choose.pattern_of("contraction"), kernel, rng)
+    check(autoconfig.pattern_of("contraction"), kernel, rng)
 
 
 def test_an_infinite_factor_of_a_sum_without_terms(rng):
@@ -74,4 +74,4 @@ def test_an_infinite_factor_of_a_sum_without_terms(rng):
                    over("sum", (30,), zero_unless(lt(k, sub(i, 9)), term)))  # fmt: skip
     scale = rng.standard_normal(20).astype(np.float32)
     scale[:9] = np.inf
-    check(choose.pattern_of("contraction"), kernel, rng, inputs=[None, None, scale])
+    check(autoconfig.pattern_of("contraction"), kernel, rng, inputs=[None, None, scale])

@@ -11,7 +11,7 @@ import pytest
 
 import einsmith as es
 from einsmith.errors import CheckError, CompileError
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder
 
@@ -52,13 +52,13 @@ def _stores(buffers: int, count: int, tasks: int = 1) -> Lowered:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch):
     def register(pattern: Any) -> Any:
-        monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS])
-        choose.register(pattern)
+        monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
+        autoconfig.register(pattern)
         return pattern
 
     yield register
     monkeypatch.undo()
-    choose._CHOSEN.clear()
+    autoconfig._CHOSEN.clear()
 
 
 def _call() -> np.ndarray:
@@ -135,14 +135,14 @@ def test_registering(registered):
             pass
 
     with pytest.raises(CompileError, match="Apart.* is no pattern: its class derives from .*Pattern"):
-        choose.register(Apart())  # type: ignore[arg-type]
+        autoconfig.register(Apart())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="configs.*cost.*lower"):
         Half()  # type: ignore[abstract]
     with pytest.raises(CompileError, match="and has a `name`"):
-        choose.register(Nameless())
+        autoconfig.register(Nameless())
     pattern = registered(Own())
-    for taken in (pattern.name, "contraction", choose.ROWS.name):
+    for taken in (pattern.name, "contraction", autoconfig.ROWS.name):
         other = Own()
         other.name = taken
         with pytest.raises(CompileError, match=f"there is a pattern '{taken}' already"):
-            choose.register(other)
+            autoconfig.register(other)

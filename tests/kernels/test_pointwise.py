@@ -9,9 +9,9 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.loops.nest import show
 from einsmith.passes.layout.order import strides
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -41,12 +41,12 @@ def test_scalars(rng):
 def test_contiguous_axes_are_merged():
     b, c, h, w = axes(4)
     shape = (2, 3, 4, 5)
-    (box,) = bx.boxes(plain(shape, [(dt.f32, shape)], relu(read(0, b, c, h, w))))
+    (box,) = boxes.boxes(plain(shape, [(dt.f32, shape)], relu(read(0, b, c, h, w))))
     assert box.extents == (120,)
     biased = apply("add", read(0, b, c, h, w), read(1, c))
-    (box,) = bx.boxes(plain(shape, [(dt.f32, shape), (dt.f32, (3,))], biased))
+    (box,) = boxes.boxes(plain(shape, [(dt.f32, shape), (dt.f32, (3,))], biased))
     assert box.extents == (2, 3, 20)
-    (box,) = bx.boxes(plain((1, 3, 1, 5), [(dt.f32, (3, 5))], read(0, c, w)))
+    (box,) = boxes.boxes(plain((1, 3, 1, 5), [(dt.f32, (3, 5))], read(0, c, w)))
     assert box.extents == (15,)
 
 
@@ -215,7 +215,7 @@ def test_tasks_divide_the_work():
     kernel = plain((2, 4096), [(dt.f32, (4096, 2))], read(0, j, i))
     (launch,) = PATTERN.lower(kernel, PointwiseConfig(16, 2, 8), WIDE).launches
     assert 4 <= launch.tasks <= 8
-    (box,) = bx.boxes(kernel)
+    (box,) = boxes.boxes(kernel)
     assert vector_axis(box, 16) == 1
 
 
@@ -292,4 +292,4 @@ def test_no_order_of_dimensions_costs_less_than_the_floor(rng, target):
             assert PATTERN.floor(moved, target) == floor
             found += [PATTERN.cost(moved, c, target).seconds for c in PATTERN.configs(moved, target)]
         assert 0 < floor <= min(found)
-        assert choose.floor(kernel, target) <= min(found)
+        assert autoconfig.floor(kernel, target) <= min(found)

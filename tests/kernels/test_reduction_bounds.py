@@ -8,7 +8,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import apply, cast
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.reduction.axes import LONG, bounds, boxes_of
 from einsmith.kernels.reduction.pattern import Reduction
 from tests import nest_interp
@@ -175,7 +175,7 @@ def test_sums_that_end_so_are_priced_so():
     """A row's share of all, where both its ends come from data, and half of them where ends are places."""
 
     def seconds(kernel):
-        return choose.choose(kernel, WIDE).cost.seconds
+        return autoconfig.choose(kernel, WIDE).cost.seconds
 
     r, k = axes(2)
     every = [(dt.i32, (1001,)), (dt.f32, (50_000,)), (dt.f32, (50_000,))]

@@ -13,10 +13,10 @@ from einsmith.compile import Executable
 from einsmith.decisions import lowered
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
-from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.choose import ROWS
+from einsmith.kernels import autoconfig
+from einsmith.kernels.autoconfig import ROWS
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_call
 from einsmith.passes.analysis.index_checks import index_checks
@@ -38,10 +38,12 @@ from tests.kernels.runner import reference
 def layer_norm(x, w, b):
     """Over the last axis, the variance in a sweep of its own."""
     *lead, k = x.shape
-    (r,) = fb.axes(k)
-    mean = fb.compute(tuple(lead), lambda *i: fb.mean(x[(*i, r)], over=r))
-    var = fb.compute(tuple(lead), lambda *i: fb.mean((x[(*i, r)] - mean[i]) ** 2, over=r))
-    return fb.compute(x.shape, lambda *i: (x[i] - mean[i[:-1]]) * fb.rsqrt(var[i[:-1]] + 1e-5) * w[i[-1]] + b[i[-1]])
+    (r,) = builder.axes(k)
+    mean = builder.compute(tuple(lead), lambda *i: builder.mean(x[(*i, r)], over=r))
+    var = builder.compute(tuple(lead), lambda *i: builder.mean((x[(*i, r)] - mean[i]) ** 2, over=r))
+    return builder.compute(
+        x.shape, lambda *i: (x[i] - mean[i[:-1]]) * builder.rsqrt(var[i[:-1]] + 1e-5) * w[i[-1]] + b[i[-1]]
+    )
 
 
 def norm_gradient(x, w, b, g):
@@ -55,9 +57,11 @@ def softmax_gradient(x, g):
 def product_of_means(x):
     """A product over the rows of the largest of each, and the smallest of all."""
     b, k = x.shape
-    i, j = fb.axes(b, k)
-    top = fb.compute((b,), lambda i: fb.max(x[i, j], over=j))
-    return fb.compute((), lambda: fb.prod(top[i] * 0.3, over=i)) + fb.compute((), lambda: fb.min(top[i], over=i))
+    i, j = builder.axes(b, k)
+    top = builder.compute((b,), lambda i: builder.max(x[i, j], over=j))
+    return builder.compute((), lambda: builder.prod(top[i] * 0.3, over=i)) + builder.compute(
+        (), lambda: builder.min(top[i], over=i)
+    )
 
 
 def batch(rng, b, k):
@@ -71,10 +75,12 @@ def norm_arguments(rng, b, k):
 def batch_norm(x, w, b):
     """Over all axes but the second, the variance in a sweep of its own."""
     n, c, h, k = x.shape
-    i, j, r = fb.axes(n, h, k)
-    mean = fb.compute((c,), lambda c: fb.mean(x[i, c, j, r], over=(i, j, r)))
-    var = fb.compute((c,), lambda c: fb.mean((x[i, c, j, r] - mean[c]) ** 2, over=(i, j, r)))
-    return fb.compute(x.shape, lambda n, c, h, k: (x[n, c, h, k] - mean[c]) * fb.rsqrt(var[c] + 1e-5) * w[c] + b[c])
+    i, j, r = builder.axes(n, h, k)
+    mean = builder.compute((c,), lambda c: builder.mean(x[i, c, j, r], over=(i, j, r)))
+    var = builder.compute((c,), lambda c: builder.mean((x[i, c, j, r] - mean[c]) ** 2, over=(i, j, r)))
+    return builder.compute(
+        x.shape, lambda n, c, h, k: (x[n, c, h, k] - mean[c]) * builder.rsqrt(var[c] + 1e-5) * w[c] + b[c]
+    )
 
 
 def batch_norm_gradient(x, w, b, g):
@@ -90,7 +96,7 @@ def channels(rng, c, k):
 def causal_softmax(s):
     """Over the keys, each query's own position and those before it."""
     *lead, _, _ = s.shape
-    return F.softmax(fb.compute(s.shape, lambda *i: fb.where(i[-1] <= i[-2], s[i], -np.inf)), len(lead) + 1)
+    return F.softmax(builder.compute(s.shape, lambda *i: builder.where(i[-1] <= i[-2], s[i], -np.inf)), len(lead) + 1)
 
 
 def causal_gradient(s, g):
@@ -100,18 +106,18 @@ def causal_gradient(s, g):
 def triangle_sums(x):
     """Over the rows, with a row's number in the summand; and by the column's."""
     b, k = x.shape
-    i, j = fb.axes(b, k)
-    mean = fb.compute((b,), lambda i: fb.mean(fb.where(j <= i, x[i, j], 0.0), over=j))
-    below = fb.compute((k,), lambda j: fb.sum(fb.where(j <= i, (x[i, j] - mean[i]) * i, 0.0), over=i))
-    return below, fb.compute((b, k), lambda i, j: fb.where(j > i, x[i, j] - mean[i], mean[i]))
+    i, j = builder.axes(b, k)
+    mean = builder.compute((b,), lambda i: builder.mean(builder.where(j <= i, x[i, j], 0.0), over=j))
+    below = builder.compute((k,), lambda j: builder.sum(builder.where(j <= i, (x[i, j] - mean[i]) * i, 0.0), over=i))
+    return below, builder.compute((b, k), lambda i, j: builder.where(j > i, x[i, j] - mean[i], mean[i]))
 
 
 def numbered_channels(x):
     """The channels between the images and the pixels, each with its number."""
     n, c, h, k = x.shape
-    i, j, r = fb.axes(n, h, k)
-    mean = fb.compute((c,), lambda c: fb.mean(x[i, c, j, r], over=(i, j, r)))
-    return fb.compute(x.shape, lambda n, c, h, k: (x[n, c, h, k] - mean[c]) * fb.where(c % 2 == 0, 1.0, c))
+    i, j, r = builder.axes(n, h, k)
+    mean = builder.compute((c,), lambda c: builder.mean(x[i, c, j, r], over=(i, j, r)))
+    return builder.compute(x.shape, lambda n, c, h, k: (x[n, c, h, k] - mean[c]) * builder.where(c % 2 == 0, 1.0, c))
 
 
 def scores(rng, b, k):
@@ -233,9 +239,9 @@ def test_a_block_of_an_inner_axis_ends_before_its_buffer(batch, rng):
     than from the first row of all."""
 
     def largest(x):
-        (i, j, r, s) = fb.axes(32, 4, batch, 65)
-        top = fb.compute((32, 4), lambda i, j: fb.max(x[r, i, s, j], over=(r, s)))
-        return fb.compute((32, 4), lambda i, j: fb.sqrt(1 + fb.abs(top[i, j])))
+        (i, j, r, s) = builder.axes(32, 4, batch, 65)
+        top = builder.compute((32, 4), lambda i, j: builder.max(x[r, i, s, j], over=(r, s)))
+        return builder.compute((32, 4), lambda i, j: builder.sqrt(1 + builder.abs(top[i, j])))
 
     def gradient(x):
         return es.grad(lambda x: largest(x).sum())(x)
@@ -301,9 +307,9 @@ def test_rows_of_an_inner_axis(rng):
     agree(run(inputs)[1], graph, inputs, "channels")
 
     def last(x, w):
-        i, j, r = fb.axes(8, 16, 6)
-        mean = fb.compute((8,), lambda c: fb.mean(x[i, j, r, c], over=(i, j, r)))
-        return fb.compute(x.shape, lambda n, h, k, c: x[n, h, k, c] - mean[c])
+        i, j, r = builder.axes(8, 16, 6)
+        mean = builder.compute((8,), lambda c: builder.mean(x[i, j, r, c], over=(i, j, r)))
+        return builder.compute(x.shape, lambda n, h, k, c: x[n, h, k, c] - mean[c])
 
     x = rng.standard_normal((8, 16, 6, 8)).astype(np.float32)
     run, graph, inputs = compiled(last, [x, w], 2)
@@ -326,11 +332,11 @@ def test_other_rows_are_not_joined(rng):
 
     def shifted(x):
         s = x.sum(1)
-        return fb.compute((63, 40), lambda i, j: x[i, j] - s[i + 1])
+        return builder.compute((63, 40), lambda i, j: x[i, j] - s[i + 1])
 
     def centred(x):
         mean = x.mean(0)
-        return fb.compute((64, 40), lambda i, j: x[i, j] - mean[j])
+        return builder.compute((64, 40), lambda i, j: x[i, j] - mean[j])
 
     for f in (shifted, centred):
         run, graph, inputs = compiled(f, [x])
@@ -375,7 +381,7 @@ def test_what_is_read_again_is_not_stored_past_the_caches(rng):
     x = rng.standard_normal((64, 64)).astype(np.float32)
 
     def both(x):
-        e = fb.exp(x)
+        e = builder.exp(x)
         return e, e.sum(1)
 
     run, graph, inputs = compiled(both, [x], 1, replace(calibrate.target(1), l3=1 << 11))
@@ -406,17 +412,22 @@ def test_what_a_condition_chooses_is_evaluated_once(rng):
 
     def masked(s, g, m):
         def loss(s):
-            return (F.softmax(fb.compute(s.shape, lambda *i: fb.where(m[i] > 0.0, s[i], -np.inf)), 2) * g).sum()
+            return (
+                F.softmax(builder.compute(s.shape, lambda *i: builder.where(m[i] > 0.0, s[i], -np.inf)), 2) * g
+            ).sum()
 
         return es.grad(loss)(s)
 
     def elsewhere(s, g, m):
         """Under another condition it is another value."""
-        x, e = masked(s, g, m), fb.compute(s.shape, lambda *i: fb.where(m[i] > 0.5, fb.exp(s[i]), 0.0))
-        top = fb.compute(s.shape[:2], lambda i, j: fb.sum(fb.exp(fb.where(m[i, j, k] > 0.0, s[i, j, k], -9.0)), over=k))
-        return x, fb.compute(s.shape, lambda *i: e[i] / top[i[:2]])
+        x, e = masked(s, g, m), builder.compute(s.shape, lambda *i: builder.where(m[i] > 0.5, builder.exp(s[i]), 0.0))
+        top = builder.compute(
+            s.shape[:2],
+            lambda i, j: builder.sum(builder.exp(builder.where(m[i, j, k] > 0.0, s[i, j, k], -9.0)), over=k),
+        )
+        return x, builder.compute(s.shape, lambda *i: e[i] / top[i[:2]])
 
-    (k,) = fb.axes(19)
+    (k,) = builder.axes(19)
     for f, args, most in ((causal_gradient, [s, g], 1), (masked, [s, g, m], 1), (elsewhere, [s, g, m], 3)):
         run, graph, inputs = compiled(f, args, 2)
         (call,) = run.plan.calls

@@ -12,9 +12,8 @@ from einsmith.errors import CompileError
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels import choose as autoconfig
-from einsmith.kernels.scatter import pattern as scatter
-from einsmith.kernels.scatter import points
+from einsmith.kernels import autoconfig
+from einsmith.kernels.scatter import pattern, points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
 from einsmith.kernels.scatter.points import combine_at, owned_axes, terms_of
 from einsmith.plan.kernel import Buffer, Kernel, Stage
@@ -213,7 +212,7 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
         assert len(seen) == 2, "sums of 20 floats in reverse are bitwise others"
         return
     if corruption == "start":
-        monkeypatch.setattr(scatter, "_start", lambda kernel, target: None)
+        monkeypatch.setattr(pattern, "_start", lambda kernel, target: None)
     else:
         monkeypatch.setattr(points, "combine_at", lambda em, fn, to, at, x: combine_at(em, fn, to, Linear(), x))
     with pytest.raises(AssertionError):

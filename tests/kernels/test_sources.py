@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.kernels import choose, sources
+from einsmith.kernels import autoconfig, sources
 from einsmith.kernels.sources import code_of, key_of
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ PROGRAM = """
 import sys
 import numpy as np
 import einsmith as es
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from {module} import Scaled
 choose.register(Scaled())
 x = np.arange(1, 14, dtype=np.float32) ** 2
@@ -226,11 +226,11 @@ UNSEEN = {
 @pytest.mark.parametrize("imports", UNSEEN)
 def test_what_cannot_be_seen_needs_a_version(imports: str, imported) -> None:
     module = imported("mine", mine=pattern("2.0", imports), helper="FACTOR = 2.0")
-    before = [p.name for p in choose.PATTERNS]
+    before = [p.name for p in autoconfig.PATTERNS]
     remedy = "`version = 1` into the class Scaled"
     with pytest.raises(es.CompileError, match=f"'scaled roots'.*{UNSEEN[imports]}.*{remedy}"):
-        choose.register(module.Scaled())
-    assert [p.name for p in choose.PATTERNS] == before
+        autoconfig.register(module.Scaled())
+    assert [p.name for p in autoconfig.PATTERNS] == before
     codes = [code(imported("mine", mine=pattern("2.0", imports, f"version = {n}"), helper="")) for n in (1, 1, 2)]
     assert codes[0] == codes[1] != codes[2]
 
@@ -265,4 +265,4 @@ def test_a_class_without_a_file_has_a_key_of_this_process() -> None:
 
 
 def test_einsmiths_own_patterns_are_known_by_its_sources() -> None:
-    assert {key_of(p) for p in choose.PATTERNS if sources.is_builtin(p)} == {b""}
+    assert {key_of(p) for p in autoconfig.PATTERNS if sources.is_builtin(p)} == {b""}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.decisions import changed, show_space
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import genes, space_of
 from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel

@@ -11,10 +11,10 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.expr.nodes import Piece, Template
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
@@ -333,7 +333,7 @@ def test_tiles_stay_in_registers(name):
                    s.depthwise(1, 8, 56, 56, 3, 1, 2), s.depthwise_dw(1, 8, 56, 56, 5, 2, 2),
                    gradient_by_x(1, 8, 56, 56, 3, 2)):  # fmt: skip
         (x,) = STENCIL.lower(kernel, STENCIL.configs(kernel, target)[0], target).launches
-        text = llvm_jit.emit_assembly(emit_module([x.function], target), target)
+        text = jit.emit_assembly(emit_module([x.function], target), target)
         main = max(text.split("\n.LBB"), key=lambda block: block.count("vfmadd") + block.count("fmla"))
         stack = [x for x in main.splitlines() if re.search(r"rsp\)|\[sp", x) and re.search(rf"\b{word}\d", x)]
         assert len(stack) <= 12, (name, kernel.shape, len(stack))
@@ -345,7 +345,7 @@ def test_guarded_terms_are_one_instruction(width, taps):
     target = Target("znver5", "", "x86_64-unknown-linux-gnu", vector_bytes=64, vector_registers=32, cores=2)
     kernel = gradient_by_x(2, 8, 14, width, taps, 1)
     (x,) = STENCIL.lower(kernel, STENCIL.configs(kernel, target)[0], target).launches
-    text = llvm_jit.emit_assembly(emit_module([x.function], target), target)
+    text = jit.emit_assembly(emit_module([x.function], target), target)
     count = {name: len(re.findall(rf"\bv{name}\S*\s.*zmm", text)) for name in ("fmadd", "mova", "blend")}
     assert count["fmadd"] > 50 and count["mova"] + count["blend"] < count["fmadd"] / 2, count
 

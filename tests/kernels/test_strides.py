@@ -13,7 +13,7 @@ from einsmith import dtypes as dt
 from einsmith.decisions import lowered
 from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Piece, Scatter, Template
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
@@ -102,7 +102,7 @@ def test_scatters_into_images(n, way):
 def _run_as(made: Kernel, at: Kernel) -> None:
     """The code of one kernel on the buffers of another one."""
     base = fresh(at, 0)
-    compare(lowered(choose.choose(made, host())), at, base, reference(at, base), "", host())
+    compare(lowered(autoconfig.choose(made, host())), at, base, reference(at, base), "", host())
 
 
 SIMPLE = s.bias_relu(5, 17)

@@ -10,7 +10,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
@@ -31,9 +31,11 @@ def test_a_slice_of_a_long_tensor_counts_as_a_slice():
     assert max(touched(kernel)) == 2 * 8 * 16 * 4
     (kernel,) = kernels("y[t,b] = sum[k](exp(h[t,b,k]))\nreturn y", h)
     assert max(touched(kernel)) == h.nbytes
-    (kernel,) = kernels(lambda h: fb.compute((7, 8, 16), lambda t, b, k: fb.exp(h[t, b, k])), h)
+    (kernel,) = kernels(lambda h: builder.compute((7, 8, 16), lambda t, b, k: builder.exp(h[t, b, k])), h)
     assert max(touched(kernel)) == h[:7].nbytes
-    (kernel,) = kernels(lambda h: fb.compute((7, 8, 16), lambda t, b, k: fb.exp(h[t, b, k]) * h[49 - t, b, k]), h)
+    (kernel,) = kernels(
+        lambda h: builder.compute((7, 8, 16), lambda t, b, k: builder.exp(h[t, b, k]) * h[49 - t, b, k]), h
+    )
     assert max(touched(kernel)) == h.nbytes
 
 

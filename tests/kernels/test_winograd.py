@@ -9,7 +9,7 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.expr.interp import evaluate_template
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.winograd import A, B, G, M
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.expr.nodes import Compute, Item, Reduce
-from einsmith.lang import builder as es
+from einsmith.lang import builder
 from tests.lang.common import run, value
 
 UNARY = {
@@ -32,8 +32,8 @@ UNARY = {
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name, rng):
     x = rng.uniform(0.1, 2, (3, 5))
-    np.testing.assert_allclose(run(getattr(es, name), x), UNARY[name](x), rtol=1e-14)
-    assert isinstance(getattr(es, name)(0.5), (float, es.Value))
+    np.testing.assert_allclose(run(getattr(builder, name), x), UNARY[name](x), rtol=1e-14)
+    assert isinstance(getattr(builder, name)(0.5), (float, builder.Value))
 
 
 @pytest.mark.parametrize("shapes", [((3, 4), (4,)), ((1, 4), (3, 1)), ((), (2, 3)), ((5, 1, 3), (2, 1))])
@@ -171,8 +171,8 @@ def test_types():
     assert (lr * 2).weak and (lr * 2).dtype is dt.f64 and (1 - lr).weak
     assert (k + 1).weak and (k + 1).dtype is dt.i64 and (k / 2).dtype is dt.f64 and (i * k).dtype is dt.i32
     assert (lr < 3).dtype is dt.bool_ and not (lr < 3).weak
-    assert es.where(f > 0, 1, 0).dtype is dt.f32 and es.where(d > 0, f, 0).dtype is dt.f32
-    assert f.astype("float64").dtype is dt.f64 and es.cast(f, "int32").dtype is dt.i32
+    assert builder.where(f > 0, 1, 0).dtype is dt.f32 and builder.where(d > 0, f, 0).dtype is dt.f32
+    assert f.astype("float64").dtype is dt.f64 and builder.cast(f, "int32").dtype is dt.i32
     assert ((f > 0) * f).dtype is dt.f32
     with pytest.raises(DtypeError):
         (f > 0) + (f > 0)
@@ -180,7 +180,7 @@ def test_types():
 
 def test_weak_scalars_are_computed_in_double():
     lr = np.float64(0.1)
-    got = run(lambda x, y: y * (1 - es.Value(x.tensor, weak=True)), lr, np.ones(3, np.float32))
+    got = run(lambda x, y: y * (1 - builder.Value(x.tensor, weak=True)), lr, np.ones(3, np.float32))
     np.testing.assert_array_equal(got, np.full(3, 0.9))
 
 
@@ -241,10 +241,10 @@ def test_equal_operations_share_one_template():
 def test_capsule_conv(rng):
     def capsule_conv(A, W, stride=2):
         (B, C, H, Wd, U, M), (K, _, R, S, _, J) = A.shape, W.shape
-        c, r, s, m = es.axes(C, R, S, M)
-        return es.compute(
+        c, r, s, m = builder.axes(C, R, S, M)
+        return builder.compute(
             (B, K, (H - R) // stride + 1, (Wd - S) // stride + 1, U, J),
-            lambda b, k, p, q, i, j: es.sum(
+            lambda b, k, p, q, i, j: builder.sum(
                 A[b, c, stride * p + r, stride * q + s, i, m] * W[k, c, r, s, m, j], over=(c, r, s, m)
             ),
         )
@@ -261,9 +261,9 @@ def test_capsule_conv(rng):
 
 def test_gather_and_guards(rng):
     E, ids = rng.normal(size=(7, 3)), rng.integers(0, 7, (2, 5))
-    embed = lambda E, ids: es.compute((2, 5, 3), lambda t, b, k: E[ids[t, b], k])  # noqa: E731
+    embed = lambda E, ids: builder.compute((2, 5, 3), lambda t, b, k: E[ids[t, b], k])  # noqa: E731
     np.testing.assert_array_equal(run(embed, E, ids), E[ids])
-    shift = lambda x: es.compute((8,), lambda i: es.where((i > 0) & (i < 8), x[i - 1], 0))  # noqa: E731
+    shift = lambda x: builder.compute((8,), lambda i: builder.where((i > 0) & (i < 8), x[i - 1], 0))  # noqa: E731
     x = rng.normal(size=7)
     np.testing.assert_array_equal(run(shift, x), np.concatenate([[0], x]))
 
@@ -272,8 +272,8 @@ def test_guard_around_a_nested_reduction(rng):
     M = rng.normal(size=(3, 4))
 
     def f(m):
-        j = es.axes(4)[0]
-        return es.compute((4,), lambda i: es.where(i > 0, es.max(m[i - 1, j], over=j) * 2, -1))
+        j = builder.axes(4)[0]
+        return builder.compute((4,), lambda i: builder.where(i > 0, builder.max(m[i - 1, j], over=j) * 2, -1))
 
     np.testing.assert_allclose(run(f, M), np.concatenate([[-1], 2 * M.max(1)]))
 
@@ -282,11 +282,12 @@ def test_nested_reductions_become_tensors(rng):
     X = rng.normal(size=(3, 4))
 
     def softmax(x):
-        k, m = es.axes(4, 4)
-        return es.compute(
+        k, m = builder.axes(4, 4)
+        return builder.compute(
             (3, 4),
             lambda i, j: (
-                es.exp(x[i, j] - es.max(x[i, k], over=k)) / es.sum(es.exp(x[i, m] - es.max(x[i, k], over=k)), over=m)
+                builder.exp(x[i, j] - builder.max(x[i, k], over=k))
+                / builder.sum(builder.exp(x[i, m] - builder.max(x[i, k], over=k)), over=m)
             ),
         )
 
@@ -297,31 +298,31 @@ def test_nested_reductions_become_tensors(rng):
 
 
 def test_argmax_takes_an_item():
-    i = es.axes(5)[0]
-    t = es.compute((2,), lambda b: es.argmax(value(2, 5)[b, i], over=i)).tensor
+    i = builder.axes(5)[0]
+    t = builder.compute((2,), lambda b: builder.argmax(value(2, 5)[b, i], over=i)).tensor
     assert isinstance(t, Item) and t.member == 1 and isinstance(t.node.template.parts[0].body, Reduce)
 
 
 def test_formula_errors():
     x, m = value(5), value(3, 4)
-    (j,) = es.axes(4)
+    (j,) = builder.axes(4)
     with pytest.raises(FormulaError, match="neither an axis of the result"):
-        es.compute((3,), lambda i: m[i, j])
+        builder.compute((3,), lambda i: m[i, j])
     with pytest.raises(BoundsError, match="1 to 5.*shape \\(5,\\)"):
-        es.compute((5,), lambda i: x[i + 1])
+        builder.compute((5,), lambda i: x[i + 1])
     with pytest.raises(ShapeError, match="2 dimensions"):
-        es.compute((3,), lambda i: m[i])
+        builder.compute((3,), lambda i: m[i])
     with pytest.raises(FormulaError, match="without indices"):
-        es.compute((3,), lambda i: m * i)
+        builder.compute((3,), lambda i: m * i)
     with pytest.raises(FormulaError, match="not an integer"):
-        es.compute((3,), lambda i: x[i / 2])
+        builder.compute((3,), lambda i: x[i / 2])
     with pytest.raises(TraceError, match="chained"):
-        es.compute((3,), lambda i: x[i] if i > 2 else 0)
+        builder.compute((3,), lambda i: x[i] if i > 2 else 0)
     with pytest.raises(FormulaError, match="axes to reduce"):
-        es.compute((3,), lambda i: es.sum(m[i, j]))
+        builder.compute((3,), lambda i: builder.sum(m[i, j]))
     with pytest.raises(BoundsError, match="unknown bound"):
-        es.compute((5,), lambda i: x[es.cast(x[i], "int32")])
-    es.compute((5,), lambda i: x[es.minimum(es.maximum(es.cast(x[i], "int32"), 0), 4)])
+        builder.compute((5,), lambda i: x[builder.cast(x[i], "int32")])
+    builder.compute((5,), lambda i: x[builder.minimum(builder.maximum(builder.cast(x[i], "int32"), 0), 4)])
 
 
 def test_deep_formulas_need_no_recursion():
@@ -333,4 +334,4 @@ def test_deep_formulas_need_no_recursion():
             acc = acc + k * 0.5
         return acc
 
-    assert es.compute((3,), f).shape == (3,)
+    assert builder.compute((3,), f).shape == (3,)

@@ -8,7 +8,7 @@ import pytest
 from einsmith import dtypes as dt
 from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.expr.nodes import Compute, Piece, Scatter
-from einsmith.lang import builder as es
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.lang.trace import Trace, tracing
@@ -19,10 +19,10 @@ CAPSULE = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,
 
 def capsule_conv(A, W, stride):
     (B, C, H, Wd, U, M), (K, _, R, S, _, J) = A.shape, W.shape
-    c, r, s, m = es.axes(C, R, S, M)
-    return es.compute(
+    c, r, s, m = builder.axes(C, R, S, M)
+    return builder.compute(
         (B, K, (H - R) // stride + 1, (Wd - S) // stride + 1, U, J),
-        lambda b, k, p, q, i, j: es.sum(
+        lambda b, k, p, q, i, j: builder.sum(
             A[b, c, stride * p + r, stride * q + s, i, m] * W[k, c, r, s, m, j], over=(c, r, s, m)
         ),
     )
@@ -40,9 +40,11 @@ def test_matmul_and_softmax_are_the_builders():
     assert op("C[i,j] = sum[k](A[i,k] * B[k,j])")(a, b).tensor is (a @ b).tensor
 
     def softmax(x):
-        k, m = es.axes(5, 5)
-        top = lambda i: es.max(x[i, k], over=k)  # noqa: E731
-        return es.compute(x.shape, lambda i, j: es.exp(x[i, j] - top(i)) / es.sum(es.exp(x[i, m] - top(i)), over=m))
+        k, m = builder.axes(5, 5)
+        top = lambda i: builder.max(x[i, k], over=k)  # noqa: E731
+        return builder.compute(
+            x.shape, lambda i, j: builder.exp(x[i, j] - top(i)) / builder.sum(builder.exp(x[i, m] - top(i)), over=m)
+        )
 
     text = op("Y[i,j] = exp(X[i,j] - max[k](X[i,k])) / sum[l](exp(X[i,l] - max[k](X[i,k])))")
     assert text(a).tensor is softmax(a).tensor
@@ -196,7 +198,9 @@ def test_arrays_are_handed_to_run_arrays(monkeypatch):
     def run_arrays(f, args, kwargs):
         seen.append((f, args, kwargs))
         with tracing(Trace()):
-            return f(*map(es.as_value, args), **{k: Value(value(dtype="float64").tensor, weak=True) for k in kwargs})
+            return f(
+                *map(builder.as_value, args), **{k: Value(value(dtype="float64").tensor, weak=True) for k in kwargs}
+            )
 
     monkeypatch.setattr(trace, "run_arrays", run_arrays)
     f = op("Y[i] = X[s*i] * lr", lr=0.5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.optim import lr_scheduler as ours
+from einsmith.optim import lr_scheduler
 
 CASES = [
     ("ConstantLR", {"factor": 0.25, "total_iters": 4}), ("ConstantLR", {}),
@@ -37,11 +37,11 @@ def torch_rates(torch, make, steps, key="lr", **options):
 @pytest.mark.parametrize("name, options", CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(CASES)])
 def test_rates_equal_torch(torch, name, options) -> None:
     want = torch_rates(torch, lambda o: getattr(torch.optim.lr_scheduler, name)(o, **options), 25)
-    schedule = getattr(ours, name)(0.3, **options)
+    schedule = getattr(lr_scheduler, name)(0.3, **options)
     np.testing.assert_allclose([schedule(n) for n in range(1, 26)], want, rtol=1e-12, atol=1e-15)
-    by_epoch = getattr(ours, name)(0.3, **options, every=3)
+    by_epoch = getattr(lr_scheduler, name)(0.3, **options, every=3)
     np.testing.assert_allclose([by_epoch(n) for n in range(1, 76)], np.repeat(want, 3), rtol=1e-12, atol=1e-15)
-    again = ours.restore(json.loads(json.dumps(schedule.describe())))
+    again = lr_scheduler.restore(json.loads(json.dumps(schedule.describe())))
     assert [again(n) for n in range(1, 26)] == [schedule(n) for n in range(1, 26)]
 
 
@@ -53,13 +53,13 @@ def test_one_cycle_equals_torch(torch, options) -> None:
     def make(optimizer):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=21, **options)
 
-    schedule = ours.OneCycleLR(0.5, 21, **options)
+    schedule = lr_scheduler.OneCycleLR(0.5, 21, **options)
     steps = range(1, 21)
     np.testing.assert_allclose([schedule(n) for n in steps], torch_rates(torch, make, 20), rtol=1e-12)
     momentum = schedule.momentum()
     np.testing.assert_allclose([momentum(n) for n in steps], torch_rates(torch, make, 20, "momentum"), rtol=1e-12)
     assert schedule(1000) == schedule(21)
-    again = ours.restore(json.loads(json.dumps(momentum.describe())))
+    again = lr_scheduler.restore(json.loads(json.dumps(momentum.describe())))
     assert [again(n) for n in steps] == [momentum(n) for n in steps]
 
 
@@ -69,13 +69,17 @@ def test_warm_up_then_cosine_equals_torch(torch) -> None:
         parts = [s.LinearLR(o, 0.1, total_iters=4), s.CosineAnnealingLR(o, 9), s.ConstantLR(o, 0.01, 100)]
         return s.SequentialLR(o, parts, milestones=[4, 13])
 
-    schedule = ours.SequentialLR(
-        [ours.LinearLR(0.3, 0.1, total_iters=4), ours.CosineAnnealingLR(0.3, 9), ours.ConstantLR(0.3, 0.01, 100)],
+    schedule = lr_scheduler.SequentialLR(
+        [
+            lr_scheduler.LinearLR(0.3, 0.1, total_iters=4),
+            lr_scheduler.CosineAnnealingLR(0.3, 9),
+            lr_scheduler.ConstantLR(0.3, 0.01, 100),
+        ],
         milestones=[4, 13],
     )
     want = torch_rates(torch, make, 20)
     np.testing.assert_allclose([schedule(n) for n in range(1, 21)], want, rtol=1e-12, atol=1e-15)
-    again = ours.restore(json.loads(json.dumps(schedule.describe())))
+    again = lr_scheduler.restore(json.loads(json.dumps(schedule.describe())))
     assert [again(n) for n in range(1, 21)] == [schedule(n) for n in range(1, 21)]
 
 
@@ -89,27 +93,30 @@ def test_plateau_equals_torch(torch, rng, mode, options) -> None:
     p = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([p], lr=0.3)
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, **options)
-    schedule = ours.ReduceLROnPlateau(0.3, mode, **options)
+    schedule = lr_scheduler.ReduceLROnPlateau(0.3, mode, **options)
     for value in np.cumsum(rng.normal(size=60) * 0.2) + 3:
         theirs.step(value)
         schedule.step(value)
         assert schedule(7) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
-        schedule = ours.restore(json.loads(json.dumps(schedule.describe())))
+        schedule = lr_scheduler.restore(json.loads(json.dumps(schedule.describe())))
 
 
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: ours.StepLR(0.1, 0), "step_size=0 must be an integer"),
-        (lambda: ours.StepLR(-0.1, 3), "lr=-0.1"),
-        (lambda: ours.MultiStepLR(0.1, [5, 2]), "rising"),
-        (lambda: ours.CosineAnnealingLR(0.1, 2.5), "T_max=2.5"),
-        (lambda: ours.OneCycleLR(0.1, 10, anneal_strategy="cosine"), "anneal_strategy"),
-        (lambda: ours.SequentialLR([ours.LinearLR(0.1)], [3]), "milestones"),
-        (lambda: ours.SequentialLR([ours.LinearLR(0.1), ours.ReduceLROnPlateau(0.1)], [3]), "SequentialLR: .*alone"),
-        (lambda: ours.ReduceLROnPlateau(0.1, "least"), "mode"),
-        (lambda: ours.ReduceLROnPlateau(0.1, factor=1.5), "factor"),
-        (lambda: ours.ReduceLROnPlateau(0.1).observe({"loss": 1.0}), "val_loss"),
+        (lambda: lr_scheduler.StepLR(0.1, 0), "step_size=0 must be an integer"),
+        (lambda: lr_scheduler.StepLR(-0.1, 3), "lr=-0.1"),
+        (lambda: lr_scheduler.MultiStepLR(0.1, [5, 2]), "rising"),
+        (lambda: lr_scheduler.CosineAnnealingLR(0.1, 2.5), "T_max=2.5"),
+        (lambda: lr_scheduler.OneCycleLR(0.1, 10, anneal_strategy="cosine"), "anneal_strategy"),
+        (lambda: lr_scheduler.SequentialLR([lr_scheduler.LinearLR(0.1)], [3]), "milestones"),
+        (
+            lambda: lr_scheduler.SequentialLR([lr_scheduler.LinearLR(0.1), lr_scheduler.ReduceLROnPlateau(0.1)], [3]),
+            "SequentialLR: .*alone",
+        ),
+        (lambda: lr_scheduler.ReduceLROnPlateau(0.1, "least"), "mode"),
+        (lambda: lr_scheduler.ReduceLROnPlateau(0.1, factor=1.5), "factor"),
+        (lambda: lr_scheduler.ReduceLROnPlateau(0.1).observe({"loss": 1.0}), "val_loss"),
     ],
 )
 def test_errors(make, words) -> None:

@@ -18,13 +18,13 @@ from einsmith.expr.nodes import (
     Read,
     Scatter,
     Template,
+    apply,
     leaf,
     postorder,
     template,
 )
-from einsmith.expr.nodes import apply as fn
 from einsmith.kernels.scatter.pattern import in_place
-from einsmith.passes.algebra import fold_into_scatter as module
+from einsmith.passes.algebra import fold_into_scatter
 from einsmith.passes.algebra.fold_into_scatter import accumulate
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
@@ -63,15 +63,15 @@ def made(g):
 
 
 LINEAR = {
-    "update": fn("sub", X, fn("mul", SCALE, S)),
-    "sum": fn("add", S, X),
-    "difference": fn("sub", S, X),
-    "negated": fn("neg", S),
-    "quotient": fn("div", S, V),
-    "rows": fn("add", fn("mul", fn("mul", S, ROW), V), X),
-    "decay": fn("sub", X, fn("mul", SCALE, fn("add", S, fn("mul", Const(0.1, F), X)))),
-    "nested": fn("div", fn("sub", X, fn("sub", V, fn("neg", fn("mul", Const(2.0, F), S)))), ROW),
-    "position": fn("mul", S, Apply("cast", (fn("add", N, K),), F)),
+    "update": apply("sub", X, apply("mul", SCALE, S)),
+    "sum": apply("add", S, X),
+    "difference": apply("sub", S, X),
+    "negated": apply("neg", S),
+    "quotient": apply("div", S, V),
+    "rows": apply("add", apply("mul", apply("mul", S, ROW), V), X),
+    "decay": apply("sub", X, apply("mul", SCALE, apply("add", S, apply("mul", Const(0.1, F), X)))),
+    "nested": apply("div", apply("sub", X, apply("sub", V, apply("neg", apply("mul", Const(2.0, F), S)))), ROW),
+    "position": apply("mul", S, Apply("cast", (apply("add", N, K),), F)),
 }
 
 
@@ -83,7 +83,7 @@ def test_what_is_no_sum_stays(name, combiner):
     assert accumulate(before).roots == before.roots
 
 
-@pytest.mark.parametrize("start", [None, Const(0.5, F), fn("exp", Read(2, (N, K), F))])
+@pytest.mark.parametrize("start", [None, Const(0.5, F), apply("exp", Read(2, (N, K), F))])
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_functions(name, start, rng):
     before = graph(LINEAR[name], scatter(start))
@@ -98,7 +98,7 @@ def test_linear_functions(name, start, rng):
 def test_chains(rng):
     two = scatter()
     args = (two, P)
-    half = Compute(template(SHAPE, [(F, SHAPE)] * 2, fn("add", S, fn("mul", Const(0.5, F), X))), args)
+    half = Compute(template(SHAPE, [(F, SHAPE)] * 2, apply("add", S, apply("mul", Const(0.5, F), X))), args)
     before = graph(LINEAR["update"], half)
     after = accumulate(before)
     assert len(made(after)) == 1
@@ -108,25 +108,25 @@ def test_chains(rng):
 
 def test_what_stays():
     s = scatter()
-    turned = Read(0, (fn("sub", Const(4, dt.i32), N), K), F)
+    turned = Read(0, (apply("sub", Const(4, dt.i32), N), K), F)
     for body in (
-        fn("mul", S, S),
-        fn("div", X, S),
-        fn("exp", S),
-        fn("add", S, turned),
+        apply("mul", S, S),
+        apply("div", X, S),
+        apply("exp", S),
+        apply("add", S, turned),
         turned,
-        fn("where", fn("lt", S, X), X, V),
+        apply("where", apply("lt", S, X), X, V),
     ):
         g = graph(body, s)
         assert accumulate(g) is g
-    read_twice = graph(LINEAR["update"], s, (Compute(template(SHAPE, [(F, SHAPE)], fn("exp", S)), (s,)),))
+    read_twice = graph(LINEAR["update"], s, (Compute(template(SHAPE, [(F, SHAPE)], apply("exp", S)), (s,)),))
     assert accumulate(read_twice) is read_twice
     result = graph(LINEAR["update"], s, (s,))
     assert accumulate(result) is result
-    many = Scatter("sum", (400,), (fn("mod", N, Const(5, dt.i32)),), Read(0, (N,), F))
+    many = Scatter("sum", (400,), (apply("mod", N, Const(5, dt.i32)),), Read(0, (N,), F))
     x = leaf((400,), F)
     dense = Compute(Template((5,), ((F, (400,)),), (many,)), (x,))
-    scaled = Compute(template((5,), [(F, (5,))], fn("mul", Const(3.0, F), Read(0, (N,), F))), (dense,))
+    scaled = Compute(template((5,), [(F, (5,))], apply("mul", Const(3.0, F), Read(0, (N,), F))), (dense,))
     g = Graph((x,), (scaled,), (), ())
     assert accumulate(g) is g, "400 products instead of 5"
 
@@ -134,12 +134,14 @@ def test_what_stays():
 @pytest.mark.parametrize("corruption", ["start", "factor", "place"])
 def test_corruptions_are_noticed(corruption, rng, monkeypatch):
     if corruption == "start":
-        monkeypatch.setattr(module, "_applied", lambda fn, x, other, left: x if x is not None else other)
+        monkeypatch.setattr(fold_into_scatter, "_applied", lambda apply, x, other, left: x if x is not None else other)
     elif corruption == "factor":
-        monkeypatch.setattr(module, "_steps", lambda body, read: [("add", X, False)])
+        monkeypatch.setattr(fold_into_scatter, "_steps", lambda body, read: [("add", X, False)])
     else:
-        monkeypatch.setattr(module, "is_identity", lambda e, shape: True)
-    body = LINEAR["rows"] if corruption != "place" else fn("add", Read(0, (fn("sub", Const(4, dt.i32), N), K), F), X)
+        monkeypatch.setattr(fold_into_scatter, "is_identity", lambda e, shape: True)
+    body = (
+        LINEAR["rows"] if corruption != "place" else apply("add", Read(0, (apply("sub", Const(4, dt.i32), N), K), F), X)
+    )
     before = graph(body, scatter())
     after = accumulate(before)
     arrays = feed(rng)

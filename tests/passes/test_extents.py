@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsmith import compile as driver
+from einsmith import compile
 from einsmith.backends import cpu
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.modes import trace_shapes
@@ -62,7 +62,7 @@ def compile_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sized, str, int], N
     def compiled(sized: Sized, mode: str, n: int) -> None:
         call = sized.at(n)
         traced = trace_shapes(getattr(call, mode), call.arguments)
-        driver.Executable(traced.graph, traced.bind, 2, target=TARGET)
+        compile.Executable(traced.graph, traced.bind, 2, target=TARGET)
 
     return compiled
 

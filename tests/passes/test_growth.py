@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile as driver
+from einsmith import compile
 from einsmith.backends.cpu import CPU
 from einsmith.runtime.assemble import CompiledKernel
 from tests.passes import families
@@ -41,7 +41,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
         raise _Compiled
 
     monkeypatch.setattr(CPU, "compile", native)
-    monkeypatch.setattr(driver.Executable, "_call", run)
+    monkeypatch.setattr(compile.Executable, "_call", run)
 
     def measured(call: Callable) -> tuple[int, int]:
         kernels.clear()

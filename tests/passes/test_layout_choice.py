@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile as driver
+from einsmith import compile
 from einsmith.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable, predicted
@@ -161,7 +161,7 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     monkeypatch.setattr(choice, "ENTRIES", 1 << 8)
     for seed in range(4):
         monkeypatch.setattr(
-            driver, "layouts_of", lambda _, __, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            compile, "layouts_of", lambda _, __, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
         )
         run = Executable(traced.graph, traced.bind, 2)
         assert run.plan.orders and len(run.roles) == len(run.calls) and run.describe()
@@ -182,7 +182,7 @@ def test_checked_copies(asking, monkeypatch, rng):
         return [float(step(x, y)) for _ in range(3)]
 
     want = steps()
-    monkeypatch.setattr(driver, "layouts_of", lambda _, __, t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
+    monkeypatch.setattr(compile, "layouts_of", lambda _, __, t: lambda p: choice.decided(p, Prices(drawn(3, 0.05), t)))
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
 
 
@@ -198,7 +198,7 @@ def test_what_a_loop_packs_before_it_begins_is_not_copied_in_its_steps(sizes, as
     given = [to_array(a) for a in arrays]
     for seed in range(4):
         monkeypatch.setattr(
-            driver, "layouts_of", lambda _, __, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
+            compile, "layouts_of", lambda _, __, t, s=seed: lambda p: choice.decided(p, Prices(drawn(s, 0.05), t))
         )
         run = Executable(traced.graph, traced.bind, 2)
         agree(run(given)[1], traced.graph, given, f"costs {seed}")
@@ -218,7 +218,7 @@ def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
     traced = trace_call(whole, tuple(arrays), {})
     copying = dict(seed=0)
     monkeypatch.setattr(
-        driver, "layouts_of", lambda _, __, t: lambda p: choice.decided(p, Prices(drawn(copying["seed"], 0.01), t))
+        compile, "layouts_of", lambda _, __, t: lambda p: choice.decided(p, Prices(drawn(copying["seed"], 0.01), t))
     )
     more = 0
     for copying["seed"] in range(4):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.cli import main as cli
+from einsmith.cli import main
 from einsmith.errors import KnobError
 from einsmith.passes.pipeline import PASSES
 
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written_is_named(
         es.op("Y[i] = X[i] + 3.75")(np.ones(5, np.float32))
     formula = tmp_path / "formula.txt"
     formula.write_text("Y[i] = X[i] + 4.75")
-    assert cli.run(["explain", str(formula), "--shape", "X=5"]) == 2
+    assert main.run(["explain", str(formula), "--shape", "X=5"]) == 2
     assert str(tmp_path / where) in capsys.readouterr().err and (tmp_path / "file").read_text() == "kept"
 
 

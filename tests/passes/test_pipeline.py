@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.compile import Executable, predicted
 from einsmith.expr.nodes import Graph
-from einsmith.kernels.choose import choose
+from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call
 from einsmith.passes import pipeline
 from einsmith.passes.pipeline import PASSES, Pass, PassContext, graph_pass, ordered, run_passes

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.check.kernel import Fault, _untouched, elements
+from einsmith.check.kernel_check import Fault, _untouched, elements
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile as driver
-from einsmith import knobs, nn
+from einsmith import compile, knobs, nn
 from einsmith.backends import cpu
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
@@ -40,7 +39,7 @@ def agree(found, n: int) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
-def programs(f) -> list[driver.Executable]:
+def programs(f) -> list[compile.Executable]:
     return [run for run, _ in f._cache.values()]
 
 
@@ -102,7 +101,7 @@ def test_memory_goes_with_the_last_program_and_comes_back(monkeypatch: pytest.Mo
     agree(f(*arguments(20)), 20)
     (run,) = programs(f)
     x, u = arguments(20)
-    monkeypatch.setattr(driver.PROGRAMS, "entries", 1)
+    monkeypatch.setattr(compile.PROGRAMS, "entries", 1)
     assert (g(x) == x + 1).all()
     assert not programs(f) and f._arena.block.array.nbytes == 0 and not f._quick and not f._ready and not f._depends
     _, outputs = run([x, u])  # whoever still has the program runs it
@@ -170,7 +169,7 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     plain, losses = trained(sizes)
     assert len(plain._programs) == len(set(sizes))
     assert plain._arena.block.array.nbytes == max(run._reserved for run in plain._programs.values())
-    for bound in (driver.PROGRAMS, cpu._NATIVE.bound):
+    for bound in (compile.PROGRAMS, cpu._NATIVE.bound):
         monkeypatch.setattr(bound, "entries", 2)
     few, again = trained(sizes)
     assert again == losses and len(few._programs) <= 2
@@ -182,7 +181,7 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
 def test_a_step_without_programs_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     step, _ = trained([8])
     with monkeypatch.context() as m:
-        m.setattr(driver.PROGRAMS, "entries", 1)
+        m.setattr(compile.PROGRAMS, "entries", 1)
         es.jit(lambda x: x + 2)(np.ones(3))
     assert not step._programs and step._arena.block.array.nbytes == 0
     assert np.isfinite(step(np.ones((8, 11), np.float32), np.zeros(8, np.int64))) and step.steps == 2

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import caches, knobs
-from einsmith import compile as driver
+from einsmith import caches, compile, knobs
 from einsmith.backends import cpu
 from einsmith.codegen.llvm import jit
 from einsmith.expr import interned
 from einsmith.functional import call
-from einsmith.kernels import choose
-from einsmith.lang import op as op_module
+from einsmith.kernels import autoconfig
+from einsmith.lang import op
 from einsmith.modes import run_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +33,7 @@ unchecked = pytest.mark.skipif(bool(knobs.CHECK.get()), reason="checked programs
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, kernels and choices are kept."""
-    for bound in (driver.PROGRAMS, cpu._NATIVE.bound, choose._CHOSEN.bound):
+    for bound in (compile.PROGRAMS, cpu._NATIVE.bound, autoconfig._CHOSEN.bound):
         monkeypatch.setattr(bound, "entries", 6)
 
 
@@ -68,7 +67,7 @@ def test_shapes_come_and_go(few) -> None:
         for n in sizes:
             kept[n] = f(given(n), B)
             assert agrees(kept[n], n) and agrees(f(given(n), B), n)
-            assert driver.PROGRAMS.held()[0] <= 6 and len(cpu._NATIVE) <= 6
+            assert compile.PROGRAMS.held()[0] <= 6 and len(cpu._NATIVE) <= 6
             # A program and the cache of kernels may have one each; the rest is about to be unloaded.
             assert len(f._quick) <= 6 and len(f._ready) <= 6 and len(f._depends) <= 6
         gc.collect(), jit.unload()
@@ -136,7 +135,7 @@ def test_equal_calls_do_not_depend_on_each_other() -> None:
 
 
 def test_values_of_static_parameters_come_and_go(few, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op_module.BOUND, "entries", 6)
+    monkeypatch.setattr(op.BOUND, "entries", 6)
     shifted = es.op("y[i] = x[i] + x[k]")
     for _ in range(2):
         for k in range(12):
@@ -161,7 +160,7 @@ def test_threads_evict_what_others_run(few) -> None:
         t.start()
     for t in threads:
         t.join()
-    assert not failed and driver.PROGRAMS.held()[0] <= 6
+    assert not failed and compile.PROGRAMS.held()[0] <= 6
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -16,25 +16,24 @@ import pytest
 
 from einsmith import knobs
 from einsmith.codegen.cache.native import compile_functions
-from einsmith.codegen.entry import program as entry
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.entry import entry_program
+from einsmith.codegen.llvm import jit
 from einsmith.errors import KnobError
 from einsmith.loops.nest import Builder, Function
-from einsmith.runtime import buffers, pool
-from einsmith.runtime import threads as whose
+from einsmith.runtime import buffers, pool, thread_count
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
-from einsmith.runtime.threads import get_threads, set_threads
+from einsmith.runtime.thread_count import get_threads, set_threads
 
 
 @pytest.fixture(autouse=True)
 def own_workers(monkeypatch):
     """Not the threads of another library that the process has loaded (tests/runtime/test_team.py)."""
-    monkeypatch.setattr(whose, "team", None)
-    monkeypatch.setattr(whose, "decided", True)
+    monkeypatch.setattr(thread_count, "team", None)
+    monkeypatch.setattr(thread_count, "decided", True)
 
 
-CPU, FEATURES, TRIPLE = llvm_jit.host()
+CPU, FEATURES, TRIPLE = jit.host()
 TARGET = SimpleNamespace(cpu=CPU, features=FEATURES, triple=TRIPLE, vector_bytes=32)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,7 +122,7 @@ def test_a_worker_leaves_the_processor_of_the_caller():
     with pool.lock:
         held = pool.current()
         worker = held.workers[0].native_id
-        places = held.state[entry.WORDS["places"] :].view(np.int32)
+        places = held.state[entry_program.WORDS["places"] :].view(np.int32)
     assert worker is not None
     here = {min(allowed)}
     try:
@@ -389,4 +388,4 @@ def test_aligned_arrays(shape, dtype):
 )
 def test_the_entry_compiles_for_other_machines(triple):
     target = SimpleNamespace(cpu="generic", features="", triple=triple)
-    assert len(llvm_jit.emit_object(entry.emit_entry(triple), target)) > 500
+    assert len(jit.emit_object(entry_program.emit_entry(triple), target)) > 500

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.runtime import pool, threads
+from einsmith.runtime import pool, thread_count
 from einsmith.runtime.openmp import find_team
 
 torch = pytest.importorskip("torch", reason="its OpenMP runtime runs programs")
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loade
 
 @pytest.fixture
 def team(monkeypatch):
-    monkeypatch.setattr(threads, "decided", True)
-    monkeypatch.setattr(threads, "team", TEAM)
-    monkeypatch.setattr(threads, "_away_until", 0.0)
-    monkeypatch.setattr(threads, "LATE", 1 << 62)  # busy as the machine may be
+    monkeypatch.setattr(thread_count, "decided", True)
+    monkeypatch.setattr(thread_count, "team", TEAM)
+    monkeypatch.setattr(thread_count, "_away_until", 0.0)
+    monkeypatch.setattr(thread_count, "LATE", 1 << 62)  # busy as the machine may be
 
 
 def generations() -> tuple[int, int]:
@@ -58,9 +58,9 @@ def test_results_are_those_of_own_workers(team, network, count, rng, monkeypatch
         for _ in range(20):
             torch.ones(200, 200).mm(torch.ones(200, 200))  # PyTorch's own regions between ours
             np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
-        monkeypatch.setattr(threads, "team", None)
+        monkeypatch.setattr(thread_count, "team", None)
         np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
-        monkeypatch.setattr(threads, "team", TEAM)
+        monkeypatch.setattr(thread_count, "team", TEAM)
         np.testing.assert_allclose(g(x, w), want, rtol=1e-9, atol=1e-12)
     finally:
         es.set_threads(None)
@@ -98,24 +98,24 @@ def test_several_threads_take_turns(team, network, rng):
 def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, network, rng, monkeypatch):
     """Each program waits for a team's threads, and for no worker of our own."""
     now = [100.0]
-    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(thread_count.time, "monotonic", lambda: now[0])
     x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
     es.set_threads(2)
     try:
         g = es.jit(network)
         want = g(x, w)
         first = generations()
-        monkeypatch.setattr(threads, "LATE", -1)
-        monkeypatch.setattr(threads, "DEAR", 0.0)  # every wait is too long
+        monkeypatch.setattr(thread_count, "LATE", -1)
+        monkeypatch.setattr(thread_count, "DEAR", 0.0)  # every wait is too long
         assert np.array_equal(g(x, w), want)
         second = generations()
         assert second[0] == first[0] and second[1] > first[1]
-        monkeypatch.setattr(threads, "LATE", 1 << 62)
+        monkeypatch.setattr(thread_count, "LATE", 1 << 62)
         assert np.array_equal(g(x, w), want)
         third = generations()
         assert third[0] > second[0] and third[1] == second[1]
-        assert now[0] < threads._away_until
-        now[0] = threads._away_until
+        assert now[0] < thread_count._away_until
+        now[0] = thread_count._away_until
         assert np.array_equal(g(x, w), want)
         last = generations()
         assert last[0] == third[0] and last[1] > third[1]
@@ -125,12 +125,12 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
 
 def test_a_wait_is_compared_with_the_program(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(threads.time, "monotonic", lambda: now)
-    monkeypatch.setattr(threads, "_away_until", 0.0)
-    threads.leave_team(2_000_000, 30_000_000)  # 2 ms of 30
-    assert not threads._away_until
-    threads.leave_team(20_000_000, 30_000_000)
-    assert threads._away_until == pytest.approx(now + 0.02 / threads.LOST)
+    monkeypatch.setattr(thread_count.time, "monotonic", lambda: now)
+    monkeypatch.setattr(thread_count, "_away_until", 0.0)
+    thread_count.leave_team(2_000_000, 30_000_000)  # 2 ms of 30
+    assert not thread_count._away_until
+    thread_count.leave_team(20_000_000, 30_000_000)
+    assert thread_count._away_until == pytest.approx(now + 0.02 / thread_count.LOST)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -142,7 +142,7 @@ def test_a_forked_child_has_workers_of_its_own(team, network, rng):
         want = g(x, w)
         pid = os.fork()
         if not pid:
-            os._exit(0 if threads.team is None and np.array_equal(g(x, w), want) else 1)
+            os._exit(0 if thread_count.team is None and np.array_equal(g(x, w), want) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert np.array_equal(g(x, w), want)
     finally:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from einsmith.runtime import openmp, threads
+from einsmith.runtime import openmp, thread_count
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ labels = rng.integers(0, 5, 64)
 def load():
     global es, pool, threads, product, model, step, dynamic
     import einsmith as es
-    from einsmith.runtime import pool, threads
+    from einsmith.runtime import pool, thread_count
     threads.LATE = 1 << 62  # busy as the machine may be
     es.set_threads(2)
     product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
@@ -268,9 +268,9 @@ class TestForks:
 
 @pytest.fixture
 def undecided(monkeypatch):
-    monkeypatch.setattr(threads, "team", None)
-    monkeypatch.setattr(threads, "decided", False)
-    monkeypatch.setattr(threads, "_away_until", 0.0)
+    monkeypatch.setattr(thread_count, "team", None)
+    monkeypatch.setattr(thread_count, "decided", False)
+    monkeypatch.setattr(thread_count, "_away_until", 0.0)
 
 
 def test_a_library_that_is_still_being_imported_is_looked_for_again(undecided, monkeypatch):
@@ -278,19 +278,19 @@ def test_a_library_that_is_still_being_imported_is_looked_for_again(undecided, m
     monkeypatch.setattr(openmp, "find_team", lambda: team)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     monkeypatch.delitem(sys.modules, openmp.LIBRARY, raising=False)
-    assert threads.current_team() is None and not threads.decided
+    assert thread_count.current_team() is None and not thread_count.decided
     monkeypatch.setitem(sys.modules, openmp.LIBRARY, ModuleType(openmp.LIBRARY))
-    assert threads.current_team() is team and threads.decided
+    assert thread_count.current_team() is team and thread_count.decided
     monkeypatch.setattr(openmp, "find_team", lambda: None)
-    assert threads.current_team() is team
+    assert thread_count.current_team() is team
 
 
 def test_a_library_without_openmp_is_looked_for_once(undecided, monkeypatch):
     looks = []
     monkeypatch.setattr(openmp, "runtimes", lambda: looks.append(1) or [])
     monkeypatch.setitem(sys.modules, openmp.LIBRARY, ModuleType(openmp.LIBRARY))  # has no file
-    assert threads.current_team() is None and threads.current_team() is None
-    assert threads.decided and len(looks) == 1
+    assert thread_count.current_team() is None and thread_count.current_team() is None
+    assert thread_count.decided and len(looks) == 1
 
 
 def test_runtimes_of_pytorch_come_first(monkeypatch, tmp_path):

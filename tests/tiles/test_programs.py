@@ -11,7 +11,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.backends import registry
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.knobs import CHECK
 from tests.backends.test_second_backend import NETWORKS, trained
 from tests.gallery.entries import ENTRIES, Entry
@@ -31,7 +31,7 @@ def seated(monkeypatch: pytest.MonkeyPatch):
         made = Tiles(**options)
         monkeypatch.setenv(CHECK.name, "0")
         monkeypatch.setattr(registry, "BACKENDS", {**registry.BACKENDS, made.name: made})
-        monkeypatch.setattr(choose, "OTHERS", {made.name: made.patterns})
+        monkeypatch.setattr(autoconfig, "OTHERS", {made.name: made.patterns})
         monkeypatch.setattr(registry, "DEFAULT", made)
         return made
 

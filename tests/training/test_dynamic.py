@@ -20,7 +20,7 @@ from einsmith.backends.backend import Proposed
 from einsmith.compile import Executable
 from einsmith.decisions import written
 from einsmith.errors import ArgumentError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import Beside

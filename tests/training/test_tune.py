@@ -13,7 +13,7 @@ from einsmith import tuning
 from einsmith.backends.backend import Found
 from einsmith.backends.cpu import Cpu
 from einsmith.errors import ArgumentError
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.tune import records
 from einsmith.tune.genetic import Candidate
 
@@ -38,8 +38,8 @@ def _others(self, parts, target, threads, seconds, tell):
     """Instead of a search: of every kernel the last configuration that is worth a measurement."""
     out = []
     for kernel, turns in parts:
-        name, config, _ = choose.choose(kernel, target).alternatives[-1]
-        chosen = choose.choose(kernel, target)
+        name, config, _ = autoconfig.choose(kernel, target).alternatives[-1]
+        chosen = autoconfig.choose(kernel, target)
         choice, best = Candidate(chosen.pattern.name, chosen.config), Candidate(name, config)
         found = Found(kernel, turns, choice, 2e-6, 1e-6, best if best != choice else None, (0.4, 0.6), 3)
         tell(found, best, 1e-6)
@@ -117,8 +117,8 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     step = made()
     step(*batch)
     (run,) = step._programs.values()
-    call = max(run.calls, key=lambda c: len(choose.choose(c.kernel, run.target).alternatives))
-    name, config, _ = choose.choose(call.kernel, run.target).alternatives[1]
+    call = max(run.calls, key=lambda c: len(autoconfig.choose(c.kernel, run.target).alternatives))
+    name, config, _ = autoconfig.choose(call.kernel, run.target).alternatives[1]
     found = Found(call.kernel, 1, Candidate(name, config), 2e-6, 1e-6, Candidate(name, config))
     run.backend.keep(found, run.target)
     once = made()
@@ -140,8 +140,8 @@ def test_what_was_found_before_stays_where_nothing_better_is(batch, monkeypatch)
     step = made()
     step(*batch)
     (run,) = step._programs.values()
-    call = max(run.calls, key=lambda c: len(choose.choose(c.kernel, run.target).alternatives))
-    every = [Candidate(name, config) for name, config, _ in choose.choose(call.kernel, run.target).alternatives]
+    call = max(run.calls, key=lambda c: len(autoconfig.choose(c.kernel, run.target).alternatives))
+    every = [Candidate(name, config) for name, config, _ in autoconfig.choose(call.kernel, run.target).alternatives]
     run.backend.keep(Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target)
     run.backend.settle(Found(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
     before = records.every()

@@ -17,7 +17,7 @@ import pytest
 import einsmith as es
 from einsmith.compile import Executable
 from einsmith.errors import EinsmithWarning
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.tune import bench as bench_module
 from einsmith.tune.bench import Bench, Failed, Lost
@@ -34,11 +34,11 @@ OK = ("prints",)
 
 @pytest.fixture
 def planted(monkeypatch):
-    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS])
-    choose.register(Planted())
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
+    autoconfig.register(Planted())
     yield
     monkeypatch.undo()
-    choose._CHOSEN.clear()
+    autoconfig._CHOSEN.clear()
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def scaled():
 
 
 def _choice(kernel, target):
-    found = choose.choose(kernel, target)
+    found = autoconfig.choose(kernel, target)
     return Candidate(found.pattern.name, found.config)
 
 
@@ -105,12 +105,12 @@ def test_a_pattern_of_a_class_that_no_other_process_knows(scaled, monkeypatch):
     class Local(Planted):
         name = "local"
 
-    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS, Local()])
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, Local()])
     with Bench() as bench:
         bench.begin(*scaled, 1)
         assert "no other process can import the pattern 'local'" in bench.prepare(1, Candidate("local", "wrong"))
         assert bench.prepare(0, _choice(*scaled)) == ""
-    choose._CHOSEN.clear()
+    autoconfig._CHOSEN.clear()
 
 
 def _fault(f, wrong, *arrays):
@@ -122,7 +122,7 @@ def _fault(f, wrong, *arrays):
 
 
 def _made(kernel, target):
-    chosen = choose.choose(kernel, target)
+    chosen = autoconfig.choose(kernel, target)
     return make(kernel, chosen.pattern, chosen.config, target)
 
 
@@ -208,7 +208,7 @@ def test_times_are_told_in_proportion_to_the_measured_choice(scaled):
     told = []
     (found,) = tune([Part(kernel, 3)], target, 1, 2.0, lambda f, c, s: told.append((f.prior, s)))
     assert told and found.turns == 3 and found.tried
-    assert found.prior != choose.choose(kernel, target).cost.seconds, "measured, not predicted"
+    assert found.prior != autoconfig.choose(kernel, target).cost.seconds, "measured, not predicted"
     assert {prior for prior, _ in told} == {found.prior}
 
 
@@ -221,7 +221,7 @@ def test_patterns_that_no_other_process_can_have_are_named_once(monkeypatch):
         __module__ = "__main__"
 
     known = Planted()
-    monkeypatch.setattr(choose, "PATTERNS", [*choose.PATTERNS, known, Local(), Script()])
+    monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, known, Local(), Script()])
     bench_module._SAID.clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

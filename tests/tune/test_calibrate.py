@@ -19,7 +19,7 @@ import pytest
 import einsmith as es
 from einsmith.codegen.cache import native
 from einsmith.errors import BusyError
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.loops.nest import Builder
 from einsmith.target.facts import Target

@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith.decisions import changed
-from einsmith.kernels import choose
+from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import genes
 from einsmith.tune.genetic import Candidate, Search
 from tests.kernels.runner import WIDE
@@ -58,7 +58,7 @@ def test_what_is_proposed_is_legal_and_new(kernel):
         c = search.propose()
         if c is None:
             break
-        pattern = choose.pattern_of(c.pattern)
+        pattern = autoconfig.pattern_of(c.pattern)
         assert c not in seen and pattern.match(kernel)
         assert pattern.legal(kernel, c.config, WIDE) == ""
         if n % 6 == 0:

@@ -13,7 +13,7 @@ import einsmith as es
 from einsmith import modes
 from einsmith.backends import cpu
 from einsmith.compile import Executable
-from einsmith.kernels import choose as autoconfig
+from einsmith.kernels import autoconfig
 from einsmith.tune.measure import seconds_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from einsmith import knobs, locks, processes
 from einsmith.codegen.cache.objects import Entry
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
 from einsmith.loops.nest import Function
@@ -43,8 +43,8 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, Entry]]:
 
     Raises CompileError where a kernel cannot be lowered or compiled.
     """
-    target = llvm_jit.resolve(target)
-    llvm_jit.machine(target.cpu, target.features, target.triple)  # refuses a CPU name that would end the process
+    target = jit.resolve(target)
+    jit.machine(target.cpu, target.features, target.triple)  # refuses a CPU name that would end the process
     crew = _Crew(_workers(len(missing)), target)
     with locks.undone(crew.leave):
         yield from _build(crew, missing, target)
@@ -58,7 +58,7 @@ def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, Ent
             if knobs.debug() >= 5:
                 print(f"; {', '.join(job.names)}\n{job.text}", file=sys.stderr)
             if not crew.processes:
-                yield key, Entry(llvm_jit.emit_object(job.text, target), job.names, metadata)
+                yield key, Entry(jit.emit_object(job.text, target), job.names, metadata)
             else:
                 crew.waiting.put(job)
         if crew.processes:
@@ -82,11 +82,11 @@ class _Crew:
     """Worker processes, each with a thread that feeds it from one queue."""
 
     def __init__(self, count: int, target: Any):
-        self.target = target = llvm_jit.resolve(target)
+        self.target = target = jit.resolve(target)
         self.waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[tuple[_Job, bytes | Exception]] = queue.SimpleQueue()
         self.processes: list[subprocess.Popen] = []
-        facts = {"cpu": target.cpu, "features": target.features, "triple": target.triple, "opt": llvm_jit.OPT}
+        facts = {"cpu": target.cpu, "features": target.features, "triple": target.triple, "opt": jit.OPT}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         script = str(Path(__file__).parent.with_name("llvm") / "worker.py")
         for _ in range(count):
@@ -139,7 +139,7 @@ class _Crew:
             except queue.Empty:
                 job = None
             if job is not None:
-                return job, llvm_jit.emit_object(job.text, self.target)
+                return job, jit.emit_object(job.text, self.target)
             try:
                 return self.ready.get(timeout=0.02)  # now and then look for a job that a dead worker gave back
             except queue.Empty:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from einsmith import knobs, locks
-from einsmith.codegen.cache import build as worker
-from einsmith.codegen.cache import objects
+from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import Entry
-from einsmith.codegen.llvm import jit as llvm_jit
+from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.jit import Address, Code
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.loops.nest import Function
@@ -46,7 +45,7 @@ _lock = locks.lock()
 @cache
 def host_target() -> Target:
     """This machine: its hardware facts, and the names by which LLVM knows it."""
-    cpu, features, triple = llvm_jit.host()
+    cpu, features, triple = jit.host()
     return dataclasses.replace(facts.host(cpu), cpu=cpu, features=features, triple=triple)
 
 
@@ -62,7 +61,7 @@ def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, A
     return out
 
 
-def compile_text(text: str, names: Sequence[str], target: Any, opt: int = llvm_jit.OPT) -> Compiled:
+def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OPT) -> Compiled:
     """LLVM IR text to addresses of the named functions, at a code generation level."""
     key = digest(b"text", text.encode(), target, opt)
     found = _find(key)
@@ -89,7 +88,7 @@ def compile_many(
     if missing:
         if prepare is not None:
             prepare([n for n, key in enumerate(keys) if key in missing])
-        for key, entry in worker.build(missing, target):
+        for key, entry in build.build(missing, target):
             found[key] = _keep(key, entry)
         if knobs.debug() >= 1:
             seconds = time.perf_counter() - start
@@ -97,11 +96,11 @@ def compile_many(
     return [found[key] for key in keys]  # type: ignore[misc]
 
 
-def digest(kind: bytes, key: bytes, target: Any, opt: int = llvm_jit.OPT) -> str:
+def digest(kind: bytes, key: bytes, target: Any, opt: int = jit.OPT) -> str:
     """The name of a cache entry: everything that the object code depends on."""
-    machine = llvm_jit.resolve(target)
+    machine = jit.resolve(target)
     # A pattern may look at any fact of the target, so all are part of the key.
-    parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), llvm_jit.VERSION, f"O{opt}")
+    parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), jit.VERSION, f"O{opt}")
     out = hashlib.blake2b(objects.FORMAT, digest_size=20)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -120,7 +119,7 @@ def _find(key: str) -> Compiled | None:
 
 
 def _load(key: str, entry: Entry) -> Compiled:
-    code = llvm_jit.load(entry.code, entry.names, entry.metadata)
+    code = jit.load(entry.code, entry.names, entry.metadata)
     with _lock:
         return _compiled(_loaded.setdefault(key, code))
 
@@ -139,4 +138,4 @@ def _object(text: str, names: Sequence[str], target: Any, opt: int) -> bytes:
     """Object code of a text, printed first at EINSMITH_DEBUG >= 5."""
     if knobs.debug() >= 5:
         print(f"; {', '.join(names)}\n{text}", file=sys.stderr)
-    return llvm_jit.emit_object(text, target, opt)
+    return jit.emit_object(text, target, opt)

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from einsmith.codegen.llvm import faults as llvm_faults
-from einsmith.codegen.llvm import lockstep, looks
+from einsmith.codegen.llvm import faults, lockstep, looks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, Text, constant, mangle, spell
@@ -60,7 +59,7 @@ class _Emitter(MemoryEmitter):
         super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
-        self.chosen = llvm_faults.chosen_sums(function.body) if text.fma and folds else {}
+        self.chosen = faults.chosen_sums(function.body) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
     def run(self) -> str:

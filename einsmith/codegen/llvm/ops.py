@@ -13,8 +13,7 @@ from typing import Any
 
 from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturated
-from einsmith.codegen.vecmath import polynomials as vmath
-from einsmith.codegen.vecmath import trigonometric as vtrig
+from einsmith.codegen.vecmath import polynomials, trigonometric
 from einsmith.errors import CompileError
 from einsmith.expr.random import threefry
 from einsmith.loops.nest import Type
@@ -27,8 +26,8 @@ LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16"
 FLOATS = ("f32", "f64")
 SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": vmath.exp, "log": vmath.log, "tanh": vmath.tanh, "sigmoid": vmath.sigmoid, "erf": vmath.erf,
-    "pow": vmath.pow, "sin": vtrig.sin, "cos": vtrig.cos,
+    "exp": polynomials.exp, "log": polynomials.log, "tanh": polynomials.tanh, "sigmoid": polynomials.sigmoid,
+    "erf": polynomials.erf, "pow": polynomials.pow, "sin": trigonometric.sin, "cos": trigonometric.cos,
 }  # fmt: skip
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from math import factorial, inf, nan, pi, sqrt
 from typing import Any
 
-from einsmith.frontends.aten import expansions as of
+from einsmith.frontends.aten import expansions
 from einsmith.frontends.aten.expansions import Expansion
 from einsmith.frontends.aten.special import floats, polynomial
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 
 # ---------------------------------------------------------------------------------------------- of the first and second
 
@@ -20,52 +20,54 @@ _NEAR = 8.0
 def _split(x: Any) -> tuple[Any, Any, Any]:
     """(whether x >= 0 is near, it where it is, it where it is not)."""
     near = x <= _NEAR
-    return near, fb.where(near, x, 1.0), fb.where(near, 2 * _NEAR, x)
+    return near, builder.where(near, x, 1.0), builder.where(near, 2 * _NEAR, x)
 
 
 def _swing(x: Any, order: int, second: bool) -> Any:
     """Of x > 8: Hankel's P and Q by the cosine and sine of x - pi/4, or of x - 3*pi/4 (9.2.5, 9.2.6)."""
     z = 1 / x
     square = z * z
-    p, q = ((of.P0, of.Q0), (of.P1, of.Q1))[order]
+    p, q = ((expansions.P0, expansions.Q0), (expansions.P1, expansions.Q1))[order]
     # By the sums of those of x: the difference x - pi/4 would be rounded.
-    up, down = fb.sin(x) + fb.cos(x), fb.sin(x) - fb.cos(x)
+    up, down = builder.sin(x) + builder.cos(x), builder.sin(x) - builder.cos(x)
     c, s = (down, -up) if order else (up, down)
     even, odd = p(square), z * q(square)
-    return (even * s + odd * c if second else even * c - odd * s) / fb.sqrt(pi * x)
+    return (even * s + odd * c if second else even * c - odd * s) / builder.sqrt(pi * x)
 
 
 def _j0(x: Any) -> Any:
-    near, low, high = _split(fb.abs(x))
-    return fb.where(near, of.J0(low * low), _swing(high, 0, False))
+    near, low, high = _split(builder.abs(x))
+    return builder.where(near, expansions.J0(low * low), _swing(high, 0, False))
 
 
 def _j1(x: Any) -> Any:
-    near, low, high = _split(fb.abs(x))
-    found = fb.where(near, low * of.J1(low * low), _swing(high, 1, False))
-    return fb.where(x < 0, -found, found)
+    near, low, high = _split(builder.abs(x))
+    found = builder.where(near, low * expansions.J1(low * low), _swing(high, 1, False))
+    return builder.where(x < 0, -found, found)
 
 
 def _second(x: Any, order: int, near_: Callable[[Any], Any]) -> Any:
     """Of the second kind: minus infinity at 0, NaN below."""
-    near, low, high = _split(fb.where(x > 0, x, 1.0))
-    found = fb.where(near, near_(low), _swing(high, order, True))
-    return fb.where(x > 0, found, fb.where(x == 0, -inf, nan))
+    near, low, high = _split(builder.where(x > 0, x, 1.0))
+    found = builder.where(near, near_(low), _swing(high, order, True))
+    return builder.where(x > 0, found, builder.where(x == 0, -inf, nan))
 
 
 def _y0(x: Any) -> Any:
-    return _second(x, 0, lambda a: of.Y0(a * a) + 2 / pi * fb.log(a) * of.J0(a * a))
+    return _second(x, 0, lambda a: expansions.Y0(a * a) + 2 / pi * builder.log(a) * expansions.J0(a * a))
 
 
 def _y1(x: Any) -> Any:
-    return _second(x, 1, lambda a: a * (of.Y1(a * a) + 2 / pi * fb.log(a) * of.J1(a * a)) - 2 / pi / a)
+    return _second(
+        x, 1, lambda a: a * (expansions.Y1(a * a) + 2 / pi * builder.log(a) * expansions.J1(a * a)) - 2 / pi / a
+    )
 
 
 def _spherical(x: Any) -> Any:
-    far = fb.abs(x) >= 0.5
+    far = builder.abs(x) >= 0.5
     series = polynomial(x * x, (1 / 6227020800, -1 / 39916800, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1.0))
-    value = fb.where(far, fb.sin(x) / fb.where(far, x, 1.0), series)
-    return fb.where((x == inf) | (x == -inf), 0.0, value)
+    value = builder.where(far, builder.sin(x) / builder.where(far, x, 1.0), series)
+    return builder.where((x == inf) | (x == -inf), 0.0, value)
 
 
 # ------------------------------------------------------------------------------------------------------------ modified
@@ -85,19 +87,19 @@ _I0, _I1 = _modified(0), _modified(1)
 def _first(x: Any, near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Any:
     """I of x >= 0, times exp(-x) where scaled."""
     near, low, high = _split(x)
-    first, second = near_(low), far(1 / high) / fb.sqrt(high)
-    first, second = (first * fb.exp(-low), second) if scaled else (first, second * fb.exp(high))
-    return fb.where(near, first, second)
+    first, second = near_(low), far(1 / high) / builder.sqrt(high)
+    first, second = (first * builder.exp(-low), second) if scaled else (first, second * builder.exp(high))
+    return builder.where(near, first, second)
 
 
 def _even(scaled: bool) -> Callable[[Any], Any]:
-    return lambda x: _first(fb.abs(x), _I0, of.I0_FAR, scaled)
+    return lambda x: _first(builder.abs(x), _I0, expansions.I0_FAR, scaled)
 
 
 def _odd(scaled: bool) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
-        found = _first(fb.abs(x), lambda a: a * _I1(a), of.I1_FAR, scaled)
-        return fb.where(x < 0, -found, found)
+        found = _first(builder.abs(x), lambda a: a * _I1(a), expansions.I1_FAR, scaled)
+        return builder.where(x < 0, -found, found)
 
     return run
 
@@ -107,22 +109,24 @@ def _third(near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Callabl
 
     def run(x: Any) -> Any:
         near = x <= 2.0
-        low = fb.where(near & (x > 0), x, 1.0)
-        high = fb.where(near, 4.0, fb.where(x == x, x, 4.0))
-        first, second = near_(low), far(1 / high) / fb.sqrt(high)
-        first, second = (first * fb.exp(low), second) if scaled else (first, second * fb.exp(-high))
-        found = fb.where(near, first, second)
-        return fb.where((x < 0) | (x != x), nan, fb.where(x == 0, inf, found))
+        low = builder.where(near & (x > 0), x, 1.0)
+        high = builder.where(near, 4.0, builder.where(x == x, x, 4.0))
+        first, second = near_(low), far(1 / high) / builder.sqrt(high)
+        first, second = (first * builder.exp(low), second) if scaled else (first, second * builder.exp(-high))
+        found = builder.where(near, first, second)
+        return builder.where((x < 0) | (x != x), nan, builder.where(x == 0, inf, found))
 
     return run
 
 
 def _k0(scaled: bool) -> Callable[[Any], Any]:
-    return _third(lambda a: of.K0_NEAR(a * a) - fb.log(0.5 * a) * _I0(a), of.K0_FAR, scaled)
+    return _third(lambda a: expansions.K0_NEAR(a * a) - builder.log(0.5 * a) * _I0(a), expansions.K0_FAR, scaled)
 
 
 def _k1(scaled: bool) -> Callable[[Any], Any]:
-    return _third(lambda a: fb.log(0.5 * a) * (a * _I1(a)) + of.K1_NEAR(a * a) / a, of.K1_FAR, scaled)
+    return _third(
+        lambda a: builder.log(0.5 * a) * (a * _I1(a)) + expansions.K1_NEAR(a * a) / a, expansions.K1_FAR, scaled
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- Airy
@@ -130,21 +134,23 @@ def _k1(scaled: bool) -> Callable[[Any], Any]:
 
 def _airy(x: Any) -> Any:
     """Up to -4 it swings, from 1 on it fades (10.4.59, 10.4.60)."""
-    back, far = x < of.AIRY.low, x > of.AIRY.high
-    low = fb.where(back, -x, 4.0)
-    rise = low * fb.sqrt(low) * (2 / 3)
+    back, far = x < expansions.AIRY.low, x > expansions.AIRY.high
+    low = builder.where(back, -x, 4.0)
+    rise = low * builder.sqrt(low) * (2 / 3)
     z = 1 / rise
     square = z * z
     # The sine and cosine of rise + pi/4, by the square root of two.
-    up, down = fb.sin(rise) + fb.cos(rise), fb.cos(rise) - fb.sin(rise)
-    swinging = (of.AIRY_F(square) * up - z * of.AIRY_G(square) * down) / (sqrt(2 * pi) * fb.sqrt(fb.sqrt(low)))
+    up, down = builder.sin(rise) + builder.cos(rise), builder.cos(rise) - builder.sin(rise)
+    swinging = (expansions.AIRY_F(square) * up - z * expansions.AIRY_G(square) * down) / (
+        sqrt(2 * pi) * builder.sqrt(builder.sqrt(low))
+    )
     seen = far & (x < 104.0)  # it is 0 from there on
-    high = fb.where(seen, x, 4.0)
-    rise = high * fb.sqrt(high) * (2 / 3)
-    fading = of.AIRY_FAR(1 / rise) / (fb.sqrt(fb.sqrt(high)) * fb.exp(rise))
-    middle = of.AIRY(fb.where(back | far, 0.0, x))
-    found = fb.where(back, swinging, fb.where(far, fb.where(seen, fading, 0.0), middle))
-    return fb.where((x == inf) | (x == -inf) | (x != x), nan, found)
+    high = builder.where(seen, x, 4.0)
+    rise = high * builder.sqrt(high) * (2 / 3)
+    fading = expansions.AIRY_FAR(1 / rise) / (builder.sqrt(builder.sqrt(high)) * builder.exp(rise))
+    middle = expansions.AIRY(builder.where(back | far, 0.0, x))
+    found = builder.where(back, swinging, builder.where(far, builder.where(seen, fading, 0.0), middle))
+    return builder.where((x == inf) | (x == -inf) | (x != x), nan, found)
 
 
 for _name, _formula, _f in (

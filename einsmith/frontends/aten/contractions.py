@@ -9,7 +9,7 @@ from einsmith import functional as F
 from einsmith.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -108,6 +108,6 @@ def pdist(x: Value, p: float = 2) -> Value:
     """the distances of all pairs of rows i < j"""
     pairs = [(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])]
     if not pairs:
-        return fb.full((0,), 0.0, x.dtype)
+        return builder.full((0,), 0.0, x.dtype)
     table = F.cdist(x, x, float(p)).reshape((-1,))
-    return F.index_select(table, 0, fb.as_value([i * x.shape[0] + j for i, j in pairs]))
+    return F.index_select(table, 0, builder.as_value([i * x.shape[0] + j for i, j in pairs]))

@@ -14,7 +14,7 @@ from einsmith.frontends.aten.reductions import sort
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import dimension
 from einsmith.functional.indexing import at
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.transforms import vjp
 
@@ -23,7 +23,7 @@ from einsmith.transforms import vjp
 
 def _before(rows: Value, x: Value, right: bool) -> Value:
     """How many of the sorted elements [.., n] stand in front of each of x [.., m]: those below it, or not above it."""
-    (j,) = fb.axes(rows.shape[-1])
+    (j,) = builder.axes(rows.shape[-1])
     one = rows.ndim == 1
 
     def body(*i: Any) -> Any:
@@ -31,11 +31,11 @@ def _before(rows: Value, x: Value, right: bool) -> Value:
         # NaN stands behind all numbers, and what is looked for behind that.
         above = ((key > own) if right else (key >= own)) | (key != key)
         above = above & (own == own)
-        return fb.sum(fb.where(above, 0, 1), over=j)
+        return builder.sum(builder.where(above, 0, 1), over=j)
 
     if not rows.shape[-1] or not x.size:
-        return fb.full(x.shape, 0, dt.i64)
-    return fb.compute(x.shape, body).astype(dt.i64)
+        return builder.full(x.shape, 0, dt.i64)
+    return builder.compute(x.shape, body).astype(dt.i64)
 
 
 def _found(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
@@ -76,26 +76,26 @@ def _range(x: Value, low: float, high: float) -> tuple[Value, Value]:
 def _counted(place: Value, inside: Value, weight: Value | None, bins: int, dtype: Any) -> Value:
     """The weights of the elements at each of 0, 1, .. bins - 1."""
     if not place.size:
-        return fb.full((bins,), 0, dtype)
-    (n,) = fb.axes(place.size)
+        return builder.full((bins,), 0, dtype)
+    (n,) = builder.axes(place.size)
 
     def body(b: Any) -> Any:
         here = (place[n] == b) & inside[n]
-        return fb.sum(fb.where(here, 1 if weight is None else weight[n], 0), over=n)
+        return builder.sum(builder.where(here, 1 if weight is None else weight[n], 0), over=n)
 
-    return fb.compute((bins,), body).astype(dtype)
+    return builder.compute((bins,), body).astype(dtype)
 
 
 @aten("histc.default")
 def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     """how many elements lie in each of so many equal parts of [min, max], or of what they span"""
-    flat = fb.stop_gradient(x).reshape((-1,))
+    flat = builder.stop_gradient(x).reshape((-1,))
     low, high = _range(flat, min, max)
     same = low == high
-    low, high = fb.where(same, low - 1, low).astype(x.dtype), fb.where(same, high + 1, high).astype(x.dtype)
+    low, high = builder.where(same, low - 1, low).astype(x.dtype), builder.where(same, high + 1, high).astype(x.dtype)
     inside = (flat >= low) & (flat <= high)
-    share = fb.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
-    place = fb.minimum(fb.floor(share).astype(dt.i64), bins - 1)
+    share = builder.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
+    place = builder.minimum(builder.floor(share).astype(dt.i64), bins - 1)
     return _counted(place, inside, None, bins, x.dtype)
 
 
@@ -104,25 +104,25 @@ def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
     low, high = _range(x, *(given or ((0.0, 0.0) if x.size else (0.0, 1.0))))
     if not given:
         same = low == high
-        low, high = fb.where(same, low - 0.5, low), fb.where(same, high + 0.5, high)
+        low, high = builder.where(same, low - 0.5, low), builder.where(same, high + 0.5, high)
     step = (high - low) / float(bins)
     half = (bins + 1) // 2
-    return fb.compute((bins + 1,), lambda i: fb.where(i < half, low + step * i, high - step * (bins - i))).astype(
-        x.dtype
-    )
+    return builder.compute(
+        (bins + 1,), lambda i: builder.where(i < half, low + step * i, high - step * (bins - i))
+    ).astype(x.dtype)
 
 
 def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: bool) -> Value:
     """The weights of the points x [n, d] in each cell between the edges; divided by their sum and the cell's size."""
-    x = fb.stop_gradient(x)
+    x = builder.stop_gradient(x)
     sizes = [e.shape[0] - 1 for e in edges]
-    place, inside = fb.full((x.shape[0],), 0, dt.i64), fb.full((x.shape[0],), True, dt.bool_)
+    place, inside = builder.full((x.shape[0],), 0, dt.i64), builder.full((x.shape[0],), True, dt.bool_)
     for d, (e, n) in enumerate(zip(edges, sizes, strict=True)):
         own = x[:, d] if x.shape[0] else x.reshape((0,))
         at_ = _before(e, own, True) - 1
         last = own == e[n]
         inside = inside & (own >= e[0]) & (own <= e[n])
-        place = place * n + fb.where(last, n - 1, at_)
+        place = place * n + builder.where(last, n - 1, at_)
     counts = _counted(place, inside, None if weight is None else weight.reshape((-1,)), prod(sizes), x.dtype)
     counts = counts.reshape(tuple(sizes))
     if not density:
@@ -191,11 +191,11 @@ def _one(x: Value, place: Value, dim: int, keepdim: bool) -> Value:
 def nanmedian(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """(the middle of the elements along dim that are numbers, the lower one of two, its place)"""
     if not x.ndim:
-        return x, fb.full((), 0, dt.i64)
+        return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "nanmedian")
     values, places = sort(x, d)
-    numbers = F.sum(fb.where(x == x, 1, 0), d, True)
-    middle = fb.maximum((numbers - 1) // 2, 0).astype(dt.i64)
+    numbers = F.sum(builder.where(x == x, 1, 0), d, True)
+    middle = builder.maximum((numbers - 1) // 2, 0).astype(dt.i64)
     return _one(values, middle, d, keepdim), _one(places, middle, d, keepdim)
 
 
@@ -209,14 +209,14 @@ def nanmedian_all(x: Value) -> Value:
 def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     """(the most frequent element along dim, the least one of several, its last place)"""
     if not x.ndim:
-        return x, fb.full((), 0, dt.i64)
+        return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "mode")
     values, places = sort(x, d)
-    (j,) = fb.axes(x.shape[d])
+    (j,) = builder.axes(x.shape[d])
     keys = values.astype(dt.i32) if x.dtype.is_bool else values
-    counts = fb.compute(x.shape, lambda *i: fb.sum(fb.where(keys[at(i, d, j)] == keys[i], 1, 0), over=j))
+    counts = builder.compute(x.shape, lambda *i: builder.sum(builder.where(keys[at(i, d, j)] == keys[i], 1, 0), over=j))
     first = F.argmax(counts, d, True).astype(dt.i64)
-    last = first + fb.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
+    last = first + builder.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
     return _one(values, first, d, keepdim), _one(places, last, d, keepdim)
 
 
@@ -226,35 +226,43 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
 def _segments(reduce: str, x: Value, starts: Value, ends: Value, axis: int, initial: float | None) -> Value:
     """The reduction of x [.., n, ..] over the places from starts[.., s] to in front of ends[.., s], for each s."""
     rest = x.shape[axis + 1 :]
-    (j,) = fb.axes(x.shape[axis])
+    (j,) = builder.axes(x.shape[axis])
     none = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -float("inf"), "min": float("inf")}[reduce]
     start = none if initial is None else float(initial)
-    fold: Callable = {"sum": fb.sum, "mean": fb.sum, "prod": fb.prod, "max": fb.max, "min": fb.min}[reduce]
-    join: Callable = {"max": fb.maximum, "min": fb.minimum, "prod": lambda a, b: a * b}.get(reduce, lambda a, b: a + b)
+    fold: Callable = {
+        "sum": builder.sum,
+        "mean": builder.sum,
+        "prod": builder.prod,
+        "max": builder.max,
+        "min": builder.min,
+    }[reduce]
+    join: Callable = {"max": builder.maximum, "min": builder.minimum, "prod": lambda a, b: a * b}.get(
+        reduce, lambda a, b: a + b
+    )
     lead = axis + 1
 
     def inside(i: tuple) -> Any:
         return (starts[i[:lead]] <= j) & (j < ends[i[:lead]])
 
     shape = (*starts.shape, *rest)
-    value = fb.compute(shape, lambda *i: fold(fb.where(inside(i), x[at(i, axis, j)], none), over=j))
+    value = builder.compute(shape, lambda *i: fold(builder.where(inside(i), x[at(i, axis, j)], none), over=j))
     value = join(value, start) if initial is not None else value
     if reduce == "mean":
         count = (ends - starts).reshape((*starts.shape, *(1,) * len(rest)))
-        return fb.where(count == 0, float("nan") if initial is None else start, value / count.astype(x.dtype))
+        return builder.where(count == 0, float("nan") if initial is None else start, value / count.astype(x.dtype))
     if reduce not in ("max", "min"):
         return value
 
     def shared(what: Callable[[Any], Any]) -> Value:
         def body(*i: Any) -> Any:
             own = x[at(i, axis, j)]
-            return fb.sum(fb.where(inside(i) & (own == value[i]), what(own), 0.0), over=j)
+            return builder.sum(builder.where(inside(i) & (own == value[i]), what(own), 0.0), over=j)
 
-        return fb.compute(shape, body)
+        return builder.compute(shape, body)
 
     # Equal elements share the derivative.
-    total = shared(lambda e: e) / fb.maximum(shared(lambda e: 1.0), 1.0)
-    return fb.differentiate_as(value, total)
+    total = shared(lambda e: e) / builder.maximum(shared(lambda e: 1.0), 1.0)
+    return builder.differentiate_as(value, total)
 
 
 def _reduced(
@@ -298,13 +306,15 @@ def nonzero_static(x: Value, size: int, fill_value: int = -1) -> Value:
     """the places of the first elements that are not 0, as rows, and fill_value behind them"""
     chosen = (x if x.dtype.is_bool else x != 0).reshape((-1,))
     if not size or not x.ndim or not x.size:
-        return fb.full((size, x.ndim), fill_value, dt.i64)
+        return builder.full((size, x.ndim), fill_value, dt.i64)
     before = F.cumsum(chosen.astype(dt.i64), 0)
-    (p,) = fb.axes(x.size)
-    place = fb.compute((size,), lambda s: fb.sum(fb.where(chosen[p] & (before[p] == s + 1), p, 0), over=p))
+    (p,) = builder.axes(x.size)
+    place = builder.compute(
+        (size,), lambda s: builder.sum(builder.where(chosen[p] & (before[p] == s + 1), p, 0), over=p)
+    )
     known = F.arange(size) < before[x.size - 1]
     columns, step = [], x.size
     for n in x.shape:
         step //= n
-        columns.append(fb.where(known, place // step % n, fill_value).astype(dt.i64))
+        columns.append(builder.where(known, place // step % n, fill_value).astype(dt.i64))
     return F.stack(columns, 1)

@@ -10,7 +10,7 @@ from einsmith import functional as F
 from einsmith.dtypes import DType
 from einsmith.frontends.aten.promotion import DEFAULT, convert, type_of
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -18,7 +18,7 @@ from einsmith.lang.builder import Value
 def full(size: Sequence[int], value: Any, dtype: DType | None = None) -> Value:
     """a number everywhere"""
     dtype = dtype or type_of(value)
-    return fb.full(tuple(size), convert(value, dtype), dtype)
+    return builder.full(tuple(size), convert(value, dtype), dtype)
 
 
 @aten("full_like.default")
@@ -104,11 +104,11 @@ def linspace(start: Any, end: Any, steps: int, dtype: DType | None = None) -> Va
     """start + step*i in the first half, end - step*(steps - 1 - i) in the second"""
     kind = dtype or DEFAULT
     exact = kind if kind.is_float else dt.f64
-    numbers = (v if isinstance(v, Value) else fb.full((), float(v), dt.f64) for v in (start, end))
+    numbers = (v if isinstance(v, Value) else builder.full((), float(v), dt.f64) for v in (start, end))
     first, last = (v.astype(kind).astype(exact) for v in numbers)
     if steps == 0:
-        return fb.full((0,), 0, kind)
+        return builder.full((0,), 0, kind)
     step = (last - first) / float(max(steps - 1, 1))
     i = F.arange(steps)
     rise, fall = i.astype(exact), (steps - 1 - i).astype(exact)
-    return fb.where((i < steps // 2) | (steps == 1), first + step * rise, last - step * fall).astype(kind)
+    return builder.where((i < steps // 2) | (steps == 1), first + step * rise, last - step * fall).astype(kind)

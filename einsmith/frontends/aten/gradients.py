@@ -10,8 +10,7 @@ from typing import Any
 from einsmith import functional as F
 from einsmith.frontends.aten.contractions import convolution
 from einsmith.frontends.aten.table import TABLE, aten, enter
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.transforms import vjp
 
@@ -40,7 +39,7 @@ for _n in (1, 2, 3):
 
 def _resizing(name: str) -> None:
     def run(grad: Value, output_size: Ints, input_size: Ints, *options: Any) -> Value:
-        x = fb.full(tuple(input_size), 0.0, grad.dtype)
+        x = builder.full(tuple(input_size), 0.0, grad.dtype)
         return vjp(lambda v: TABLE[f"{name}.default"].run(v, output_size, *options), x)[1](grad)[0]
 
     enter(f"{name}_backward.default", f"the pullback of {name}", run)
@@ -120,11 +119,11 @@ def embedding_backward(grad: Value, indices: Value, rows: int, padding_idx: int,
     places = indices.reshape((-1,))
     source = grad.reshape((places.size, grad.shape[-1]))
     if scale_grad_by_freq:
-        counts = F.index_add(fb.full((rows,), 0.0, grad.dtype), 0, places, F.ones_like(places, dtype=grad.dtype))
+        counts = F.index_add(builder.full((rows,), 0.0, grad.dtype), 0, places, F.ones_like(places, dtype=grad.dtype))
         source = source / F.index_select(counts, 0, places).reshape((-1, 1))
     if padding_idx >= 0:
-        source = fb.where((places == padding_idx).reshape((-1, 1)), 0.0, source)
-    return F.index_add(fb.full((rows, grad.shape[-1]), 0.0, grad.dtype), 0, places, source)
+        source = builder.where((places == padding_idx).reshape((-1, 1)), 0.0, source)
+    return F.index_add(builder.full((rows, grad.shape[-1]), 0.0, grad.dtype), 0, places, source)
 
 
 def _normalized(

@@ -16,8 +16,7 @@ from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import dimension
 from einsmith.functional.indexing import at, scattering
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
 
@@ -56,7 +55,7 @@ def index_select(x: Value, dim: int, index: Value) -> Value:
 def gather(x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     """x[.., index[i], ..] for each i of the index"""
     if not index.size:
-        return fb.full(index.shape, 0, x.dtype)
+        return builder.full(index.shape, 0, x.dtype)
     if not index.ndim:
         index = index.reshape((1,) * x.ndim) if x.ndim else index
         return F.gather(x, dim, index).reshape(())
@@ -75,8 +74,8 @@ def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
     if not index.size or not x.dtype.is_float:
         return value
     written = F.scatter_add(F.zeros_like(x), dim, index, F.ones_like(src))
-    kept = fb.where(written > 0, 0.0, x).astype(x.dtype)
-    return fb.differentiate_as(value, F.scatter_add(kept, dim, index, src))
+    kept = builder.where(written > 0, 0.0, x).astype(x.dtype)
+    return builder.differentiate_as(value, F.scatter_add(kept, dim, index, src))
 
 
 @aten("scatter.src")
@@ -88,13 +87,13 @@ def scatter(x: Value, dim: int, index: Value, src: Value) -> Value:
 @aten("scatter.value")
 def scatter_value(x: Value, dim: int, index: Value, value: Any) -> Value:
     """x with a number at [.., index[i], ..]"""
-    return _put(x, dim, index, fb.full(index.shape, convert(value, x.dtype), x.dtype))
+    return _put(x, dim, index, builder.full(index.shape, convert(value, x.dtype), x.dtype))
 
 
 @aten("scatter.reduce scatter.value_reduce")
 def scatter_multiply(x: Value, dim: int, index: Value, src: Any, reduce: str) -> Value:
     """x with src[i] added to what is at [.., index[i], ..], or multiplied with it"""
-    values = src if isinstance(src, Value) else fb.full(index.shape, convert(src, x.dtype), x.dtype)
+    values = src if isinstance(src, Value) else builder.full(index.shape, convert(src, x.dtype), x.dtype)
     return F.scatter(x, dim, index, values, reduce=reduce)
 
 
@@ -108,33 +107,33 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
         return x
     d = dimension(dim, x.ndim, "dim")
     src = src[tuple(slice(0, n) for n in index.shape)]
-    count = F.scatter_add(fb.full(x.shape, 0, dt.i32), d, index, fb.full(index.shape, 1, dt.i32))
+    count = F.scatter_add(builder.full(x.shape, 0, dt.i32), d, index, builder.full(index.shape, 1, dt.i32))
     own = include_self
     if reduce in ("sum", "mean"):
-        start = x if own else fb.where(count > 0, F.zeros_like(x), x)
+        start = x if own else builder.where(count > 0, F.zeros_like(x), x)
         sums = F.scatter_add(start.astype(x.dtype), d, index, src)
         if reduce == "sum":
             return sums
-        many = fb.maximum(count + (1 if own else 0), 1)
+        many = builder.maximum(count + (1 if own else 0), 1)
         whole = many.astype(x.dtype)
         return (sums / whole if x.dtype.is_float else sums // whole).astype(x.dtype)
     if reduce == "prod":
-        (j,) = fb.axes(index.shape[d])
+        (j,) = builder.axes(index.shape[d])
         smaller = [n for n, (e, whole) in enumerate(zip(index.shape, x.shape, strict=True)) if n != d and e < whole]
 
         def factors(*i: Any) -> Any:
             """The product of what goes to a place, of which the index is compared with all places."""
-            found = fb.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
+            found = builder.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
             for n in smaller:
-                found = fb.where(i[n] < index.shape[n], found, 1.0 if x.dtype.is_float else 1)
-            return fb.prod(found, over=j)
+                found = builder.where(i[n] < index.shape[n], found, 1.0 if x.dtype.is_float else 1)
+            return builder.prod(found, over=j)
 
-        whole = fb.compute(x.shape, factors)
-        return fb.where(count > 0, x * whole if own else whole, x).astype(x.dtype)
+        whole = builder.compute(x.shape, factors)
+        return builder.where(count > 0, x * whole if own else whole, x).astype(x.dtype)
     if reduce not in ("amax", "amin"):
         raise ArgumentError(f"scatter_reduce: reduce={reduce!r} is none of sum, prod, mean, amax, amin")
     worst: Any = x.dtype.range[reduce == "amin"] if x.dtype.is_int else float("inf" if reduce == "amin" else "-inf")
-    start = x if own else fb.where(count > 0, worst, x).astype(x.dtype)
+    start = x if own else builder.where(count > 0, worst, x).astype(x.dtype)
     return scattering("max=" if reduce == "amax" else "min=", x.ndim, d)(x=start, k=index, s=src).astype(x.dtype)
 
 
@@ -156,17 +155,17 @@ def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
     flat = index.reshape((-1,))
     if not flat.size:
         return x
-    hits = F.index_add(fb.full((x.shape[d],), 0, dt.i64), 0, _wrapped(flat, x.shape[d]), F.ones_like(flat))
+    hits = F.index_add(builder.full((x.shape[d],), 0, dt.i64), 0, _wrapped(flat, x.shape[d]), F.ones_like(flat))
     number = value if isinstance(value, Value) else convert(value, x.dtype)
     chosen = (hits > 0).reshape(tuple(n if k == d else 1 for k, n in enumerate(x.shape)))
-    return fb.where(chosen, number, x).astype(x.dtype)
+    return builder.where(chosen, number, x).astype(x.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------- several at once
 
 
 def _wrapped(index: Value, n: int) -> Value:
-    return fb.where(index < 0, index + n, index)
+    return builder.where(index < 0, index + n, index)
 
 
 def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Value]]:
@@ -203,8 +202,8 @@ def index(x: Value, indices: Sequence[Value | None]) -> Value:
 
     out = (*rest[:front], *shape, *rest[front:])
     if not out:
-        return fb.compute((1,), lambda n: body()).reshape(())
-    return fb.compute(out, body)
+        return builder.compute((1,), lambda n: body()).reshape(())
+    return builder.compute(out, body)
 
 
 @aten("index_put.default _unsafe_index_put.default")
@@ -214,7 +213,7 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
     if len(masks) == 1 and len(indices) == 1 and values.size == 1:
         mask = masks[0].reshape((*masks[0].shape, *(1,) * (x.ndim - masks[0].ndim)))
         number = values.reshape(()).astype(x.dtype)
-        return fb.where(mask, x + number if accumulate else number, x).astype(x.dtype)
+        return builder.where(mask, x + number if accumulate else number, x).astype(x.dtype)
     given = _integers(x, indices)
     if not given:
         return x + values if accumulate else F.broadcast_to(values, x.shape)
@@ -253,9 +252,9 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     where, x = F.broadcast_to(mask, shape).reshape((-1,)), F.broadcast_to(x, shape)
     count = F.cumsum(where.astype(dt.i64), 0)
     # Where the mask is false nothing is read; the place 0 stands there for the check of the bounds.
-    place = fb.where(where, count - 1, 0)
+    place = builder.where(where, count - 1, 0)
     taken = F.index_select(source.reshape((-1,)), 0, place)
-    return fb.where(where, taken, x.reshape((-1,))).reshape(x.shape).astype(x.dtype)
+    return builder.where(where, taken, x.reshape((-1,))).reshape(x.shape).astype(x.dtype)
 
 
 # -------------------------------------------------------------------------------------------- by the place in row-major
@@ -293,12 +292,12 @@ def masked_scatter_backward(grad: Value, mask: Value, sizes: Sequence[int]) -> V
     count = prod(sizes)
     chosen, found = F.broadcast_to(mask, grad.shape).reshape((-1,)), grad.reshape((-1,))
     if not count or not grad.size:
-        return fb.full(tuple(sizes), 0, grad.dtype)
+        return builder.full(tuple(sizes), 0, grad.dtype)
     before = F.cumsum(chosen.astype(dt.i64), 0)
     # What is behind the last one that is wanted, or not chosen, is added as nothing at the first place.
     wanted = chosen & (before <= count)
-    place, added = fb.where(wanted, before - 1, 0), fb.where(wanted, found, 0).astype(grad.dtype)
-    sums = F.index_add(fb.full((count,), 0, grad.dtype), 0, place, added)
+    place, added = builder.where(wanted, before - 1, 0), builder.where(wanted, found, 0).astype(grad.dtype)
+    sums = F.index_add(builder.full((count,), 0, grad.dtype), 0, place, added)
     return sums.reshape(tuple(sizes))
 
 
@@ -312,5 +311,5 @@ def as_strided_scatter(
         places += (np.arange(n) * step).reshape(at((1,) * len(size), d, n))
     if not places.size:
         return x
-    done = _put(x.reshape((-1,)), 0, fb.as_value(places.reshape(-1)), src.reshape((-1,)).astype(x.dtype))
+    done = _put(x.reshape((-1,)), 0, builder.as_value(places.reshape(-1)), src.reshape((-1,)).astype(x.dtype))
     return done.reshape(x.shape)

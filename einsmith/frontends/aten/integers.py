@@ -12,8 +12,7 @@ from einsmith.dtypes import DType
 from einsmith.errors import DtypeError
 from einsmith.frontends.aten.promotion import promoted, tensor
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 
@@ -32,8 +31,8 @@ def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
 
 def _power(n: Value) -> Value:
     """2**n of 0 <= n <= 62, and of other n that of the nearest."""
-    kept = fb.minimum(fb.maximum(n.astype(dt.i64), 0), len(_POWERS) - 1)
-    return F.index_select(fb.as_value(_POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
+    kept = builder.minimum(builder.maximum(n.astype(dt.i64), 0), len(_POWERS) - 1)
+    return F.index_select(builder.as_value(_POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
 
 
 def _shifts(way: str) -> str:
@@ -47,9 +46,9 @@ def shifted_left(x: Any, n: Any) -> Value:
     """x*2**n, of which the lowest bits are kept; 0 where n is no place of a bit"""
     a, b, common = _pair(x, n)
     product = a.astype(dt.i64) * _power(b)
-    last = fb.where(a % 2 == 0, 0, -(2**62)).astype(dt.i64) * 2  # the highest bit of 64 is that of the sign
-    whole = fb.where(b == 63, last, product).astype(dt.i64)
-    return fb.where((b >= 0) & (b < common.bits), whole.astype(common), 0).astype(common)
+    last = builder.where(a % 2 == 0, 0, -(2**62)).astype(dt.i64) * 2  # the highest bit of 64 is that of the sign
+    whole = builder.where(b == 63, last, product).astype(dt.i64)
+    return builder.where((b >= 0) & (b < common.bits), whole.astype(common), 0).astype(common)
 
 
 @aten(_shifts("right"))
@@ -57,8 +56,8 @@ def shifted_right(x: Any, n: Any) -> Value:
     """floor(x/2**n); 0, or -1 of what is negative, where n is no place of a bit"""
     a, b, common = _pair(x, n)
     whole = (a.astype(dt.i64) // _power(b)).astype(common)
-    none = fb.where(a < 0, -1, 0).astype(common)
-    return fb.where((b >= 0) & (b < min(common.bits, 63)), whole, none).astype(common)
+    none = builder.where(a < 0, -1, 0).astype(common)
+    return builder.where((b >= 0) & (b < min(common.bits, 63)), whole, none).astype(common)
 
 
 _EUCLID = op(
@@ -81,9 +80,9 @@ def gcd(x: Value, y: Value) -> Value:
     a, b, common = _pair(x, y)
     if not a.size:
         return a
-    first, second = (fb.abs(v.astype(dt.i64)).reshape((-1,)) for v in (a, b))
+    first, second = (builder.abs(v.astype(dt.i64)).reshape((-1,)) for v in (a, b))
     found = _EUCLID(x=first, y=second, K=STEPS)[STEPS - 1]
-    return fb.abs(found).reshape(a.shape).astype(common)
+    return builder.abs(found).reshape(a.shape).astype(common)
 
 
 @aten("lcm.default")
@@ -91,5 +90,5 @@ def lcm(x: Value, y: Value) -> Value:
     """the least number that x and y divide, 0 where one is 0"""
     a, b, common = _pair(x, y)
     divisor = gcd(a, b)
-    one = fb.where(divisor == 0, 1, divisor).astype(common)
-    return fb.abs(a // one * b).astype(common)
+    one = builder.where(divisor == 0, 1, divisor).astype(common)
+    return builder.abs(a // one * b).astype(common)

@@ -10,14 +10,14 @@ from math import pi
 from typing import Any
 
 from einsmith.functional.common import each, pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 TERMS = 12
 
 
 def _halved(t: Any) -> Any:
-    return t / (1 + fb.sqrt(1 + t * t))
+    return t / (1 + builder.sqrt(1 + t * t))
 
 
 def _small(x: Any) -> Any:
@@ -31,7 +31,7 @@ def _small(x: Any) -> Any:
 
 
 def _angle(x: Any) -> Any:
-    return fb.where(x > 1, pi / 2 - _small(1 / x), fb.where(x < -1, -pi / 2 - _small(1 / x), _small(x)))
+    return builder.where(x > 1, pi / 2 - _small(1 / x), builder.where(x < -1, -pi / 2 - _small(1 / x), _small(x)))
 
 
 def atan(x: Value) -> Value:
@@ -40,20 +40,24 @@ def atan(x: Value) -> Value:
 
 def _arc(s: Any) -> Any:
     """asin of |s| <= 1/2."""
-    return _small(s / fb.sqrt(1 - s * s))
+    return _small(s / builder.sqrt(1 - s * s))
 
 
 def _near(e: Any) -> Any:
     """acos of 1/2 <= e <= 1, by the sine of half the angle: digits are kept, and the derivative at 1 is infinite."""
-    return 2 * _arc(fb.sqrt(0.5 * (1 - e)))
+    return 2 * _arc(builder.sqrt(0.5 * (1 - e)))
 
 
 def asin(x: Value) -> Value:
-    return pointwise(x, lambda e: fb.where(e > 0.5, pi / 2 - _near(e), fb.where(e < -0.5, _near(-e) - pi / 2, _arc(e))))
+    return pointwise(
+        x, lambda e: builder.where(e > 0.5, pi / 2 - _near(e), builder.where(e < -0.5, _near(-e) - pi / 2, _arc(e)))
+    )
 
 
 def acos(x: Value) -> Value:
-    return pointwise(x, lambda e: fb.where(e > 0.5, _near(e), fb.where(e < -0.5, pi - _near(-e), pi / 2 - _arc(e))))
+    return pointwise(
+        x, lambda e: builder.where(e > 0.5, _near(e), builder.where(e < -0.5, pi - _near(-e), pi / 2 - _arc(e)))
+    )
 
 
 def asinh(x: Value) -> Value:
@@ -61,10 +65,10 @@ def asinh(x: Value) -> Value:
 
     def formula(e: Any) -> Any:
         def positive(a: Any) -> Any:
-            near = fb.log1p(a + a * a / (1 + fb.sqrt(1 + a * a)))
-            return fb.where(a > 1e8, fb.log(a) + fb.log(2.0), near)
+            near = builder.log1p(a + a * a / (1 + builder.sqrt(1 + a * a)))
+            return builder.where(a > 1e8, builder.log(a) + builder.log(2.0), near)
 
-        return fb.where(e < 0, -positive(-e), positive(e))
+        return builder.where(e < 0, -positive(-e), positive(e))
 
     return pointwise(x, formula)
 
@@ -72,13 +76,15 @@ def asinh(x: Value) -> Value:
 def acosh(x: Value) -> Value:
     def formula(e: Any) -> Any:
         t = e - 1
-        return fb.where(e > 1e8, fb.log(e) + fb.log(2.0), fb.log1p(t + fb.sqrt(t) * fb.sqrt(t + 2)))
+        return builder.where(
+            e > 1e8, builder.log(e) + builder.log(2.0), builder.log1p(t + builder.sqrt(t) * builder.sqrt(t + 2))
+        )
 
     return pointwise(x, formula)
 
 
 def atanh(x: Value) -> Value:
-    return pointwise(x, lambda e: 0.5 * (fb.log1p(e) - fb.log1p(-e)))
+    return pointwise(x, lambda e: 0.5 * (builder.log1p(e) - builder.log1p(-e)))
 
 
 def atan2(y: Value, x: Value) -> Value:
@@ -87,13 +93,13 @@ def atan2(y: Value, x: Value) -> Value:
     def formula(b: Any, a: Any) -> Any:
         negative = (b < 0) | ((b == 0) & (1 / b < 0))
         left = (a < 0) | ((a == 0) & (1 / a < 0))
-        turn = fb.where(left, fb.where(negative, -pi, pi), 0.0)
-        diagonal = fb.where(negative, -1.0, 1.0) * fb.where(left, 0.75 * pi, 0.25 * pi)
+        turn = builder.where(left, builder.where(negative, -pi, pi), 0.0)
+        diagonal = builder.where(negative, -1.0, 1.0) * builder.where(left, 0.75 * pi, 0.25 * pi)
         flat = _angle(b / a) + turn
-        steep = fb.where(negative, -pi / 2, pi / 2) - _angle(a / b)
+        steep = builder.where(negative, -pi / 2, pi / 2) - _angle(a / b)
         infinite = (b - b != 0) & (a - a != 0) & (b == b) & (a == a)
         wide = (b <= a) & (-b <= a) | (b <= -a) & (-b <= -a)
-        inside = fb.where((a == 0) & (b == 0), turn + 0 * a * b, fb.where(wide, flat, steep))
-        return fb.where(infinite, diagonal, inside)
+        inside = builder.where((a == 0) & (b == 0), turn + 0 * a * b, builder.where(wide, flat, steep))
+        return builder.where(infinite, diagonal, inside)
 
     return each((y, x), formula)

@@ -14,8 +14,7 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 
@@ -105,7 +104,7 @@ def _diagonal(x: Value) -> Value:
 def _eye(like: Value, rows: int, columns: int) -> Value:
     """Ones on the diagonal, for each matrix of a batch."""
     shape = *like.shape[:-2], rows, columns
-    return fb.compute(shape, lambda *i: fb.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
+    return builder.compute(shape, lambda *i: builder.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
 
 
 def factored(a: Value) -> tuple[Value, Value]:
@@ -116,7 +115,7 @@ def factored(a: Value) -> tuple[Value, Value]:
     """
     k = min(a.shape[-2:])
     if not a.size:
-        return a, fb.full((*a.shape[:-2], k), 0, dt.i64)
+        return a, builder.full((*a.shape[:-2], k), 0, dt.i64)
     steps, rows = _LU(_batched(a))
     return steps[k - 1].reshape(a.shape), F.transpose(rows, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], k))
 
@@ -131,8 +130,10 @@ def _order(rows: Value, n: int) -> Value:
 
 def _back(order: Value) -> Value:
     """The permutation that undoes one."""
-    (k,) = fb.axes(order.shape[-1])
-    undone = fb.compute(order.shape, lambda *i: fb.sum(fb.where(order[(*i[:-1], k)] == i[-1], k, 0), over=k))
+    (k,) = builder.axes(order.shape[-1])
+    undone = builder.compute(
+        order.shape, lambda *i: builder.sum(builder.where(order[(*i[:-1], k)] == i[-1], k, 0), over=k)
+    )
     return undone.astype(dt.i64)
 
 
@@ -164,9 +165,9 @@ def _info(diagonal: Value, holds: Callable[[Value], Value]) -> Value:
     n = diagonal.shape[-1]
     lead = diagonal.shape[:-1]
     if not diagonal.size:
-        return fb.full(lead, 0, dt.i32)
-    first = F.amin(fb.where(holds(diagonal), n, F.arange(n)), -1)
-    return fb.where(first == n, 0, first + 1).astype(dt.i32)
+        return builder.full(lead, 0, dt.i32)
+    first = F.amin(builder.where(holds(diagonal), n, F.arange(n)), -1)
+    return builder.where(first == n, 0, first + 1).astype(dt.i32)
 
 
 # ------------------------------------------------------------------------------------------------------- elimination
@@ -186,7 +187,7 @@ def lu_unpack(
     packed: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Value, Value, Value]:
     """(the permutation P, L, U) of what linalg_lu_factor_ex gives"""
-    nothing = fb.full((0,), 0, packed.dtype)
+    nothing = builder.full((0,), 0, packed.dtype)
     p = lower = upper = nothing
     m, n = packed.shape[-2:]
     k = min(m, n)
@@ -196,9 +197,9 @@ def lu_unpack(
         upper = F.triu(packed[(..., slice(0, k), slice(None))])
     if unpack_pivots:
         order = _order(pivots.astype(dt.i64) - 1, m)
-        p = fb.compute((*packed.shape[:-2], m, m), lambda *i: fb.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)).astype(
-            packed.dtype
-        )
+        p = builder.compute(
+            (*packed.shape[:-2], m, m), lambda *i: builder.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)
+        ).astype(packed.dtype)
     return p, lower, upper
 
 
@@ -269,7 +270,7 @@ def _root(a: Value, upper: bool) -> Value:
     side = _turned(a) if upper else a
     half = F.tril(side)
     value = half + _turned(F.tril(side, -1))
-    symmetric = fb.differentiate_as(value, (side + _turned(side)) * 0.5) if a.dtype.is_float else value
+    symmetric = builder.differentiate_as(value, (side + _turned(side)) * 0.5) if a.dtype.is_float else value
     columns = _CHOLESKY(_batched(symmetric))
     return F.permute(columns, (1, 2, 0)).reshape(a.shape)
 
@@ -309,7 +310,7 @@ def geqrf(a: Value) -> tuple[Value, Value]:
     k = min(a.shape[-2:])
     lead = a.shape[:-2]
     if not a.size:
-        return a, fb.full((*lead, k), 0.0, a.dtype)
+        return a, builder.full((*lead, k), 0.0, a.dtype)
     steps, tau = _QR(_batched(a))
     return steps[k - 1].reshape(a.shape), F.transpose(tau, 0, 1).reshape((*lead, k))
 
@@ -346,5 +347,5 @@ def qr(a: Value, mode: str = "reduced") -> tuple[Value, Value]:
     rows = m if mode == "complete" else k
     r = F.triu(packed[(..., slice(0, rows), slice(None))])
     if mode == "r":
-        return fb.full((0,), 0.0, a.dtype), r
+        return builder.full((0,), 0.0, a.dtype), r
     return _reflected(packed, tau, _eye(a, m, rows), False), r

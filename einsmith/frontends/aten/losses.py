@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith import functional as F
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -16,10 +16,10 @@ def _nll(x: Value, target: Value, weight: Value | None, reduction: int, ignore_i
     if weight is None:
         each = counted.astype(x.dtype)
     else:
-        place = fb.where(counted, target, 0)
-        each = fb.where(counted, F.index_select(weight, 0, place.reshape((-1,))).reshape(target.shape), 0.0)
+        place = builder.where(counted, target, 0)
+        each = builder.where(counted, F.index_select(weight, 0, place.reshape((-1,))).reshape(target.shape), 0.0)
     total = F.sum(each) if each.ndim else each
-    return loss, total.astype(x.dtype) if reduction else fb.full((), 0.0, x.dtype)
+    return loss, total.astype(x.dtype) if reduction else builder.full((), 0.0, x.dtype)
 
 
 enter("nll_loss_forward.default nll_loss2d_forward.default",
@@ -36,15 +36,15 @@ def mse_loss(x: Value, y: Value, reduction: int = 1) -> Value:
 @aten("smooth_l1_loss.default")
 def smooth_l1_loss(x: Value, y: Value, reduction: int = 1, beta: float = 1.0) -> Value:
     """d*d/(2*beta) where d = |x - y| < beta, d - beta/2 elsewhere, reduced"""
-    d = fb.abs(x - y)
-    return _reduced(fb.where(d < beta, 0.5 / beta * d * d, d - 0.5 * beta) if beta else d, reduction)
+    d = builder.abs(x - y)
+    return _reduced(builder.where(d < beta, 0.5 / beta * d * d, d - 0.5 * beta) if beta else d, reduction)
 
 
 @aten("huber_loss.default")
 def huber_loss(x: Value, y: Value, reduction: int = 1, delta: float = 1.0) -> Value:
     """d*d/2 where d = |x - y| < delta, delta*(d - delta/2) elsewhere, reduced"""
-    d = fb.abs(x - y)
-    return _reduced(fb.where(d < delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
+    d = builder.abs(x - y)
+    return _reduced(builder.where(d < delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
 
 
 def _reduced(x: Value, reduction: int) -> Value:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from einsmith import functional as F
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def _kept(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
     """(mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
     variance, mean = F.var_mean(x, tuple(dims), None, True, correction=0)
-    return mean, fb.rsqrt(variance + eps)
+    return mean, builder.rsqrt(variance + eps)
 
 
 @aten("native_layer_norm.default")
@@ -55,7 +55,7 @@ def _batch(
     """The output, what is kept, the running statistics."""
     means, variances = (None if v is None else _Running(v) for v in (mean, variance))
     y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
-    kept: tuple[Value, Value] = (fb.full((0,), 0.0, x.dtype),) * 2
+    kept: tuple[Value, Value] = (builder.full((0,), 0.0, x.dtype),) * 2
     if training:
         kept = _kept(x, (0, *range(2, x.ndim)), eps)
     kept = tuple(v.reshape((v.size,)) for v in kept)  # type: ignore[assignment]
@@ -92,4 +92,4 @@ def rms_norm(x: Value, shape: Sequence[int], weight: Value | None, eps: float | 
     """(x*rsqrt(mean(x*x) + eps)*weight, rsqrt(mean(x*x) + eps)) over the last dimensions"""
     small = x.dtype.eps if eps is None else eps
     square = F.mean(x * x, tuple(range(x.ndim - len(shape), x.ndim)), True)
-    return F.rms_norm(x, tuple(shape), weight, small), fb.rsqrt(square + small)
+    return F.rms_norm(x, tuple(shape), weight, small), builder.rsqrt(square + small)

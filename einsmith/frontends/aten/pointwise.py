@@ -16,7 +16,7 @@ from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan
 from einsmith.frontends.aten.promotion import DEFAULT, promoted, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.functional.common import each, pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -63,9 +63,9 @@ _of_any("round.default", "the nearest integer, halves to the even one", F.round,
 _of_any("neg.default", "-x", F.neg, F.neg)
 _of_any("abs.default", "abs(x)", F.abs, lambda x: x if not x.dtype.signed else F.abs(x))
 for _name in ("sign.default", "sgn.default"):
-    _of_any(_name, "sign(x), 0 of NaN", lambda x: fb.where(x == x, F.sign(x), 0.0),
+    _of_any(_name, "sign(x), 0 of NaN", lambda x: builder.where(x == x, F.sign(x), 0.0),
             lambda x: x if x.dtype.is_bool else F.sign(x))  # fmt: skip
-_of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: fb.maximum(x, 0))
+_of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: builder.maximum(x, 0))
 
 
 # ----------------------------------------------------------------------------------------------------- two operands
@@ -124,8 +124,8 @@ def div(x: Any, y: Any) -> Value:
 
 def _rest(a: Any, b: Any) -> Any:
     """What a division without fraction leaves of a, with its sign."""
-    size = fb.abs(a) % fb.abs(b)
-    return fb.where(a < 0, -size, size)
+    size = builder.abs(a) % builder.abs(b)
+    return builder.where(a < 0, -size, size)
 
 
 @aten("div.Tensor_mode div.Scalar_mode")
@@ -135,16 +135,16 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
         return div(x, y)
     (a, b), common = promoted(x, y)
     if rounding_mode == "trunc":
-        return fb.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
+        return builder.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
     if not common.is_float:
         return tensor(a // b, common)
     # The quotient of what fmod leaves is whole but for its rounding: floor(a/b) would be wrong where a/b rounds up.
     rest = _rest(a, b)
     whole = (a - rest) / b
-    whole = fb.where((rest != 0) & F.logical_xor(rest < 0, tensor(b, common) < 0), whole - 1.0, whole)
-    near = fb.floor(whole)
-    near = fb.where(whole - near > 0.5, near + 1.0, near)
-    return fb.stop_gradient(tensor(fb.where(tensor(b, common) == 0, a / b, near), common))
+    whole = builder.where((rest != 0) & F.logical_xor(rest < 0, tensor(b, common) < 0), whole - 1.0, whole)
+    near = builder.floor(whole)
+    near = builder.where(whole - near > 0.5, near + 1.0, near)
+    return builder.stop_gradient(tensor(builder.where(tensor(b, common) == 0, a / b, near), common))
 
 
 @aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
@@ -168,10 +168,10 @@ def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
     out, square = tensor(1, common), x
     for n in range(bits):
         odd = (e // (1 << n)) % 2 == 1
-        out, square = fb.where(odd, out * square, out).astype(common), (square * square).astype(common)
+        out, square = builder.where(odd, out * square, out).astype(common), (square * square).astype(common)
     # A literal makes float32 of what it meets in `where`, which has no place for 9**9.
-    unit = fb.where(x == 1, 1, fb.where(x == -1, fb.where(e % 2 == 0, 1, -1), 0)).astype(common)
-    return fb.where(e < 0, unit, out).astype(common)
+    unit = builder.where(x == 1, 1, builder.where(x == -1, builder.where(e % 2 == 0, 1, -1), 0)).astype(common)
+    return builder.where(e < 0, unit, out).astype(common)
 
 
 @aten("pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar")
@@ -200,8 +200,8 @@ def _extreme(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
     enter(name, formula, run)
 
 
-_extreme("maximum.default", "max(x, y)", fb.maximum, lambda a, b: a | b)
-_extreme("minimum.default", "min(x, y)", fb.minimum, lambda a, b: a & b)
+_extreme("maximum.default", "max(x, y)", builder.maximum, lambda a, b: a | b)
+_extreme("minimum.default", "min(x, y)", builder.minimum, lambda a, b: a & b)
 
 
 @aten("clamp.default clamp.Tensor")
@@ -212,8 +212,8 @@ def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
     value = F.clamp(x.astype(common), *(None if b is None else tensor(b, common) for b in (low, high)))
     for b in bounds:  # NaN among the bounds is a NaN
         if isinstance(b, Value) and common.is_float:
-            bound = fb.stop_gradient(b.astype(common))
-            value = fb.where(bound != bound, bound, value)
+            bound = builder.stop_gradient(b.astype(common))
+            value = builder.where(bound != bound, bound, value)
         elif isinstance(b, float) and b != b:
             value = F.full_like(value, b)
     return value.astype(common)
@@ -238,7 +238,7 @@ def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> N
         (a, b), common = promoted(x, y)
         if common.is_bool:
             return of_bools(_logical(a), _logical(b))
-        return fb.where((b != b) | f(a, b), a, b).astype(common)
+        return builder.where((b != b) | f(a, b), a, b).astype(common)
 
     enter(name, formula, run)
 
@@ -252,7 +252,7 @@ def copysign(x: Any, y: Any) -> Value:
     """abs(x), or -abs(x) where y is below 0 or minus zero"""
     (a, b), common = promoted(x, y, floats=True)
     first, second = tensor(a, common), tensor(b, common)
-    value = fb.where(signbit(second), -fb.abs(first), fb.abs(first))
+    value = builder.where(signbit(second), -builder.abs(first), builder.abs(first))
     return value.astype(common)
 
 
@@ -260,7 +260,7 @@ def copysign(x: Any, y: Any) -> Value:
 def signbit(x: Value) -> Value:
     """x < 0, or minus zero, of which 1/x is minus infinity"""
     if x.dtype.is_bool:
-        return fb.full(x.shape, False, dt.bool_)
+        return builder.full(x.shape, False, dt.bool_)
     return pointwise(x, lambda e: (e < 0) | ((e == 0) & (1.0 / e < 0))) if x.dtype.is_float else x < 0
 
 
@@ -268,9 +268,9 @@ def signbit(x: Value) -> Value:
 def hypot(x: Value, y: Value) -> Value:
     """sqrt(x*x + y*y), by the larger of the two, so that no square overflows"""
     (a, b), common = promoted(x, y)
-    big = fb.stop_gradient(fb.maximum(fb.abs(a), fb.abs(b)))
-    big = fb.where((big == 0) | (big - big != 0), 1.0, big)
-    return (big * fb.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
+    big = builder.stop_gradient(builder.maximum(builder.abs(a), builder.abs(b)))
+    big = builder.where((big == 0) | (big - big != 0), 1.0, big)
+    return (big * builder.sqrt((a / big) * (a / big) + (b / big) * (b / big))).astype(common)
 
 
 @aten("heaviside.default")
@@ -279,7 +279,7 @@ def heaviside(x: Value, y: Value) -> Value:
     (a, b), common = promoted(x, y)
     if common.is_bool:
         return a | b
-    return fb.where(a == 0, b, fb.where(a < 0, 0, fb.where(a == a, 1, a))).astype(common)
+    return builder.where(a == 0, b, builder.where(a < 0, 0, builder.where(a == a, 1, a))).astype(common)
 
 
 @aten("round.decimals")
@@ -332,14 +332,14 @@ def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value],
         if common.is_bool:
             return of_bools(_logical(a), _logical(b))
         first, second = tensor(a, dt.i64 if not isinstance(a, Value) else common), tensor(b, common)
-        weights = fb.as_value(_POWERS)
-        (k,) = fb.axes(len(_POWERS))
+        weights = builder.as_value(_POWERS)
+        (k,) = builder.axes(len(_POWERS))
 
         def word(p: Any, q: Any) -> Any:
-            u, v = fb.cast(p, dt.i64), fb.cast(q, dt.i64)
-            low = fb.sum(formula(u // weights[k] % 2, v // weights[k] % 2) * weights[k], over=k)
-            top = formula(fb.where(u < 0, 1, 0), fb.where(v < 0, 1, 0))
-            return low + fb.cast(top, dt.i64) * (-(2**62)) * 2
+            u, v = builder.cast(p, dt.i64), builder.cast(q, dt.i64)
+            low = builder.sum(formula(u // weights[k] % 2, v // weights[k] % 2) * weights[k], over=k)
+            top = formula(builder.where(u < 0, 1, 0), builder.where(v < 0, 1, 0))
+            return low + builder.cast(top, dt.i64) * (-(2**62)) * 2
 
         return each((first, second), word).astype(common)
 
@@ -358,7 +358,7 @@ enter("bitwise_xor.Tensor bitwise_xor.Scalar", "the sum over bits of p + q - 2*p
 def angle(x: Value) -> Value:
     """0, or pi of what is negative"""
     y = x if x.dtype.is_float else x.astype(DEFAULT)
-    return fb.where(y < 0, pi, fb.where(y == y, 0.0, fb.stop_gradient(y))).astype(y.dtype)
+    return builder.where(y < 0, pi, builder.where(y == y, 0.0, builder.stop_gradient(y))).astype(y.dtype)
 
 
 @aten("bitwise_not.default")
@@ -369,7 +369,7 @@ def bitwise_not(x: Value) -> Value:
 
 def _test(name: str, formula: str, f: Callable[[Value], Value], of_ints: bool) -> None:
     def run(x: Value) -> Value:
-        return f(x) if x.dtype.is_float else fb.full(x.shape, of_ints, dt.bool_)
+        return f(x) if x.dtype.is_float else builder.full(x.shape, of_ints, dt.bool_)
 
     enter(f"{name}.default", formula, run)
 
@@ -383,13 +383,13 @@ _test("isfinite", "x - x == 0", F.isfinite, True)
 def where(condition: Value, x: Any, y: Any) -> Value:
     """where(condition, x, y)"""
     (a, b), common = promoted(x, y)
-    return fb.where(_logical(condition), tensor(a, common), tensor(b, common)).astype(common)
+    return builder.where(_logical(condition), tensor(a, common), tensor(b, common)).astype(common)
 
 
 @aten("masked_fill.Scalar masked_fill.Tensor")
 def masked_fill(x: Value, mask: Value, value: Any) -> Value:
     """where(mask, value, x), in the type of x"""
-    return fb.where(mask, tensor(value, x.dtype), x).astype(x.dtype)
+    return builder.where(mask, tensor(value, x.dtype), x).astype(x.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------- activations
@@ -407,7 +407,7 @@ def elu(x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1
     a, s = float(alpha) * float(scale), float(scale)
 
     def formula(e: Any) -> Any:
-        return fb.where(e <= 0, fb.expm1(e * float(input_scale)) * a, e * s)
+        return builder.where(e <= 0, builder.expm1(e * float(input_scale)) * a, e * s)
 
     return pointwise(x, formula).astype(x.dtype)
 

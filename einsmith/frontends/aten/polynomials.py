@@ -10,52 +10,52 @@ from einsmith import functional as F
 from einsmith.frontends.aten.inverse import acos, acosh
 from einsmith.frontends.aten.promotion import promoted, tensor
 from einsmith.frontends.aten.table import enter
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 
 
 def _t(n: Value, x: Value) -> Value:
-    inside = fb.abs(x) <= 1
-    angle, rise = acos(fb.where(inside, x, 0.0)), acosh(fb.where(inside, 1.0, fb.abs(x)))
-    return fb.where(inside, F.cos(n * angle), _sign(n, x) * F.cosh(n * rise))
+    inside = builder.abs(x) <= 1
+    angle, rise = acos(builder.where(inside, x, 0.0)), acosh(builder.where(inside, 1.0, builder.abs(x)))
+    return builder.where(inside, F.cos(n * angle), _sign(n, x) * F.cosh(n * rise))
 
 
 def _sign(n: Value, x: Value) -> Value:
     """That of the polynomials' highest power."""
-    return fb.where((x < 0) & (n % 2.0 == 1), -1.0, 1.0)
+    return builder.where((x < 0) & (n % 2.0 == 1), -1.0, 1.0)
 
 
 def _u(n: Value, x: Value) -> Value:
-    inside, one = fb.abs(x) < 1, fb.abs(x) == 1
-    angle = acos(fb.where(inside, x, 0.0))
-    rise = acosh(fb.where(inside | one, 2.0, fb.abs(x)))
+    inside, one = builder.abs(x) < 1, builder.abs(x) == 1
+    angle = acos(builder.where(inside, x, 0.0))
+    rise = acosh(builder.where(inside | one, 2.0, builder.abs(x)))
     far = _sign(n, x) * F.sinh((n + 1) * rise) / F.sinh(rise)
-    return fb.where(one, _sign(n, x) * (n + 1), fb.where(inside, F.sin((n + 1) * angle) / F.sin(angle), far))
+    return builder.where(one, _sign(n, x) * (n + 1), builder.where(inside, F.sin((n + 1) * angle) / F.sin(angle), far))
 
 
 def _v(n: Value, x: Value) -> Value:
     """cos((n + 1/2)*a)/cos(a/2) of a = acos(x); of x < 0 it is `_w` of -x, with the sign of x**n."""
-    return fb.where(x < 0, _sign(n, x) * _ratio(n, -x, False), _ratio(n, x, True))
+    return builder.where(x < 0, _sign(n, x) * _ratio(n, -x, False), _ratio(n, x, True))
 
 
 def _w(n: Value, x: Value) -> Value:
     """sin((n + 1/2)*a)/sin(a/2) of a = acos(x)."""
-    return fb.where(x < 0, _sign(n, x) * _ratio(n, -x, True), _ratio(n, x, False))
+    return builder.where(x < 0, _sign(n, x) * _ratio(n, -x, True), _ratio(n, x, False))
 
 
 def _ratio(n: Value, x: Value, even: bool) -> Value:
     """Of x >= 0."""
     inside, one = x < 1, x == 1
-    angle = acos(fb.where(inside & (x >= 0), x, 0.0))
-    rise = acosh(fb.where(inside | one, 2.0, x))
+    angle = acos(builder.where(inside & (x >= 0), x, 0.0))
+    rise = acosh(builder.where(inside | one, 2.0, x))
     if even:
-        found = fb.where(inside, F.cos((n + 0.5) * angle) / F.cos(angle * 0.5),
+        found = builder.where(inside, F.cos((n + 0.5) * angle) / F.cos(angle * 0.5),
                          F.cosh((n + 0.5) * rise) / F.cosh(rise * 0.5))  # fmt: skip
-        return fb.where(one, 1.0, found)
-    found = fb.where(inside, F.sin((n + 0.5) * angle) / F.sin(angle * 0.5),
+        return builder.where(one, 1.0, found)
+    found = builder.where(inside, F.sin((n + 0.5) * angle) / F.sin(angle * 0.5),
                      F.sinh((n + 0.5) * rise) / F.sinh(rise * 0.5))  # fmt: skip
-    return fb.where(one, 2 * n + 1, found)
+    return builder.where(one, 2 * n + 1, found)
 
 
 def _shifted(f: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
@@ -67,9 +67,9 @@ def _enter(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
 
     def run(x: Any, n: Any) -> Value:
         (a, b), common = promoted(x, n, floats=True)
-        value, degree = tensor(a, common), F.trunc(fb.stop_gradient(tensor(b, common)))
-        found = f(fb.maximum(degree, 0.0), value)
-        return fb.where(degree < 0, 0.0, found).astype(common)
+        value, degree = tensor(a, common), F.trunc(builder.stop_gradient(tensor(b, common)))
+        found = f(builder.maximum(degree, 0.0), value)
+        return builder.where(degree < 0, 0.0, found).astype(common)
 
     enter(" ".join(f"special_{name}.{way}" for way in ("default", "x_scalar", "n_scalar")), formula, run)
 
@@ -98,13 +98,13 @@ _HERMITE = {
 def _hermite(which: str) -> Callable[[Value, Value], Value]:
     def run(n: Value, x: Value) -> Value:
         most = 512 if x.dtype.bits == 64 else 128  # PyTorch's are NaN from there on
-        shape = fb.broadcast_to(n, (x + n).shape).shape
+        shape = builder.broadcast_to(n, (x + n).shape).shape
         flat, degree = (F.broadcast_to(v, shape).reshape((-1,)) for v in (x, n))
         if not flat.size:
             return flat.reshape(shape)
         last = _HERMITE[which](x=flat, n=degree, K=most)[most - 1].reshape(shape)
-        found = fb.where(n == 0, 1.0, last)
-        return fb.where(n > most, float("nan"), found)
+        found = builder.where(n == 0, 1.0, last)
+        return builder.where(n > most, float("nan"), found)
 
     return run
 

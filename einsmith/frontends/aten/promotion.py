@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 DEFAULT = dt.f32
@@ -67,5 +67,5 @@ def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
 def tensor(x: Any, dtype: DType | None = None) -> Value:
     """A number as a 0-d tensor, a tensor as it is; in a type where one is given."""
     if not isinstance(x, Value):
-        return fb.full((), x, dtype or type_of(x))
+        return builder.full((), x, dtype or type_of(x))
     return x if dtype is None else x.astype(dtype)

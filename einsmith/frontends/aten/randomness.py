@@ -13,7 +13,7 @@ from einsmith.dtypes import DType
 from einsmith.frontends.aten.table import aten
 from einsmith.frontends.graph import layer
 from einsmith.functional.random import WORDS, drop, random_bits
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -30,16 +30,16 @@ def _share(shape: Sequence[int]) -> Value:
 def _uniform(shape: Sequence[int], dtype: DType) -> Value:
     """Numbers in [0, 1), of as many digits as the type has, so that none is rounded to 1."""
     digits = min(dtype.digits, 32)
-    return (fb.floor(_share(shape) * 2.0**digits) * 2.0**-digits).astype(dtype)
+    return (builder.floor(_share(shape) * 2.0**digits) * 2.0**-digits).astype(dtype)
 
 
 @aten("native_dropout.default")
 def native_dropout(x: Value, p: float, train: bool | None = True) -> tuple[Value, Value]:
     """(x/(1 - p), or 0 with probability p; whether it is kept)"""
     if train is False:
-        return x, fb.full(x.shape, True, dt.bool_)
-    kept = drop(fb.full(x.shape, 1.0, x.dtype), float(p), _stream()) != 0
-    return fb.where(kept, x * (1 / (1 - p) if p < 1 else 0.0), 0.0).astype(x.dtype), kept
+        return x, builder.full(x.shape, True, dt.bool_)
+    kept = drop(builder.full(x.shape, 1.0, x.dtype), float(p), _stream()) != 0
+    return builder.where(kept, x * (1 / (1 - p) if p < 1 else 0.0), 0.0).astype(x.dtype), kept
 
 
 @aten("rand.default")
@@ -57,7 +57,9 @@ def rand_like(x: Value, dtype: DType | None = None) -> Value:
 @aten("randn.default")
 def randn(size: Sequence[int], dtype: DType | None = None) -> Value:
     """sqrt(-2*log(u))*cos(2*pi*v) of uniform numbers u and v"""
-    return (fb.sqrt(-2.0 * fb.log(_share(size))) * fb.cos(_share(size) * (2 * pi))).astype(dtype or dt.f32)
+    return (builder.sqrt(-2.0 * builder.log(_share(size))) * builder.cos(_share(size) * (2 * pi))).astype(
+        dtype or dt.f32
+    )
 
 
 @aten("randn_like.default")
@@ -69,7 +71,7 @@ def randn_like(x: Value, dtype: DType | None = None) -> Value:
 @aten("randint.low")
 def randint_low(low: int, high: int, size: Sequence[int], dtype: DType | None = None) -> Value:
     """low + floor((high - low)*u) of uniform numbers u"""
-    return (fb.floor(_share(size) * float(high - low)) + float(low)).astype(dtype or dt.i64)
+    return (builder.floor(_share(size) * float(high - low)) + float(low)).astype(dtype or dt.i64)
 
 
 @aten("randint.default")
@@ -87,13 +89,13 @@ def randperm(n: int, dtype: DType | None = None) -> Value:
 @aten("bernoulli.default")
 def bernoulli(p: Value) -> Value:
     """1 with probability p, else 0"""
-    return fb.where(_share(p.shape) < fb.stop_gradient(p).astype(dt.f64), 1.0, 0.0).astype(p.dtype)
+    return builder.where(_share(p.shape) < builder.stop_gradient(p).astype(dt.f64), 1.0, 0.0).astype(p.dtype)
 
 
 @aten("bernoulli.p")
 def bernoulli_p(x: Value, p: float = 0.5) -> Value:
     """1 with probability p, else 0, in the shape of x"""
-    return fb.where(_share(x.shape) < float(p), 1.0, 0.0).astype(x.dtype)
+    return builder.where(_share(x.shape) < float(p), 1.0, 0.0).astype(x.dtype)
 
 
 @aten("uniform.default")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from einsmith import functional as F
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.frontends.graph import layer as layer_path
+from einsmith.frontends.graph import layer
 from einsmith.functional.random import drop
 from einsmith.lang.builder import Value
 from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
@@ -25,7 +25,7 @@ def _layers(
     last: list[list[Value]] = [[] for _ in initial]
     for n in range(num_layers):
         if n and dropout and train:
-            x = drop(x, float(dropout), f"{layer_path.get()}/{n}")
+            x = drop(x, float(dropout), f"{layer.get()}/{n}")
         outputs = []
         for d in range(directions):
             row = n * directions + d

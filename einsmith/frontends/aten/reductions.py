@@ -13,7 +13,7 @@ from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.aten.views import select, unsqueeze
 from einsmith.functional.attention import softmax_of_some
 from einsmith.functional.common import dimensions
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 Dims = Sequence[int] | int | None
@@ -92,16 +92,16 @@ def _first(name: str) -> None:
 
     def along(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         if x.dtype.is_bool:
-            values, places = best(x.astype(dt.i32), dim, keepdim) if x.ndim else (x, fb.full((), 0, dt.i64))
+            values, places = best(x.astype(dt.i32), dim, keepdim) if x.ndim else (x, builder.full((), 0, dt.i64))
             return values.astype(dt.bool_), places.astype(dt.i64)
         if not x.ndim:
-            return x, fb.full((), 0, dt.i64)
+            return x, builder.full((), 0, dt.i64)
         values, places = best(x, dim, keepdim)
         return values, places.astype(dt.i64)
 
     def position(x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if not x.ndim:
-            return fb.full((), 0, dt.i64)
+            return builder.full((), 0, dt.i64)
         flat = x.reshape((-1,)) if dim is None else x
         found = place(flat, 0 if dim is None else dim, keepdim and dim is not None).astype(dt.i64)
         return found.reshape((1,) * x.ndim) if dim is None and keepdim else found
@@ -192,7 +192,7 @@ def _running_extreme(name: str) -> None:
 
     def run(x: Value, dim: int) -> tuple[Value, Value]:
         if not x.ndim:
-            return x, fb.full((), 0, dt.i64)
+            return x, builder.full((), 0, dt.i64)
         values, places = f(x, dim)
         return values, places.astype(dt.i64)
 
@@ -226,7 +226,7 @@ def median_all(x: Value) -> Value:
 def kthvalue(x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     """(the k-th smallest element along dim, its place)"""
     if not x.ndim:
-        return x, fb.full((), 0, dt.i64)
+        return x, builder.full((), 0, dt.i64)
     values, places = sort(x, dim)
     found = (select(v, dim, k - 1) for v in (values, places))
     first, second = ((unsqueeze(v, dim % x.ndim) if keepdim else v) for v in found)

@@ -10,7 +10,7 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import all_of
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 CUBIC = -0.75
@@ -22,10 +22,10 @@ def _reflected(p: Value, n: int, align_corners: bool) -> Value:
     if high <= low:
         return p * 0.0
     span = high - low
-    away = fb.where(p < low, low - p, p - low)
-    turns = fb.stop_gradient(fb.floor(away / span))
+    away = builder.where(p < low, low - p, p - low)
+    turns = builder.stop_gradient(builder.floor(away / span))
     rest = away - turns * span
-    return fb.where(turns % 2.0 == 0, rest + low, span - rest + low)
+    return builder.where(turns % 2.0 == 0, rest + low, span - rest + low)
 
 
 def _kept(p: Value, n: int, padding: int, align_corners: bool) -> Value:
@@ -63,9 +63,9 @@ def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool
     def neighbours(p: Value, n: int) -> list[tuple[Value, Value]]:
         """(place, weight) of what is read along one axis."""
         if mode == 1:
-            near = fb.stop_gradient(F.round(p))
+            near = builder.stop_gradient(F.round(p))
             return [(near, F.ones_like(near))]
-        first = fb.stop_gradient(fb.floor(p))
+        first = builder.stop_gradient(builder.floor(p))
         weights: Callable[[Value], list[tuple[int, Value]]] = _cubic if mode == 2 else _linear
         found = [(first + float(k), w) for k, w in weights(p - first)]
         return [(_kept(q, n, padding, align_corners) if mode == 2 else q, w) for q, w in found]
@@ -85,10 +85,10 @@ def _read(x: Value, places: Sequence[Value]) -> Value:
     """x at whole places, 0 outside."""
     within = [(p >= 0) & (p <= n - 1.0) for p, n in zip(places, x.shape[2:], strict=True)]
     inside = all_of(within)
-    rows = [fb.where(inside, p, 0.0).astype(dt.i64) for p in places]
-    return fb.compute(
+    rows = [builder.where(inside, p, 0.0).astype(dt.i64) for p in places]
+    return builder.compute(
         (*x.shape[:2], *places[0].shape[1:]),
-        lambda n, k, *i: fb.where(inside[(n, *i)], x[(n, k, *(r[(n, *i)] for r in rows))], 0.0),
+        lambda n, k, *i: builder.where(inside[(n, *i)], x[(n, k, *(r[(n, *i)] for r in rows))], 0.0),
     )
 
 

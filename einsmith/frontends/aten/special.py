@@ -15,7 +15,7 @@ from einsmith.frontends.aten.expansions import QUANTILE, QUANTILE_FAR
 from einsmith.frontends.aten.promotion import DEFAULT, promoted, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.functional.common import each, pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 SHIFT = 10
@@ -54,36 +54,36 @@ def floats(name: str, formula: str, f: Any, family: str = "special") -> None:
 def _lgamma(x: Any) -> Any:
     def positive(a: Any) -> Any:
         small = a < SHIFT
-        y = fb.where(small, a + SHIFT, a)
+        y = builder.where(small, a + SHIFT, a)
         product: Any = 1.0
         for k in range(SHIFT):
-            product = product * fb.where(small, a + k, 1.0)
+            product = product * builder.where(small, a + k, 1.0)
         series = polynomial(1 / (y * y), STIRLING[::-1]) / y
-        return (y - 0.5) * fb.log(y) - y + log(2 * pi) / 2 + series - fb.log(product)
+        return (y - 0.5) * builder.log(y) - y + log(2 * pi) / 2 + series - builder.log(product)
 
     below = x <= 0
-    rest = fb.where(below, x - fb.floor(x), 0.5)
+    rest = builder.where(below, x - builder.floor(x), 0.5)
     # The sine of pi*x by what x is beyond a whole number: the product with pi would lose it.
-    reflected = log(pi) - fb.log(fb.abs(fb.sin(pi * rest)))
-    size = positive(fb.where(below, 1 - x, fb.where(x == inf, 1.0, x)))
-    return fb.where((x == inf) | (x == -inf), inf, fb.where(below, reflected - size, size))
+    reflected = log(pi) - builder.log(builder.abs(builder.sin(pi * rest)))
+    size = positive(builder.where(below, 1 - x, builder.where(x == inf, 1.0, x)))
+    return builder.where((x == inf) | (x == -inf), inf, builder.where(below, reflected - size, size))
 
 
 def _digamma(x: Any) -> Any:
     def positive(a: Any) -> Any:
         small = a < SHIFT
-        y = fb.where(small, a + SHIFT, a)
-        total = fb.log(y) - 0.5 / y - polynomial(1 / (y * y), HARMONIC[::-1]) / (y * y)
+        y = builder.where(small, a + SHIFT, a)
+        total = builder.log(y) - 0.5 / y - polynomial(1 / (y * y), HARMONIC[::-1]) / (y * y)
         for k in range(SHIFT):
-            total = total - fb.where(small, 1 / fb.where(small, a + k, 1.0), 0.0)
+            total = total - builder.where(small, 1 / builder.where(small, a + k, 1.0), 0.0)
         return total
 
     below = x < 0
-    rest = fb.where(below, x - fb.floor(x), 0.5)
-    turned = pi * fb.cos(pi * rest) / fb.sin(pi * rest)
-    size = positive(fb.where(below, 1 - x, fb.where(x == 0, 1.0, x)))
-    value = fb.where(below, fb.where(rest == 0, nan, size - turned), size)
-    return fb.where(x == 0, -1 / x, value)
+    rest = builder.where(below, x - builder.floor(x), 0.5)
+    turned = pi * builder.cos(pi * rest) / builder.sin(pi * rest)
+    size = positive(builder.where(below, 1 - x, builder.where(x == 0, 1.0, x)))
+    value = builder.where(below, builder.where(rest == 0, nan, size - turned), size)
+    return builder.where(x == 0, -1 / x, value)
 
 
 floats("lgamma.default", "log|gamma(x)|: Stirling's series of x + 10, less the log of what lies between", _lgamma)
@@ -110,14 +110,16 @@ def _hurwitz(s: Any, q: Any) -> Any:
 def _zeta(s: Any, q: Any) -> Any:
     """Of q < 0, where s is whole, the terms below 0 are those of two sums of positive ones."""
     below = q <= 0
-    rest = fb.where(below, q - fb.floor(q), 0.5)
-    away = fb.where(rest == 0, 0.5, rest)
-    sign = fb.where(s % 2.0 == 0, 1.0, -1.0)
-    order = fb.where(s > 1, s, 2.0)
-    positive = _hurwitz(order, fb.where(below, 1 - q, q))
+    rest = builder.where(below, q - builder.floor(q), 0.5)
+    away = builder.where(rest == 0, 0.5, rest)
+    sign = builder.where(s % 2.0 == 0, 1.0, -1.0)
+    order = builder.where(s > 1, s, 2.0)
+    positive = _hurwitz(order, builder.where(below, 1 - q, q))
     negative = _hurwitz(order, away) + sign * (_hurwitz(order, 1 - away) - positive)
-    found = fb.where(below, fb.where(rest == 0, inf, fb.where(s == fb.floor(s), negative, nan)), positive)
-    return fb.where(s > 1, found, fb.where(s == 1, inf, nan))
+    found = builder.where(
+        below, builder.where(rest == 0, inf, builder.where(s == builder.floor(s), negative, nan)), positive
+    )
+    return builder.where(s > 1, found, builder.where(s == 1, inf, nan))
 
 
 @aten("special_zeta.default special_zeta.other_scalar special_zeta.self_scalar")
@@ -136,7 +138,7 @@ def polygamma(n: int, x: Value) -> Value:
     if n < 0 or n > 30:
         raise ArgumentError(f"polygamma of order {n} is not built; 0 to 30 are")
     scale = (1.0 if n % 2 else -1.0) * factorial(n)
-    order = fb.full((), float(n + 1), y.dtype)
+    order = builder.full((), float(n + 1), y.dtype)
     return (each((order, y), _zeta) * scale).astype(y.dtype)
 
 
@@ -153,28 +155,28 @@ def _from_middle(q: Any) -> Any:
 
 def _from_end(p: Any) -> Any:
     """x above which a normal number is with probability p, at most exp(-2)."""
-    r = fb.sqrt(-2.0 * fb.log(p))
-    return r - QUANTILE_FAR(fb.log(r))
+    r = builder.sqrt(-2.0 * builder.log(p))
+    return r - QUANTILE_FAR(builder.log(r))
 
 
 def _erfinv(y: Any) -> Any:
-    size = fb.abs(y)
+    size = builder.abs(y)
     far = size > 1 - 2 * _EDGE
-    central = _from_middle(fb.where(far, 0.0, 0.5 * y)) * sqrt(0.5)
-    tail = _from_end(fb.where(far & (size < 1), (1 - size) * 0.5, 0.1)) * sqrt(0.5)
-    x = fb.where(far, fb.where(y < 0, -tail, tail), central)
-    return fb.where(size < 1, x, fb.where(y == 1, inf, fb.where(y == -1, -inf, nan)))
+    central = _from_middle(builder.where(far, 0.0, 0.5 * y)) * sqrt(0.5)
+    tail = _from_end(builder.where(far & (size < 1), (1 - size) * 0.5, 0.1)) * sqrt(0.5)
+    x = builder.where(far, builder.where(y < 0, -tail, tail), central)
+    return builder.where(size < 1, x, builder.where(y == 1, inf, builder.where(y == -1, -inf, nan)))
 
 
 def _quantile(p: Any) -> Any:
     upper = p > 1 - _EDGE
-    y = fb.where(upper, 1 - p, p)
+    y = builder.where(upper, 1 - p, p)
     middle = y > _EDGE
     inside = (p > 0) & (p < 1)
-    inner = _from_middle(fb.where(middle, y - 0.5, 0.0))
-    outer = _from_end(fb.where(inside & (y <= _EDGE), y, 0.1))
-    found = fb.where(middle, inner, fb.where(upper, outer, -outer))
-    return fb.where(inside, found, fb.where(p == 0, -inf, fb.where(p == 1, inf, nan)))
+    inner = _from_middle(builder.where(middle, y - 0.5, 0.0))
+    outer = _from_end(builder.where(inside & (y <= _EDGE), y, 0.1))
+    found = builder.where(middle, inner, builder.where(upper, outer, -outer))
+    return builder.where(inside, found, builder.where(p == 0, -inf, builder.where(p == 1, inf, nan)))
 
 
 floats("erfinv.default", "x of erf(x) = y", _erfinv)
@@ -185,15 +187,15 @@ LEVELS = 50
 
 def _erfcx(x: Any) -> Any:
     """From 2 on by Laplace's continued fraction."""
-    size = fb.abs(x)
+    size = builder.abs(x)
     far = size > 2
-    near = fb.where(far, 0.0, size)
-    away = fb.where(far, size, 2.0)
+    near = builder.where(far, 0.0, size)
+    away = builder.where(far, size, 2.0)
     fraction: Any = away
     for k in reversed(range(1, LEVELS)):
         fraction = away + (k / 2) / fraction
-    value = fb.where(far, 1 / (sqrt(pi) * fraction), fb.exp(near * near) * (1 - fb.erf(near)))
-    return fb.where(x < 0, 2 * fb.exp(fb.where(x < 0, x * x, 0.0)) - value, value)
+    value = builder.where(far, 1 / (sqrt(pi) * fraction), builder.exp(near * near) * (1 - builder.erf(near)))
+    return builder.where(x < 0, 2 * builder.exp(builder.where(x < 0, x * x, 0.0)) - value, value)
 
 
 floats("special_erfcx.default", "exp(x*x)*(1 - erf(x)), without overflow", _erfcx)

@@ -11,7 +11,7 @@ from einsmith.errors import ShapeError
 from einsmith.frontends.aten.promotion import result_type
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.functional.common import dimension
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -22,7 +22,7 @@ def _dimension(d: int, rank: int) -> int:
 enter("alias.default clone.default contiguous.default lift_fresh_copy.default lift_fresh.default "
       "_conj.default resolve_conj.default resolve_neg.default",
       "x", lambda x: x)  # fmt: skip
-enter("detach.default", "stop_gradient(x)", fb.stop_gradient)
+enter("detach.default", "stop_gradient(x)", builder.stop_gradient)
 
 
 @aten("view.default _unsafe_view.default reshape.default view_copy.default")
@@ -104,9 +104,9 @@ def _put(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Valu
         inside = (i[d] >= begin) & (i[d] < stop)
         if step > 1:
             inside = inside & (place % step == 0)
-        return fb.where(inside, src[(*i[:d], place // step if step > 1 else place, *i[d + 1 :])], x[i])
+        return builder.where(inside, src[(*i[:d], place // step if step > 1 else place, *i[d + 1 :])], x[i])
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @aten("slice_scatter.default")
@@ -134,9 +134,9 @@ def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2:
     def body(*i: Any) -> Any:
         place = i[a] if offset >= 0 else i[b]
         at = (*(i[d] for d in range(x.ndim) if d not in (a, b)), place)
-        return fb.where(i[b] - i[a] == offset, src[at], x[i])
+        return builder.where(i[b] - i[a] == offset, src[at], x[i])
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)
 
 
 @aten("split_with_sizes.default")
@@ -220,7 +220,7 @@ def unfold(x: Value, dim: int, size: int, step: int) -> Value:
         return x.reshape((1,))[:size]
     d = _dimension(dim, x.ndim)
     shape = (*x.shape[:d], (x.shape[d] - size) // step + 1, *x.shape[d + 1 :], size)
-    return fb.compute(shape, lambda *i: x[(*i[:d], step * i[d] + i[-1], *i[d + 1 : -1])])
+    return builder.compute(shape, lambda *i: x[(*i[:d], step * i[d] + i[-1], *i[d + 1 : -1])])
 
 
 @aten("as_strided.default as_strided_copy.default")
@@ -234,7 +234,7 @@ def as_strided(x: Value, size: Sequence[int], stride: Sequence[int], offset: int
             place = place + n * s
         return flat[place]
 
-    return fb.compute(tuple(size), body) if size else flat[offset or 0]
+    return builder.compute(tuple(size), body) if size else flat[offset or 0]
 
 
 @aten("copy.default")

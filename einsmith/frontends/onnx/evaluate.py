@@ -10,14 +10,13 @@ import numpy as np
 
 from einsmith.dtypes import DType, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, TraceError
-from einsmith.expr.interp import evaluate as interpret
-from einsmith.expr.nodes import Graph as Tensors
+from einsmith.expr import interp, nodes
 from einsmith.expr.nodes import Leaf, postorder
 from einsmith.frontends.graph import evaluating
 from einsmith.frontends.onnx.nodes import Constant, Graph, Node
 from einsmith.frontends.onnx.table import TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, Element
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
 
@@ -41,7 +40,7 @@ class Context:
         if 0 < array.size <= SMALL and dtype.numpy.names is None:
             first = array.reshape(-1)[0]
             if (array == first).all() and not (first == 0 and np.signbit(array).any()):
-                return fb.full(array.shape, first.item(), dtype)
+                return builder.full(array.shape, first.item(), dtype)
         trace = current_trace()
         assert trace is not None
         leaf = trace.capture(array, array.shape, dtype)
@@ -51,12 +50,14 @@ class Context:
     def known(self, x: Any) -> np.ndarray | None:
         """The values of a tensor that is made of constants alone; None of others. What folds them is the evaluator that
         defines formulas."""
-        x = fb.as_value(x)
+        x = builder.as_value(x)
         if x.tensor not in self.folded:
             leaves = [t for t in postorder([x.tensor]) if isinstance(t, Leaf)]
             if any(t not in self.constants for t in leaves):
                 return None
-            (found,), _ = interpret(Tensors(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves])
+            (found,), _ = interp.evaluate(
+                nodes.Graph(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves]
+            )
             self.folded[x.tensor] = x.dtype.narrow(found)
         return self.folded[x.tensor]
 

@@ -13,7 +13,7 @@ from einsmith.expr.nodes import Leaf, Tensor, leaf
 from einsmith.expr.recurrence.define import solve
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.functional.common import read
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
 
@@ -43,7 +43,7 @@ def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: in
     made = batch([v.tensor for v in (*after, *outputs)] + checked, wide, steps)  # type: ignore[arg-type]
     # A state before a step is what it was after the one before.
     places = [leaf((steps, *v.shape), v.dtype) for v in own]
-    replaced: dict[Any, Tensor] = {wide[number.tensor]: fb.compute((steps,), lambda t: t).astype(dt.i64).tensor}
+    replaced: dict[Any, Tensor] = {wide[number.tensor]: builder.compute((steps,), lambda t: t).astype(dt.i64).tensor}
     for v, first, place in zip(own, states, places, strict=True):
         replaced[wide[v.tensor]] = _before(Value(place), first).tensor
     for r, x in zip(rows, inputs, strict=True):
@@ -60,6 +60,6 @@ def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: in
 
 def _before(after: Value, first: Value) -> Value:
     def body(t: Any, *i: Any) -> Any:
-        return fb.where(t > 0, after[(t - 1, *i)], read(first, i) if i else fb.Ex(fb.element(first, ())))
+        return builder.where(t > 0, after[(t - 1, *i)], read(first, i) if i else builder.Ex(builder.element(first, ())))
 
-    return fb.compute(after.shape, body)
+    return builder.compute(after.shape, body)

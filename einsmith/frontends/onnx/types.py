@@ -15,7 +15,7 @@ from einsmith import dtypes as dt
 from einsmith import locks
 from einsmith.dtypes import DType
 from einsmith.functional.common import pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -77,25 +77,25 @@ def round_float(x: Value, digits: int, least: int, greatest: float) -> Value:
     smallest positive number; above `greatest`, NaN excepted, infinity. In float64, where scaling is exact."""
 
     def formula(e: Any) -> Any:
-        a = fb.abs(fb.cast(e, dt.f64))
+        a = builder.abs(builder.cast(e, dt.f64))
         # The power of two at or below a, by halving and doubling: logarithms of floats round.
-        scaled, unit = a, fb.cast(a * 0.0 + 1.0, dt.f64)
+        scaled, unit = a, builder.cast(a * 0.0 + 1.0, dt.f64)
         for k in (64, 32, 16, 8, 4, 2, 1):
             up, down = 2.0**k, 2.0**-k
             large, small = scaled >= up, scaled < 2.0 * down
-            unit = fb.where(large, unit * up, fb.where(small, unit * down, unit))
-            scaled = fb.where(large, scaled * down, fb.where(small, scaled * up, scaled))
-        step = fb.maximum(unit * 2.0 ** (1 - digits), 2.0**least)
+            unit = builder.where(large, unit * up, builder.where(small, unit * down, unit))
+            scaled = builder.where(large, scaled * down, builder.where(small, scaled * up, scaled))
+        step = builder.maximum(unit * 2.0 ** (1 - digits), 2.0**least)
         quotient = a / step
-        whole = fb.floor(quotient)
+        whole = builder.floor(quotient)
         rest = quotient - whole
         up_ = (rest > 0.5) | ((rest == 0.5) & (whole % 2.0 == 1.0))
-        value = fb.where(up_, whole + 1.0, whole) * step
-        value = fb.where(value > greatest, float("inf"), value)
-        value = fb.where(a - a == 0, value, a)
-        return fb.where((e < 0) | ((e == 0) & (1.0 / e < 0)), -value, value)
+        value = builder.where(up_, whole + 1.0, whole) * step
+        value = builder.where(value > greatest, float("inf"), value)
+        value = builder.where(a - a == 0, value, a)
+        return builder.where((e < 0) | ((e == 0) & (1.0 / e < 0)), -value, value)
 
-    return pointwise(fb.stop_gradient(x), formula).astype(x.dtype)
+    return pointwise(builder.stop_gradient(x), formula).astype(x.dtype)
 
 
 def _nearest(
@@ -109,10 +109,10 @@ def _nearest(
         y = round_float(x.astype(dt.f32), digits, least, greatest)
 
         def formula(e: Any) -> Any:
-            e = fb.where(e > greatest, beyond, fb.where(e < -greatest, -beyond, e))
+            e = builder.where(e > greatest, beyond, builder.where(e < -greatest, -beyond, e))
             if not nan:
-                e = fb.where(e == e, e, 0.0)
-            return e if signed else fb.where(e == 0, 0.0, e)
+                e = builder.where(e == e, e, 0.0)
+            return e if signed else builder.where(e == 0, 0.0, e)
 
         return pointwise(y, formula).astype(dt.f32)
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from einsmith.dtypes import DType
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 
 Ints = tuple[int, ...]
 
@@ -31,9 +31,11 @@ class Placed:
             return memory
         if self.dims is None:
             steps = self.strides
-            return fb.compute(self.shape, lambda *i: memory[sum(s * n for s, n in zip(steps, i, strict=True) if s)])
+            return builder.compute(
+                self.shape, lambda *i: memory[sum(s * n for s, n in zip(steps, i, strict=True) if s)]
+            )
         dims = self.dims
-        return fb.compute(self.shape, lambda *i: memory[tuple(i[d] for d in dims)] if dims else memory)
+        return builder.compute(self.shape, lambda *i: memory[tuple(i[d] for d in dims)] if dims else memory)
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> Ints:

@@ -14,11 +14,11 @@ from einsmith.compile import PROGRAMS, Executable
 from einsmith.dtypes import dtype_of
 from einsmith.errors import EinsmithError, TraceError
 from einsmith.expr.nodes import Graph, size
+from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import Node, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
 from einsmith.frontends.torch_nodes import TORCH, TYPES
-from einsmith.frontends.torch_threads import threads as threads_now
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import trace_shapes
@@ -133,7 +133,7 @@ class Region:
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compiles for inputs that lie so. Raises RefusedError and what compiling raises."""
-        threads = threads_now()
+        threads = torch_threads.threads()
         in_place = self._lies_so(inputs)
         program = _Program(self, inputs, threads, in_place)
         self._programs.put((threads, in_place, *(_key(x) for x in inputs)), program)
@@ -151,7 +151,7 @@ class Region:
         return all(args[n].data_ptr() % ALIGNMENT == 0 for n in self.into.values())
 
     def __call__(self, *args: Any) -> Any:
-        threads = threads_now()
+        threads = torch_threads.threads()
         last = self._last
         aligned = self._aligned(args)
         if (

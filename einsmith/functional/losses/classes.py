@@ -10,7 +10,7 @@ from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.losses.reduction import check_reduction
 from einsmith.functional.softmax import softmax_parts
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 IGNORED = -100
@@ -37,21 +37,21 @@ def _reduce(y: Value, w: Value | None, ignore: int | None, reduction: str, row: 
     """
 
     def kept(i: tuple, e: Any) -> Any:
-        return e if ignore is None else fb.where(y[i] != ignore, e, 0)
+        return e if ignore is None else builder.where(y[i] != ignore, e, 0)
 
     def weighted(i: tuple) -> Any:
         e = row(i, y[i])
         return kept(i, e if w is None else w[y[i]] * e)
 
     if reduction == "none":
-        return fb.compute(y.shape, lambda *i: weighted(i))
-    over = fb.axes(*y.shape)
+        return builder.compute(y.shape, lambda *i: weighted(i))
+    over = builder.axes(*y.shape)
     if reduction == "mean" and w is None and ignore is None:
-        return fb.compute((), lambda: fb.mean(weighted(over), over=over))
-    total = fb.compute((), lambda: fb.sum(weighted(over), over=over))
+        return builder.compute((), lambda: builder.mean(weighted(over), over=over))
+    total = builder.compute((), lambda: builder.sum(weighted(over), over=over))
     if reduction == "sum":
         return total
-    return total / fb.compute((), lambda: fb.sum(kept(over, 1.0 if w is None else w[y[over]]), over=over))
+    return total / builder.compute((), lambda: builder.sum(kept(over, 1.0 if w is None else w[y[over]]), over=over))
 
 
 @traced
@@ -80,12 +80,16 @@ def cross_entropy(
     top, total = softmax_parts(x, 1)
 
     def negative_log(i: tuple, c: Any) -> Any:
-        return fb.log(total[i]) - (x[(i[0], c, *i[1:])] - top[i])  # exact differences: small losses keep their digits
+        return builder.log(total[i]) - (
+            x[(i[0], c, *i[1:])] - top[i]
+        )  # exact differences: small losses keep their digits
 
     loss = _reduce(y, w, ignore_index, reduction, negative_log)
     if label_smoothing:
-        (k,) = fb.axes(x.shape[1])
-        spread = fb.compute(y.shape, lambda *i: fb.sum(negative_log(i, k) * (1.0 if w is None else w[k]), over=k))
+        (k,) = builder.axes(x.shape[1])
+        spread = builder.compute(
+            y.shape, lambda *i: builder.sum(negative_log(i, k) * (1.0 if w is None else w[k]), over=k)
+        )
         even = _reduce(y, None, ignore_index, "none" if reduction == "none" else "sum", lambda i, c: spread[i])
         if reduction == "mean":
             even = even / _reduce(y, w, ignore_index, "sum", lambda i, c: 1.0)
@@ -106,15 +110,15 @@ def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_s
         raise ShapeError(f"cross_entropy: 'weight' has shape {w.shape}, needs {(classes,)}")
     top, total = softmax_parts(x, dim)
     rest = x.shape[:dim] + x.shape[dim + 1 :]
-    (k,) = fb.axes(classes)
+    (k,) = builder.axes(classes)
 
     def row(i: tuple) -> Any:
         at = (*i[:dim], k, *i[dim:])
         p = t[at] if not label_smoothing else t[at] * (1 - label_smoothing) + label_smoothing / classes
-        e = p * (fb.log(total[i]) - (x[at] - top[i]))
-        return fb.sum(e if w is None else w[k] * e, over=k)
+        e = p * (builder.log(total[i]) - (x[at] - top[i]))
+        return builder.sum(e if w is None else w[k] * e, over=k)
 
-    losses = fb.compute(rest, lambda *i: row(i))
+    losses = builder.compute(rest, lambda *i: row(i))
     return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 

@@ -9,7 +9,7 @@ from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.losses.reduction import check_reduction
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.lang.trace import current_trace
@@ -84,22 +84,22 @@ def ctc_loss(
     end = lengths * 2
     under_way = current_trace()
     if under_way is not None:  # steps are compared, not read at: out of range they would be taken for others
-        under_way.checked.append(fb.compute((batch,), lambda b: x[steps[b] - 1, b, 0]).tensor)
+        under_way.checked.append(builder.compute((batch,), lambda b: x[steps[b] - 1, b, 0]).tensor)
 
     def ends(b: Any) -> Any:
         last = a[time - 1, b, end[b]]
-        before = fb.where(end[b] > 0, a[time - 1, b, fb.maximum(end[b] - 1, 0)], LEAST)
-        top = fb.stop_gradient(fb.maximum(last, before))
-        return -(top + fb.log(fb.exp(last - top) + fb.exp(before - top)))
+        before = builder.where(end[b] > 0, a[time - 1, b, builder.maximum(end[b] - 1, 0)], LEAST)
+        top = builder.stop_gradient(builder.maximum(last, before))
+        return -(top + builder.log(builder.exp(last - top) + builder.exp(before - top)))
 
-    loss = fb.compute((batch,), ends)
+    loss = builder.compute((batch,), ends)
     impossible = 0.0 if zero_infinity else float("inf")
-    loss = fb.where(loss > -0.5 * LEAST, impossible, loss).astype(x.dtype)
+    loss = builder.where(loss > -0.5 * LEAST, impossible, loss).astype(x.dtype)
     if reduction == "none":
         return loss.reshape(()) if single else loss
     if reduction == "sum":
         return loss.sum()
-    return (loss / fb.maximum(lengths, 1)).mean().astype(x.dtype)
+    return (loss / builder.maximum(lengths, 1)).mean().astype(x.dtype)
 
 
 def _labels(y: Value, lengths: Value, most: int, blank: int) -> tuple[Value, Value]:
@@ -107,24 +107,26 @@ def _labels(y: Value, lengths: Value, most: int, blank: int) -> tuple[Value, Val
     blank in front of it)."""
     batch = lengths.shape[0]
     if not most:
-        return fb.full((batch, 1), blank, dt.i32), fb.full((batch, 1), False, dt.bool_)
+        return builder.full((batch, 1), blank, dt.i32), builder.full((batch, 1), False, dt.bool_)
     if y.ndim == 2:
         listed = y
     else:
-        (c,) = fb.axes(batch)
-        start = fb.compute((batch,), lambda b: fb.sum(fb.where(c < b, lengths[c], 0), over=c)).astype(dt.i32)
-        listed = fb.compute(
+        (c,) = builder.axes(batch)
+        start = builder.compute((batch,), lambda b: builder.sum(builder.where(c < b, lengths[c], 0), over=c)).astype(
+            dt.i32
+        )
+        listed = builder.compute(
             (batch, most),
-            lambda b, s: fb.where(s < lengths[b], y[start[b] + s], blank),
+            lambda b, s: builder.where(s < lengths[b], y[start[b] + s], blank),
         )
 
     def extended(b: Any, s: Any) -> Any:
-        k = fb.minimum(s // 2, most - 1)
-        return fb.where((s % 2 == 1) & (k < lengths[b]), listed[b, k], blank)
+        k = builder.minimum(s // 2, most - 1)
+        return builder.where((s % 2 == 1) & (k < lengths[b]), listed[b, k], blank)
 
-    label = fb.compute((batch, 2 * most + 1), extended).astype(dt.i32)
-    skip = fb.compute(
+    label = builder.compute((batch, 2 * most + 1), extended).astype(dt.i32)
+    skip = builder.compute(
         label.shape,
-        lambda b, s: fb.where(s > 1, (label[b, s] != blank) & (label[b, s] != label[b, s - 2]), False),
+        lambda b, s: builder.where(s > 1, (label[b, s] != blank) & (label[b, s] != label[b, s - 2]), False),
     )
     return label, skip

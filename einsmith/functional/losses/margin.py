@@ -10,13 +10,13 @@ from einsmith.functional.call import traced
 from einsmith.functional.common import each, tensor
 from einsmith.functional.distance import pairwise_distance
 from einsmith.functional.losses.reduction import check_reduction, equal_shapes, floats, positive, reduced
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def _above(x: Any) -> Any:
     """x where it is positive, else 0: the hinge, with torch's derivative 1 at 0, as of `clamp`."""
-    return fb.where(x < 0, 0.0, x)
+    return builder.where(x < 0, 0.0, x)
 
 
 @traced
@@ -38,7 +38,7 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduct
     x, y = floats("hinge_embedding_loss", input=input, target=target)
 
     def loss(a: Any, t: Any) -> Any:
-        return fb.where(t == 1, 0.0, _above(margin - a)) + fb.where(t == -1, 0.0, a)
+        return builder.where(t == 1, 0.0, _above(margin - a)) + builder.where(t == -1, 0.0, a)
 
     return reduced(each((x, y), loss), reduction)
 
@@ -48,7 +48,7 @@ def soft_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Val
     """log(1 + exp(-target*input)), the target being 1 or -1; without overflow."""
     check_reduction("soft_margin_loss", reduction)
     x, y = floats("soft_margin_loss", input=input, target=target)
-    return reduced(each((x, y), lambda a, t: fb.softplus(-(t * a))), reduction)
+    return reduced(each((x, y), lambda a, t: builder.softplus(-(t * a))), reduction)
 
 
 def _classes(name: str, x: Value) -> Value:
@@ -85,14 +85,14 @@ def multi_margin_loss(
     single = not y.ndim
     y = y.reshape((x.shape[0],))
     w = _class_weight(name, weight, x.shape[1])
-    (c,) = fb.axes(x.shape[1])
+    (c,) = builder.axes(x.shape[1])
 
     def row(b: Any) -> Any:
         h = _above(margin - x[b, y[b]] + x[b, c])
         h = h * h if p == 2 else h
-        return fb.sum(fb.where(c == y[b], 0.0, h if w is None else w[y[b]] * h), over=c) * (1 / x.shape[1])
+        return builder.sum(builder.where(c == y[b], 0.0, h if w is None else w[y[b]] * h), over=c) * (1 / x.shape[1])
 
-    loss = reduced(fb.compute((x.shape[0],), row), reduction)
+    loss = reduced(builder.compute((x.shape[0],), row), reduction)
     return loss.reshape(()) if single else loss
 
 
@@ -110,15 +110,19 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
     x = _classes(name, given)
     t = t.reshape(x.shape)
     batch, classes = x.shape
-    j, c, q = fb.axes(classes, classes, classes)
-    ended = fb.compute(t.shape, lambda b, k: fb.sum(fb.where((q <= k) & (t[b, q] < 0), 1, 0), over=q))
-    listed = fb.compute(t.shape, lambda b, k: fb.sum(fb.where((ended[b, q] == 0) & (t[b, q] == k), 1, 0), over=q))
+    j, c, q = builder.axes(classes, classes, classes)
+    ended = builder.compute(t.shape, lambda b, k: builder.sum(builder.where((q <= k) & (t[b, q] < 0), 1, 0), over=q))
+    listed = builder.compute(
+        t.shape, lambda b, k: builder.sum(builder.where((ended[b, q] == 0) & (t[b, q] == k), 1, 0), over=q)
+    )
 
     def row(b: Any) -> Any:
         term = _above(1 - (x[b, t[b, j]] - x[b, c]))
-        return fb.sum(fb.where((ended[b, j] == 0) & (listed[b, c] == 0), term, 0.0), over=(j, c)) * (1 / classes)
+        return builder.sum(builder.where((ended[b, j] == 0) & (listed[b, c] == 0), term, 0.0), over=(j, c)) * (
+            1 / classes
+        )
 
-    loss = reduced(fb.compute((batch,), row), reduction)
+    loss = reduced(builder.compute((batch,), row), reduction)
     return loss.reshape(()) if given.ndim == 1 else loss
 
 
@@ -131,14 +135,14 @@ def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, *, 
     equal_shapes(name, x, y)
     if not x.ndim:
         raise ShapeError(f"{name}: 'input' needs a dimension of classes")
-    loss = each((x, y), lambda a, t: (1 - t) * a + fb.softplus(-a))
+    loss = each((x, y), lambda a, t: (1 - t) * a + builder.softplus(-a))
     w = None if weight is None else tensor(weight, name, "weight", kind="float")
     if w is not None:
         loss = each((loss, w), lambda a, b: a * b)
         if loss.shape != x.shape:
             raise ShapeError(f"{name}: 'weight' {w.shape} does not broadcast to 'input' {x.shape}")
-    (c,) = fb.axes(x.shape[-1])
-    return reduced(fb.compute(x.shape[:-1], lambda *i: fb.mean(loss[(*i, c)], over=c)), reduction)
+    (c,) = builder.axes(x.shape[-1])
+    return reduced(builder.compute(x.shape[:-1], lambda *i: builder.mean(loss[(*i, c)], over=c)), reduction)
 
 
 def _triplet(
@@ -155,7 +159,7 @@ def _triplet(
 
     other = between(a, n)
     if swap:
-        other = fb.minimum(other, between(p, n))
+        other = builder.minimum(other, between(p, n))
     return reduced(each((between(a, p), other), lambda u, v: _above(margin + u - v)), reduction)
 
 
@@ -202,10 +206,10 @@ def cosine_embedding_loss(
     e = 1e-12  # of torch: it keeps the root of a zero vector from having no derivative
 
     def total(u: Value, v: Value) -> Value:
-        return fb.sum(u * v, axis=-1)
+        return builder.sum(u * v, axis=-1)
 
-    cosine = total(a, b) / fb.sqrt((total(a, a) + e) * (total(b, b) + e))
-    loss = each((cosine, y), lambda c, t: fb.where(t == 1, 1 - c, fb.where(t == -1, _above(c - margin), 0.0)))
+    cosine = total(a, b) / builder.sqrt((total(a, a) + e) * (total(b, b) + e))
+    loss = each((cosine, y), lambda c, t: builder.where(t == 1, 1 - c, builder.where(t == -1, _above(c - margin), 0.0)))
     return reduced(loss, reduction)
 
 
@@ -220,16 +224,16 @@ def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float =
     x, y = tensor(lengths, name, "lengths", kind="float"), tensor(target, name, "target", kind="int")
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise ShapeError(f"{name}: 'lengths' {x.shape} and 'target' {y.shape} need [B, C] and [B]")
-    b, c = fb.axes(*x.shape)
+    b, c = builder.axes(*x.shape)
 
     def missing(e: Any) -> Any:
-        short = fb.relu(present - e)
+        short = builder.relu(present - e)
         return short * short
 
     def exceeding(e: Any) -> Any:
-        long = fb.relu(e - absent)
+        long = builder.relu(e - absent)
         return weight * long * long
 
     # The label is an index here, so that one out of range is an error, as of `cross_entropy`.
-    own = fb.compute((), lambda: fb.sum(missing(x[b, y[b]]) - exceeding(x[b, y[b]]), over=b))
-    return (own + fb.compute((), lambda: fb.sum(exceeding(x[b, c]), over=(b, c)))) * (1.0 / x.shape[0])
+    own = builder.compute((), lambda: builder.sum(missing(x[b, y[b]]) - exceeding(x[b, y[b]]), over=b))
+    return (own + builder.compute((), lambda: builder.sum(exceeding(x[b, c]), over=(b, c)))) * (1.0 / x.shape[0])

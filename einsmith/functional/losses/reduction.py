@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.functional.common import tensor
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -36,12 +36,12 @@ def floats(name: str, **given: Any) -> list[Value]:
     if not any(v.dtype.is_float for v in values):
         first = next(iter(given))
         tensor(values[0], name, first, kind="float")
-    return [fb.where(v, 1, 0) if v.dtype.is_bool else v for v in values]
+    return [builder.where(v, 1, 0) if v.dtype.is_bool else v for v in values]
 
 
 def reduced(loss: Value, reduction: str) -> Value:
     """The mean or the sum of all elements, or the elements."""
     if reduction == "none" or not loss.ndim:
         return loss
-    over = fb.axes(*loss.shape)
-    return fb.compute((), lambda: (fb.mean if reduction == "mean" else fb.sum)(loss[over], over=over))
+    over = builder.axes(*loss.shape)
+    return builder.compute((), lambda: (builder.mean if reduction == "mean" else builder.sum)(loss[over], over=over))

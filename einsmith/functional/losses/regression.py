@@ -16,7 +16,7 @@ from einsmith.functional.losses.reduction import (
     positive,
     reduced,
 )
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -57,7 +57,7 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = 
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
     """|input - target|; reduction and weight as of `mse_loss`. The derivative at 0 is 0."""
     x, y = _pair("l1_loss", input, target, reduction)
-    return _weighted("l1_loss", each((x, y), lambda a, b: fb.abs(a - b)), weight, reduction)
+    return _weighted("l1_loss", each((x, y), lambda a, b: builder.abs(a - b)), weight, reduction)
 
 
 @traced
@@ -66,11 +66,11 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     positive("smooth_l1_loss", zero=True, beta=beta)
     x, y = _pair("smooth_l1_loss", input, target, reduction)
     if beta == 0:
-        return reduced(each((x, y), lambda a, b: fb.abs(a - b)), reduction)
+        return reduced(each((x, y), lambda a, b: builder.abs(a - b)), reduction)
 
     def loss(a: Any, b: Any) -> Any:
         d = a - b
-        return fb.where(fb.abs(d) < beta, d * d * (0.5 / beta), fb.abs(d) - 0.5 * beta)
+        return builder.where(builder.abs(d) < beta, d * d * (0.5 / beta), builder.abs(d) - 0.5 * beta)
 
     return reduced(each((x, y), loss), reduction)
 
@@ -86,7 +86,7 @@ def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float
 
     def loss(a: Any, b: Any) -> Any:
         d = a - b
-        return fb.where(fb.abs(d) < delta, d * d * 0.5, delta * (fb.abs(d) - 0.5 * delta))
+        return builder.where(builder.abs(d) < delta, d * d * 0.5, delta * (builder.abs(d) - 0.5 * delta))
 
     losses = each((x, y), loss)
     w = None if weight is None else tensor(weight, "huber_loss", "weight", kind="float")
@@ -116,12 +116,12 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
     x, y = _pair("binary_cross_entropy", input, target, reduction)
 
     def loss(p: Any, t: Any) -> Any:
-        u, v = fb.log(p), fb.log1p(-p)
-        u, v = fb.where(u < -100, -100.0, u), fb.where(v < -100, -100.0, v)
-        still = fb.stop_gradient(t)
-        edge = t * fb.stop_gradient(u - v) + (still * p - 0.5 * p * p) * 1e12
-        twin = fb.where(p * (1 - p) < 1e-12, edge, t * u + (1 - t) * v)
-        return -fb.differentiate_as(t * u + (1 - t) * v, twin)
+        u, v = builder.log(p), builder.log1p(-p)
+        u, v = builder.where(u < -100, -100.0, u), builder.where(v < -100, -100.0, v)
+        still = builder.stop_gradient(t)
+        edge = t * builder.stop_gradient(u - v) + (still * p - 0.5 * p * p) * 1e12
+        twin = builder.where(p * (1 - p) < 1e-12, edge, t * u + (1 - t) * v)
+        return -builder.differentiate_as(t * u + (1 - t) * v, twin)
 
     return _scaled("binary_cross_entropy", each((x, y), loss), weight, reduction)
 
@@ -137,10 +137,10 @@ def binary_cross_entropy_with_logits(
     name = "binary_cross_entropy_with_logits"
     x, y = _pair(name, input, target, reduction)
     if pos_weight is None:
-        loss = each((x, y), lambda a, t: (1 - t) * a + fb.softplus(-a))
+        loss = each((x, y), lambda a, t: (1 - t) * a + builder.softplus(-a))
     else:
         q = tensor(pos_weight, name, "pos_weight", kind="float")
-        loss = each((x, y, q), lambda a, t, w: (1 - t) * a + (1 + (w - 1) * t) * fb.softplus(-a))
+        loss = each((x, y, q), lambda a, t, w: (1 - t) * a + (1 + (w - 1) * t) * builder.softplus(-a))
         if loss.shape != x.shape:
             raise ShapeError(f"{name}: 'pos_weight' {q.shape} does not broadcast to 'input' {x.shape}")
     return _scaled(name, loss, weight, reduction)
@@ -156,9 +156,9 @@ def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool
     check_reduction("kl_div", reduction, (*REDUCTIONS, "batchmean"))
     x, y = floats("kl_div", input=input, target=target)
     if log_target:
-        loss = each((x, y), lambda a, t: fb.exp(t) * (t - a))
+        loss = each((x, y), lambda a, t: builder.exp(t) * (t - a))
     else:
-        loss = each((x, y), lambda a, t: fb.where(t == 0, 0.0, t * fb.log(t)) - t * a)
+        loss = each((x, y), lambda a, t: builder.where(t == 0, 0.0, t * builder.log(t)) - t * a)
     if reduction != "batchmean":
         return reduced(loss, reduction)
     return reduced(loss, "sum") / x.shape[0] if x.ndim else loss
@@ -176,10 +176,10 @@ def poisson_nll_loss(
     x, y = floats("poisson_nll_loss", input=input, target=target)
 
     def loss(a: Any, t: Any) -> Any:
-        base = fb.exp(a) - t * a if log_input else a - t * fb.log(a + eps)
+        base = builder.exp(a) - t * a if log_input else a - t * builder.log(a + eps)
         if not full:
             return base
-        return base + fb.where(t > 1, t * fb.log(t) - t + 0.5 * fb.log(2 * pi * t), 0.0)
+        return base + builder.where(t > 1, t * builder.log(t) - t + 0.5 * builder.log(2 * pi * t), 0.0)
 
     return reduced(each((x, y), loss), reduction)
 
@@ -198,7 +198,7 @@ def gaussian_nll_loss(
     if isinstance(var, (int, float)) and var < 0:
         raise ArgumentError(f"{name}: var={var!r} must not be negative")
     x, y = floats(name, input=input, target=target)
-    v = fb.full(x.shape, var, x.dtype) if isinstance(var, (int, float)) else tensor(var, name, "var", kind="float")
+    v = builder.full(x.shape, var, x.dtype) if isinstance(var, (int, float)) else tensor(var, name, "var", kind="float")
     if v.shape != x.shape:
         if x.shape[:-1] == v.shape:
             v = v.reshape((*v.shape, 1))
@@ -206,8 +206,8 @@ def gaussian_nll_loss(
             raise ShapeError(f"{name}: 'var' has shape {v.shape}, which does not fit 'input' {x.shape}")
 
     def loss(a: Any, t: Any, s: Any) -> Any:
-        s = s + fb.stop_gradient(fb.where(s < eps, eps - s, 0.0))
+        s = s + builder.stop_gradient(builder.where(s < eps, eps - s, 0.0))
         d = a - t
-        return 0.5 * (fb.log(s) + d * d / s) + (0.5 * log(2 * pi) if full else 0.0)
+        return 0.5 * (builder.log(s) + d * d / s) + (0.5 * log(2 * pi) if full else 0.0)
 
     return reduced(each((x, y, v), loss), reduction)

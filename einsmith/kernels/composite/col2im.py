@@ -106,7 +106,7 @@ class _Products(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _products(kernel: Kernel) -> _Products | None:
-    """None where the kernel is not taken apart so: nothing is summed in the products, or nothing is left for the sums."""
+    """None where the kernel has no such form: nothing is summed in the products, or nothing is left for the sums."""
     found = problems(kernel.root)
     pieces = [x for p in found or () if (x := _factored(kernel, p)) is not None]
     if found is None or len(pieces) < len(found) or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1:

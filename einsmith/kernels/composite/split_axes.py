@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
-from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
+from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.plan.kernel import Kernel
 from einsmith.plan.split_axes import split_kernels
 from einsmith.target.facts import Target

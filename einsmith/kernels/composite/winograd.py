@@ -22,8 +22,7 @@ from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig, PartConfig, Place, Staged
-from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
-from einsmith.kernels.contraction.pattern import Configs
+from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered

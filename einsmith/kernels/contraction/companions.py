@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.kernels.contraction import config as plan
-from einsmith.kernels.contraction import cost, search
-from einsmith.kernels.contraction import epilogue as finish
+from einsmith.kernels.contraction import config, cost, epilogue, search
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
@@ -45,7 +43,7 @@ def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: An
     own = operand_plan(kernel, p, c.windows, c.swap, False, target)
     for fixes, i, swap in product(("side", "batch") if c.windows else ("",), (0, 1), (False, True)):
         other = replace(c, swap=swap, windows=((i, fixes),) if fixes else ())
-        if plan.with_halos(mate, other.windows) is None:
+        if config.with_halos(mate, other.windows) is None:
             continue
         s = operand_plan(kernel, mate, other.windows, swap, False, target)
         if (s.p.batch, s.m_side.axes, s.n_side.axes) != (own.p.batch, own.m_side.axes, own.n_side.axes):
@@ -62,10 +60,10 @@ _Two = tuple[Problem, Problem, Tiled, Tiled]
 """A mate, the piece whose tiles make its sums too, and their configurations."""
 
 
-def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> tuple[float, finish.Form]:
+def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> tuple[float, epilogue.Form]:
     """How tiles of both sums are finished: cycles a vector, and the form."""
     s = operand_plan(kernel, p, c.windows, c.swap, False, target)
-    return finish.of(s, with_companion(p, mate), c.mr, c.nv, 1)
+    return epilogue.of(s, with_companion(p, mate), c.mr, c.nv, 1)
 
 
 @lru_cache(maxsize=1024)
@@ -86,7 +84,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
     """Seconds that the lines of one piece's results take to come and go once more, for the other piece of a pair that
     is made by itself."""
-    item = sum(x.dtype.itemsize for x in finish.results(kernel, p).buffers)
+    item = sum(x.dtype.itemsize for x in epilogue.results(kernel, p).buffers)
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
 
@@ -104,7 +102,7 @@ def joined(
         other = companion_of(kernel, mate, p, c, target) if isinstance(c, Tiled) else None
         if other is None or not isinstance(c, Tiled):
             continue
-        short = finish.results(kernel, with_companion(p, mate)).size <= finish.REGISTER_EPILOGUE
+        short = epilogue.results(kernel, with_companion(p, mate)).size <= epilogue.REGISTER_EPILOGUE
         if short or _finish(kernel, mate, p, c, target)[1] == "turned":
             out[mate] = other
             joint.append((first, second))

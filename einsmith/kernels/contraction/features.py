@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.kernels.contraction import config as plan
-from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import k_bounds as trim
-from einsmith.kernels.contraction import traffic
+from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
 from einsmith.kernels.contraction.config import Setting
-from einsmith.kernels.contraction.emission import launches as launch
+from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.access import PAIR_CYCLES
 from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
@@ -67,7 +64,7 @@ def together(every: Sequence[Features]) -> FeatureArrays:
 class OperandPlan(Setting):
     """A setting, and what configurations that have it are priced by."""
 
-    def _operand(self, side: plan.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+    def _operand(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
         """What holds of an operand as a side, whose tiles have multiples of `align` points, in every setting."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._known:
@@ -77,7 +74,7 @@ class OperandPlan(Setting):
             self._known[key] = traffic.address_steps(self, side), same
         return self._known[key]
 
-    def _of_side(self, name: str, side: plan.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
+    def _of_side(self, name: str, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
         """What there is of either side, "a" or "b". Its steps are none where it is read from a window, or beside
         windows that several points read each element of, where little comes from memory."""
         p, which, (steps, same) = self.p, int(self.swap != (name == "b")), self._operand(side, align)
@@ -91,22 +88,22 @@ class OperandPlan(Setting):
             **same, side=steps.side, step=steps.k, held=held(self.target.l2, steps.k),
             made=0.0 if cut is not None else self._made(which),
             spread=1.0 if window else spread, copied=cut is not None, window=window,
-            once=name in launch.fixed_sides(self.kernel, self.original, self.swap),
-            batch=self.B if window or plan.depends_on_batch(p, side) else 1,
-            parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, plan.HaloBlock) and not cut.of_k else 0,
+            once=name in launches.fixed_sides(self.kernel, self.original, self.swap),
+            batch=self.B if window or config.depends_on_batch(p, side) else 1,
+            parts=p.extents[side.axes[0]] // cut.points if isinstance(cut, config.HaloBlock) and not cut.of_k else 0,
         )  # fmt: skip
         return steps, {f"{name}_{key}": value for key, value in of_side.items()}
 
     def _made(self, which: int) -> float:
         """Cycles that a vector of an operand takes which is computed as it is read."""
-        count, seconds = bx.operations((self.original.operands[which].expr,), self.target)
+        count, seconds = boxes.operations((self.original.operands[which].expr,), self.target)
         return 0.25 * count + self.lanes * seconds / self.target.cycle_seconds
 
     def _overlaps(self, which: int, w: HaloCopy) -> bool:
         """Whether a window has fewer elements than its operand points."""
         return prod(w.extents) < self.original.count(self.original.operands[which].axes)
 
-    def _run(self, side: plan.Side) -> int:
+    def _run(self, side: config.Side) -> int:
         """Points of K that lie evenly in a side, innermost."""
         p, forms = self.p, [f.coef for f in self.access(side).forms]
         points, inner = 1, None
@@ -116,13 +113,13 @@ class OperandPlan(Setting):
             inner, points = a if inner is None else inner, points * p.extents[a]
         return points
 
-    def _share(self, side: plan.Side) -> int:
+    def _share(self, side: config.Side) -> int:
         """Points of K whose vectors of a window lie a few elements apart."""
         k = [a for a in self.p.k if self.p.extents[a] > 1][-1:]
         forms = self.access(side).forms
         return self.p.extents[k[0]] if k and all(abs(f.coef.get(k[0], 0)) in (1, 2) for f in forms) else 1
 
-    def _meets(self, side: plan.Side) -> bool:
+    def _meets(self, side: config.Side) -> bool:
         """Whether elements of a side that are next to each other along it are so along K."""
         k, m = ([a for a in axes if self.p.extents[a] > 1][-1:] for axes in (self.p.k, side.axes))
         if not side.operand.plain or not k or not m:
@@ -159,7 +156,7 @@ class OperandPlan(Setting):
 
     def finished(self, mr: int, nv: int, split: int) -> float:
         """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors, or of `split` parts of K."""
-        return finish.of(self, self.original, mr, nv, split)[0]
+        return epilogue.of(self, self.original, mr, nv, split)[0]
 
     def kept(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
         """The parts of K that guards leave for tiles of mr rows of M and nv vectors of N."""
@@ -169,13 +166,13 @@ class OperandPlan(Setting):
             rows = tuple(max(1, nv * self.lanes // self.row) for _, nv in tiles)
             of_side.append((1 - int(self.swap), self.n_side.axes[:-1], rows))
         for which, axes, sizes in of_side:
-            found = trim.within(self.original, which, (*self.p.batch, *axes))
+            found = k_bounds.within(self.original, which, (*self.p.batch, *axes))
             if axes and found and tiles:
-                out = [x * y for x, y in zip(out, trim.shares(self.original, found, axes, sizes), strict=True)]
+                out = [x * y for x, y in zip(out, k_bounds.shares(self.original, found, axes, sizes), strict=True)]
         return out
 
 
 @lru_cache(maxsize=1 << 14)
-def operand_plan(kernel: Kernel, p: Problem, windows: plan.Halos, swap: bool, rows: bool, target: Any) -> OperandPlan:
+def operand_plan(kernel: Kernel, p: Problem, windows: config.Halos, swap: bool, rows: bool, target: Any) -> OperandPlan:
     """A setting of a piece, whose halo copies there are."""
     return OperandPlan(kernel, p, windows, swap, rows, target)

@@ -15,17 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.kernels.contraction import companions as pairs
-from einsmith.kernels.contraction import config as plan
-from einsmith.kernels.contraction import cost, search
-from einsmith.kernels.contraction import direct_boxes as box
-from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import k_bounds as trim
-from einsmith.kernels.contraction import space as genes
-from einsmith.kernels.contraction.config import Config
-from einsmith.kernels.contraction.emission import launches as launch
+from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search
+from einsmith.kernels.contraction.config import Config, Direct, Tiled
+from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.problem import Problem, problems
+from einsmith.kernels.contraction.space import illegal, of_piece
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.plan.footprint import touched
@@ -78,8 +73,8 @@ class Contraction(Pattern):
             ranked = _ranked(kernel, pieces, target, config)
             every.update((p, c) for p, ((_, c),) in zip(pieces, ranked, strict=True))
 
-        add(found[second] for _, second in pairs.pairs(found))
-        mates, joint = pairs.joined(kernel, found, every, target)
+        add(found[second] for _, second in companions.pairs(found))
+        mates, joint = companions.joined(kernel, found, every, target)
         every.update(mates)
         add(found)
         return Configs(tuple(every[p] for p in found), joint)
@@ -99,7 +94,7 @@ class Contraction(Pattern):
         each = [prod(p.extents) * p.dtype.itemsize / 4 / target.fma_per_second / target.cores for p in found]
         if sum(each) <= memory:
             return memory + launched(1, target)
-        arithmetic = sum(x * trim.least(p) for x, p in zip(each, found, strict=True))
+        arithmetic = sum(x * k_bounds.least(p) for x, p in zip(each, found, strict=True))
         return Cost(arithmetic, memory, 0.0, launched(1, target)).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
@@ -113,7 +108,7 @@ class Contraction(Pattern):
         ranked = [main if p is first else _ranked(kernel, (p,), target, like, CONFIGS)[0] for p in found]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
-        mates, joint = pairs.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
+        mates, joint = companions.joined(kernel, found, dict(zip(found, every[0].pieces, strict=True)), target)
         pieces = tuple(mates.get(p, c) for p, c in zip(found, every[0].pieces, strict=True))
         return [Configs(pieces, joint), *every] if joint else every
 
@@ -121,19 +116,19 @@ class Contraction(Pattern):
         """The genes of every piece, and which are made together."""
         found = _pieces(kernel)
         joint = tuple(dict.fromkeys(((), self.configs(kernel, target)[0].joint)))
-        every = [(n, name, v) for n, p in enumerate(found) for name, v in genes.of_piece(kernel, p, target).items()]
+        every = [(n, name, v) for n, p in enumerate(found) for name, v in of_piece(kernel, p, target).items()]
         return {f"pieces.{n}.{name}": v for n, name, v in every} | {"joint": joint}
 
     def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
         found = _pieces(kernel)
-        reasons = (genes.illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
+        reasons = (illegal(kernel, p, c, target) for p, c in zip(found, config.pieces, strict=True))
         if reason := next(filter(None, reasons), ""):
             return reason
         for first, second in config.joint:
             one = config.pieces[second]
             mate = found[first], found[second]
-            other = pairs.companion_of(kernel, *mate, one, target) if isinstance(one, plan.Tiled) else 0
-            if (first, second) not in pairs.pairs(found) or other != config.pieces[first]:
+            other = companions.companion_of(kernel, *mate, one, target) if isinstance(one, Tiled) else 0
+            if (first, second) not in companions.pairs(found) or other != config.pieces[first]:
                 return f"pieces {first} and {second} are not made together so"
         return ""
 
@@ -144,25 +139,25 @@ class Contraction(Pattern):
         every = [_cost(kernel, p, own[n], target) for n, p in enumerate(found) if n not in joint]
         if joint:
             two = tuple((found[i], found[j], own[i], own[j]) for i, j in config.joint)
-            both = pairs.costs(kernel, two, target)
+            both = companions.costs(kernel, two, target)
             every += [_predicted(both, n) for n in range(2 * len(two))]
-        parted = sum(pairs.apart(kernel, found[j], target) for i, j in pairs.pairs(found) if j not in joint)
-        costs, launches = [p.cost for p in every], max(p.launches for p in every)
-        tasks = launch.dealt([p.tasks for p in every], found, target)
+        parted = sum(companions.apart(kernel, found[j], target) for i, j in companions.pairs(found) if j not in joint)
+        costs, count = [p.cost for p in every], max(p.launches for p in every)
+        tasks = launches.dealt([p.tasks for p in every], found, target)
         return Cost(
             parted + sum(c.arithmetic for c in costs),
             sum(c.memory for c in costs),
             sum(c.special for c in costs),
-            launches * launched(tasks, target),
+            count * launched(tasks, target),
         )
 
     def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
         """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
         found = _pieces(kernel)
-        return launch.lower(kernel, found, config.pieces, target, config.joint)
+        return launches.lower(kernel, found, config.pieces, target, config.joint)
 
 
-PATTERN = Contraction()
+CONTRACTION = Contraction()
 _Best = tuple[float, Config]
 
 
@@ -220,7 +215,7 @@ def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
 @lru_cache(maxsize=4096)
 def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     """What a piece costs."""
-    if isinstance(c, plan.Direct):
+    if isinstance(c, Direct):
         return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
     known = _priced(kernel, p, target).get(c)
     return known or _predicted(cost.predict(search.table_of(kernel, p, c, target), target), 0)
@@ -230,17 +225,19 @@ def _predicted(found: cost.Predicted, i: int) -> _Price:
     return _Price(Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i]), int(found.tasks[i]))
 
 
-def _direct_cost(kernel: Kernel, p: Problem, c: plan.Direct, target: Any) -> Cost:
+def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.vector
-    after = finish.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
+    after = epilogue.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target.l2)
     points = p.count(c.outer) * c.parts * c.split
     tasks = min(target.cores, points)
     uneven = ceil(points / tasks) * tasks / points
     size = sum(touched(kernel))
-    arithmetic = box.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
+    arithmetic = direct_boxes.cycles(kernel, p, c, lanes, after, target) * target.cycle_seconds / tasks * uneven
     memory = target.seconds_for_bytes(size, size, tasks)
-    waited = memory * target.overheads.crowding(box.rows(kernel, p, c, target)) if size > target.l2 * tasks else 0.0
-    waited += target.seconds_for_bytes(box.strips(kernel, p, c, target), size, tasks)
+    waited = (
+        memory * target.overheads.crowding(direct_boxes.rows(kernel, p, c, target)) if size > target.l2 * tasks else 0.0
+    )
+    waited += target.seconds_for_bytes(direct_boxes.strips(kernel, p, c, target), size, tasks)
     return Cost(arithmetic, memory, waited)

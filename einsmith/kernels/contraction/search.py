@@ -11,10 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.kernels.contraction import config as plan
-from einsmith.kernels.contraction import direct_boxes as box
-from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import traffic
+from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
 from einsmith.kernels.contraction.config import Config, Direct, Setting, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import BUFFER, BY_K, BY_M, BY_N, HOW, INLINE, ORDERS, PANEL, Table, inner_bytes
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
@@ -36,17 +33,17 @@ FEW = 64
 MANY = 1 << 14
 """Results from which on their tiles are many for every core."""
 
-_WINDOWS: tuple[plan.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
+_WINDOWS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
 
 
 @lru_cache(maxsize=1024)
-def windows_of(p: Problem) -> list[plan.Halos]:
+def windows_of(p: Problem) -> list[config.Halos]:
     """The windows worth a look: short blocks of K begin and end too often."""
-    every = [(i, cut) for i in (0, 1) for cut in plan.halo_blocks(p, i, plan.HALO_BYTES)]
+    every = [(i, cut) for i in (0, 1) for cut in config.halo_blocks(p, i, config.HALO_BYTES)]
     cuts = [((i, cut),) for i, cut in every if cut.of_k or cut.place or not _by_points(p, i, cut.points)]
 
-    def short(fixes: str | plan.HaloBlock) -> bool:
-        if isinstance(fixes, plan.HaloBlock):
+    def short(fixes: str | config.HaloBlock) -> bool:
+        if isinstance(fixes, config.HaloBlock):
             return fixes.of_k and fixes.points * p.count(p.k[fixes.place + 1 :]) < SHORT
         return fixes == "k" and p.count(p.k[1:]) < SHORT
 
@@ -122,7 +119,7 @@ class _Tile(NamedTuple):
     split: int
     inline: bool
     kept: float
-    finish: float
+    epilogue: float
     depth: int = 1
 
 
@@ -152,12 +149,12 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     others: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
     for number, p in enumerate(pieces):
-        direct = box.configs(kernel, p, operand_memories(kernel), target)
+        direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
         # A side of one point shares nothing within a tile: what is in windows is the direct form's.
         lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
         for windows in ((),) if lone else windows_of(p) if like is None else _near(like):
-            if plan.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > before:
+            if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > before:
                 continue
             for rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)
@@ -174,7 +171,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     return Candidates(table, np.array(piece)[[] if table is None else table.setting], others)
 
 
-def _near(c: Config) -> list[plan.Halos]:
+def _near(c: Config) -> list[config.Halos]:
     """The configuration's windows, these on the other operand, and none."""
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
@@ -196,10 +193,10 @@ def _promises(s: Setting) -> bool:
 
 def rows_fit(s: Setting) -> bool:
     """Whether vectors of N that keep to rows are worth a look: rows of a window that are nearly whole vectors."""
-    cut = any(isinstance(x, plan.HaloBlock) and not x.of_k for _, x in s.windows)
+    cut = any(isinstance(x, config.HaloBlock) and not x.of_k for _, x in s.windows)
     if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
         return False
-    last, row = s.p.extents[s.n_side.axes[-1]], plan.padded_row(s.p, s.n_side, s.lanes)
+    last, row = s.p.extents[s.n_side.axes[-1]], config.padded_row(s.p, s.n_side, s.lanes)
     return last != row and last / row >= 0.6
 
 
@@ -227,21 +224,21 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     """The register tiles of a setting that may be worth it; of those with so many vectors, where there are some."""
     p, target, x, lanes = s.p, s.target, s.numbers, s.lanes
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
-    blocks, unit = 0, plan.unit_of_k(p, lanes)
-    in_lines = finish.unit(s.kernel, s.original, n_axes, lanes) is not None
+    blocks, unit = 0, config.unit_of_k(p, lanes)
+    in_lines = epilogue.unit(s.kernel, s.original, n_axes, lanes) is not None
     if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
         blocks = traffic.blocks_of_k(k, unit)
     sizes = [*_tiles(m, n, lanes, target.tile_registers, vectors)]
     if s.m_side.operand.plain:
         for nv in {nv for _, nv in sizes}:
-            regular = plan.regular_rows(s.m_steps, _rows_limit(nv, target.tile_registers))
+            regular = config.regular_rows(s.m_steps, _rows_limit(nv, target.tile_registers))
             if regular >= 4 and (regular, nv) not in sizes:
                 sizes.append((regular, nv))
         if x.a_fit:  # rows that share cache sets
             more = [(_even(m, int(x.a_fit)), nv) for mr, nv in sizes if mr > x.a_fit]
             sizes += [t for t in dict.fromkeys(more) if t not in sizes]
     chosen = [*_promising(tuple(sizes), m, n, k, lanes, target)]
-    rows = finish.stacked(s.kernel, s.original, m_axes, n_axes, lanes)
+    rows = epilogue.stacked(s.kernel, s.original, m_axes, n_axes, lanes)
     whole = [(mr - mr % rows, nv) for mr, nv in chosen if mr > rows]
     chosen += [t for t in dict.fromkeys(whole) if t not in chosen]
     if x.a_parts or x.b_parts:
@@ -353,10 +350,10 @@ def _with_other_shares(t: Table, target: Any) -> Array:
     return np.concatenate(found, axis=1)[:, np.argsort(np.concatenate(places), kind="stable")]
 
 
-def column_of(setting: int, c: Tiled, kept: float, finish: float) -> list[float]:
+def column_of(setting: int, c: Tiled, kept: float, epilogue: float) -> list[float]:
     """A table's column of one configuration."""
     how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
-    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, finish]
+    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, epilogue]
 
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:

@@ -12,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.kernels.contraction import config as plan
-from einsmith.kernels.contraction import direct_boxes as box
-from einsmith.kernels.contraction import epilogue as finish
-from einsmith.kernels.contraction import search
+from einsmith.kernels.contraction import config, direct_boxes, epilogue, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.emission import k_pack
@@ -37,9 +34,9 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
     """The genes of a piece's configuration, of whatever form."""
     k, lanes = p.count(p.k), target.lanes(p.dtype.itemsize)
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
-    unit = plan.unit_of_k(p, lanes)
+    unit = config.unit_of_k(p, lanes)
     lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // SHORTEST) + 1))
-    direct = box.configs(kernel, p, operand_memories(kernel), target)
+    direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     tiled: Space = {
         FORM: ("Tiled", *(["Direct"] if direct else [])),
         "swap": (False, True), "mr": tuple(range(1, MOST_ROWS + 1)), "nv": tuple(range(1, MOST_VECTORS + 1)),
@@ -60,25 +57,25 @@ def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
 
 
 def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
-    known = box.configs(kernel, p, operand_memories(kernel), target)
+    known = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
         return "no box of the direct form is like this"
     if c.split != 1 and not (c.vector in p.k and c.parts == 1 and 1 <= c.split <= p.count(c.k_outer)):
         return "parts of K are of its outer axis, with lanes along another one"
-    if not 1 <= c.parts <= max((box.tiles_along(p, c, a) for a in box.inner_axes(p, c)), default=1):
+    if not 1 <= c.parts <= max((direct_boxes.tiles_along(p, c, a) for a in direct_boxes.inner_axes(p, c)), default=1):
         return "there are more parts than tiles"
     points = prod(p.extents[a] for a in c.outer)
     return "" if 1 <= c.tasks <= max(1, points) else f"{points} points of the outer axes are fewer than the tasks"
 
 
 def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
-    if plan.with_halos(p, c.windows) is None:
+    if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
     if c.rows and not search.rows_fit(operand_plan(kernel, p, c.windows, c.swap, False, target)):
         return "vectors cannot keep to rows"
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
-    columns, unit = ceil(s.N * c.depth / s.lanes), plan.unit_of_k(p, s.lanes)
+    columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
     wrong = (
         (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
@@ -88,7 +85,7 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.order == "k" and m * s.N / (c.tm * c.tn) * s.item > 4 * target.l2, "too many sums would wait"),
         (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
         (c.kc and (c.windows or c.kc % unit and c.order != "k"), "K is not cut into such blocks here"),
-        (c.kc and finish.unit(kernel, p, s.n_side.axes, s.lanes) is not None, "sums would wait for blocks and lines"),
+        (c.kc and epilogue.unit(kernel, p, s.n_side.axes, s.lanes) is not None, "sums would wait for blocks and lines"),
         (x.a_parts and (m // x.a_parts % c.mr or c.tm != x.a_parts), "blocks of windows are the tasks along M"),
         (x.b_parts and (s.N // x.b_parts % width or c.tn != x.b_parts), "blocks of windows are tasks of N"),
     )

@@ -11,7 +11,7 @@ from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Read, below
 from einsmith.kernels.elementwise import vector_axis
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.reduction.skew import skewed
@@ -46,7 +46,7 @@ class ReductionConfig(NamedTuple):
 @lru_cache(maxsize=512)
 def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
     """The kernel's boxes, with the reduction variables that suit the accesses."""
-    return tuple(skewed(box) for box in bx.boxes(kernel))
+    return tuple(skewed(box) for box in boxes.boxes(kernel))
 
 
 def reduced_axes(box: Box) -> range:
@@ -67,7 +67,7 @@ def bounds(box: Box, axis: int) -> Bounds:
 @lru_cache(maxsize=8192)
 def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
     """About how many instructions each of the body's accesses takes for a vector, when `axis` runs along the lanes."""
-    return tuple(bx.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
+    return tuple(boxes.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
 
 
 @lru_cache(maxsize=4096)
@@ -78,7 +78,7 @@ def row_axis(box: Box, lanes: int) -> int | None:
         axes = axes[-1:]
 
     def cost(a: int) -> tuple[float, int]:
-        return (sum(_accesses(box, a, lanes)) + 1) / bx.filled(box.reduce[a - box.rank], lanes), -a
+        return (sum(_accesses(box, a, lanes)) + 1) / boxes.filled(box.reduce[a - box.rank], lanes), -a
 
     return min(axes, key=cost, default=None)
 
@@ -89,8 +89,8 @@ def column_axis(box: Box, lanes: int) -> int | None:
     rest, weight = box.epilogue_flats, max(1, box.reduced)
 
     def cost(a: int) -> tuple[float, int]:
-        each = weight * (sum(_accesses(box, a, lanes)) + 1) + bx.access_cost(rest, a, lanes)
-        return each / bx.filled(box.extents[a], lanes), -a
+        each = weight * (sum(_accesses(box, a, lanes)) + 1) + boxes.access_cost(rest, a, lanes)
+        return each / boxes.filled(box.extents[a], lanes), -a
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -135,7 +135,7 @@ class Schedule:
             if tile is None:
                 return inf, -a
             each = box.reduced * self._tile_cost(a, tile)
-            return (each + bx.access_cost(box.epilogue_flats, a, lanes)) / bx.filled(box.extents[a], lanes), -a
+            return (each + boxes.access_cost(box.epilogue_flats, a, lanes)) / boxes.filled(box.extents[a], lanes), -a
 
         return min(range(box.rank), key=cost, default=None)
 
@@ -179,7 +179,7 @@ class Schedule:
 
     def _tile_cost(self, column: int, row: int) -> float:
         """About how many instructions a vector of operations takes in a register tile, beside the operations."""
-        return (self._loads(column, row) + 1) / bx.filled(self.box.extents[row], self.config.rows)
+        return (self._loads(column, row) + 1) / boxes.filled(self.box.extents[row], self.config.rows)
 
     def _loads(self, axis: int, row: int | None, left_out: Sequence[Linear] = ()) -> float:
         """About how many instructions the body's accesses take for each vector of operations. In a register tile, what
@@ -202,7 +202,7 @@ class Schedule:
         box = self.box
         if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
             return ()
-        found = bx.square_tiles(box, box.bodies).get((self.column, self.last), ())
+        found = boxes.square_tiles(box, box.bodies).get((self.column, self.last), ())
         alone = all(self.tile not in linear(r.index[0]).axes for r in found)
         return found if len(found) <= 2 and alone else ()
 
@@ -252,10 +252,10 @@ class Schedule:
         box, c = self.box, self.config
         assert self.axis is not None
         if self.pairs is not None:
-            return bx.access_cost(self.pairs.flats, self.last, c.lanes, self.pairs.guarded)
+            return boxes.access_cost(self.pairs.flats, self.last, c.lanes, self.pairs.guarded)
         reads = [linear(r.index[0]) for r in self.turned]
         tiles = float(len(reads)) * c.lanes.bit_length()  # a load, and a shuffle for each halving
-        tiles /= bx.filled(box.reduce[-1], c.lanes) if reads else 1.0
+        tiles /= boxes.filled(box.reduce[-1], c.lanes) if reads else 1.0
         rows = 1 if self.tile is None else min(c.rows, box.extents[self.tile])
         return self._loads(self.axis, self.tile, reads) + tiles / rows
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.nodes import Apply, Axis, below
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.reduction.axes import (
     MAX_UNROLLED,
@@ -135,7 +135,7 @@ def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
 
 def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
     """The configurations that may pay for a kernel."""
-    lanes = bx.lanes_of(kernel, target)
+    lanes = boxes.lanes_of(kernel, target)
     found = boxes_of(kernel)
     modes = ["row"] if any(x.reduce for x in found) else []
     if any(x.rank for x in found) or not modes:
@@ -152,7 +152,7 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
         made = [ReductionConfig("column", lanes, u, 1, 1) for u in wide]
         made += [ReductionConfig("column", lanes, u, 1, 1, r) for r, u in _tiles(found, lanes, target)]
         turning = [x for x, a in zip(found, columns, strict=True)
-                   if x.reduce and (a, x.rank + len(x.reduce) - 1) in bx.square_tiles(x, x.bodies)]  # fmt: skip
+                   if x.reduce and (a, x.rank + len(x.reduce) - 1) in boxes.square_tiles(x, x.bodies)]  # fmt: skip
         turned = [ReductionConfig("column", lanes, 1, 1, 1, r, True) for r in _TURNED]
         made += [c for c in turned if any(_turns(x, c, target) for x in turning)]
         out += [c._replace(tasks=t) for c in made for t in tasks]
@@ -187,11 +187,11 @@ class _Work(NamedTuple):
 @lru_cache(maxsize=4096)
 def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
     """Vector instructions and special-function seconds: of the bodies at a point, of the stages at a result."""
-    count, seconds = bx.operations(box.bodies, target)
+    count, seconds = boxes.operations(box.bodies, target)
     if box.combiner == "sum":  # a product is multiplied and added in one instruction
         count -= sum(isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float for e in box.bodies)
     count -= sum(isinstance(e, Apply) and (e.fn == "where" or e.dtype.is_bool) for e in below(box.bodies))
-    return count, seconds, *bx.operations(box.stages, target)
+    return count, seconds, *boxes.operations(box.stages, target)
 
 
 @lru_cache(maxsize=8192)
@@ -237,7 +237,7 @@ def _work(s: Schedule, target: Target) -> _Work:
         return _Work(arithmetic, special, box.points, _again(s, target))
     results = box.points / extent * s.vectors
     merges = 0.0 if s.pairs is None else (2.0 + _STEP.get(kind, 1.0)) * len(box.bodies)
-    arithmetic += results * (after + bx.access_cost(rest, s.axis, c.lanes) + 4 + merges) / rate
+    arithmetic += results * (after + boxes.access_cost(rest, s.axis, c.lanes) + 4 + merges) / rate
     special += results * c.lanes * after_seconds
     parts = box.points // extent * -(-extent // (c.lanes * c.unroll))
     return _Work(arithmetic, special, parts, _again(s, target))

@@ -14,14 +14,13 @@ from functools import partial
 
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis, Piece, Read, Reduce
-from einsmith.kernels import elementwise as pointwise
+from einsmith.kernels import elementwise
 from einsmith.kernels.elementwise import PointwiseConfig
-from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.emit.boxes import Box
+from einsmith.kernels.emit import loops
+from einsmith.kernels.emit.boxes import Box, function_name
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.kernels.reduction import cost as costs
+from einsmith.kernels.reduction import cost
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.loops.address import Memory, address
@@ -47,7 +46,7 @@ def lower_box(
     slots beside the kernel's buffers."""
     s = schedule(box, config)
     whole = s.pairs or box
-    em = bl.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
+    em = loops.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)
@@ -60,7 +59,9 @@ def lower_box(
             em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
 
     tile = None if s.tile is None else (s.tile, config.rows)
-    return bl.sweep_box(em, box, s.column, config.unroll, config.tasks, emit, first, alone, tile, True, s.parts, begin)
+    return loops.sweep_box(
+        em, box, s.column, config.unroll, config.tasks, emit, first, alone, tile, True, s.parts, begin
+    )
 
 
 def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, Buffer]], int]:
@@ -93,10 +94,10 @@ class Reduction(Pattern):
         return target.seconds_for_bytes(*touched_bytes(kernel, LINE), target.cores)
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
-        found, every = boxes_of(kernel), costs.configs(kernel, target)
+        found, every = boxes_of(kernel), cost.configs(kernel, target)
 
         def rank(boxes: Sequence[Box], c: ReductionConfig) -> float:
-            return costs.cost(kernel, boxes, c, target).rank
+            return cost.cost(kernel, boxes, c, target).rank
 
         if len(found) > 1:
             main = max(found, key=lambda x: x.points * x.reduced)
@@ -106,24 +107,24 @@ class Reduction(Pattern):
         return every[i] if least < limit else None
 
     def configs(self, kernel: Kernel, target: Target) -> list[ReductionConfig]:
-        return costs.configs(kernel, target)
+        return cost.configs(kernel, target)
 
     def cost(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Cost:
-        return costs.cost(kernel, boxes_of(kernel), config, target)
+        return cost.cost(kernel, boxes_of(kernel), config, target)
 
     def lower(self, kernel: Kernel, config: ReductionConfig, target: Target) -> Lowered:
         found = boxes_of(kernel)
-        if len(found) == 1 and found[0].combiner in costs.SPLITTABLE and schedule(found[0], config).parts > 1:
+        if len(found) == 1 and found[0].combiner in cost.SPLITTABLE and schedule(found[0], config).parts > 1:
             return self._in_parts(kernel, found[0], config)
-        b = Builder(bx.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
+        b = Builder(function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
                 plain = PointwiseConfig(config.lanes, config.unroll, tasks)
-                return pointwise.lower_box(b, kernel, box, plain, first, alone)
+                return elementwise.lower_box(b, kernel, box, plain, first, alone)
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
-        count = bl.deal(found, config.tasks, emit)
+        count = loops.deal(found, config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [])
 
     def _in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
@@ -133,7 +134,7 @@ class Reduction(Pattern):
         merging = ReductionConfig("column" if column else "row", config.lanes, 2 if column else 1, 1, 1)
         out = Lowered(workspace=size)
         for launch, (part, c) in enumerate(((one, config), (two, merging))):
-            b = Builder(bx.function_name(self.name, kernel, config, launch), len(kernel.buffers) + 1)
+            b = Builder(function_name(self.name, kernel, config, launch), len(kernel.buffers) + 1)
             places = []
             for slot, at, x in sections:
                 pointer = b.address(b.buffers[-1], at // x.dtype.itemsize, elem_of(x.dtype))

@@ -18,7 +18,7 @@ from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
 from einsmith.expr.rewrite.rebuild import operands, rebuild
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 
 _LANES = 8
@@ -48,7 +48,7 @@ def skewed(box: Box) -> Box:
 def _cost(box: Box) -> float:
     flats = uses(box.bodies)[0]
     extents = box.extents + box.reduce
-    each = min((bx.access_cost(flats, a, _LANES) + 1) / bx.filled(n, _LANES) for a, n in enumerate(extents))
+    each = min((boxes.access_cost(flats, a, _LANES) + 1) / boxes.filled(n, _LANES) for a, n in enumerate(extents))
     return each * box.reduced
 
 

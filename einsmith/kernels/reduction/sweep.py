@@ -8,7 +8,7 @@ from itertools import islice, product
 
 from einsmith.expr.analysis.linear import Linear
 from einsmith.expr.nodes import Axis
-from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import Lanes, VectorEmitter
@@ -120,7 +120,7 @@ class Sweep:
         def piece(states: list[Accumulators], base: Value | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
-                id(at): {x: bl.turned_tile(em, x, axis, at, active, s.last, base, count) for x in s.turned}
+                id(at): {x: loops.turned_tile(em, x, axis, at, active, s.last, base, count) for x in s.turned}
                 for at, active in ramps
             }
             for c in range(count):
@@ -145,7 +145,7 @@ class Sweep:
 
         def points(states: list[Accumulators], base: Value | int, limit: int) -> list[Accumulators]:
             out = list(states)
-            for u, (at, active) in enumerate(bl.ramps(base, limit, n, group)):
+            for u, (at, active) in enumerate(loops.ramps(base, limit, n, group)):
                 em.bind(axis, at)
                 em.mask = active
                 new = self.combine.step(states[u], box.bodies, self.number)
@@ -164,4 +164,4 @@ class Sweep:
 
     def finish(self, state: Accumulators) -> None:
         """The epilogue of an output (or of a vector of them)."""
-        bl.store_point(self.em, self.box, bl.values_of(self.em, self.box, state))
+        loops.store_point(self.em, self.box, loops.values_of(self.em, self.box, state))

@@ -14,7 +14,7 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.analysis.reads import uses
 from einsmith.expr.nodes import Axis, Expr, Read
 from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
@@ -48,7 +48,7 @@ def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
     for at, active in ramps:
         base = 2 * at.base if isinstance(at.base, int) else em.op("mul", at.base, em.const(2))
         points, first = 2 * (n if active is None else active), 2 * at.pattern[0]
-        out.append(bl.ramps(base, points, n, 2 * at.multiple, first))
+        out.append(loops.ramps(base, points, n, 2 * at.multiple, first))
     return out
 
 

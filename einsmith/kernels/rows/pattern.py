@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.composite.parts import Place, Staged
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
-from einsmith.kernels.rows import cost as plan
+from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.loops.nest import Builder, Function, Value, elem_of
 from einsmith.loops.splice import splice
@@ -36,7 +36,7 @@ class RowBlocks(Pattern):
         return isinstance(kernel, Rows)
 
     def configs(self, kernel: Rows, target: Target) -> list[RowsConfig]:
-        return plan.configs(kernel, target)
+        return cost.configs(kernel, target)
 
     def space(self, kernel: Rows, target: Target) -> Space:
         """Blocks of any length."""
@@ -49,11 +49,11 @@ class RowBlocks(Pattern):
         return "" if all(v in space[g] for g, v in config._asdict().items()) else "rows have no such blocks"
 
     def best(self, kernel: Rows, target: Target, limit: float = float("inf")) -> RowsConfig | None:
-        return plan.best(kernel, target, self.chooser, limit)
+        return cost.best(kernel, target, self.chooser, limit)
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
         """The members' costs on a block, for all blocks, and the bytes from beyond."""
-        blocks = plan.Blocks(kernel, config, target)
+        blocks = cost.Blocks(kernel, config, target)
         return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.least))))
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
@@ -73,9 +73,9 @@ class _Lowering:
 
     def __init__(self, chooser: Chooser, kernel: Rows, config: RowsConfig, target: Target):
         self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
-        self.one = plan.one_core(target)
-        self.tasks, self.chunk = plan.task_count(kernel, config)
-        self.staged = Staged(bx.function_name("rows", kernel, config), len(kernel.buffers))
+        self.one = cost.one_core(target)
+        self.tasks, self.chunk = cost.task_count(kernel, config)
+        self.staged = Staged(boxes.function_name("rows", kernel, config), len(kernel.buffers))
         # Where a reducing member's partial results lie, [tasks, ...] each.
         self.partial = {
             n: [self.staged.room(self.tasks * b.nbytes) for b in partials(member)]

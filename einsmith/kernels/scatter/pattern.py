@@ -15,8 +15,8 @@ from typing import NamedTuple
 from einsmith.expr.analysis.reads import uses
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
-from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit import loops as bl
+from einsmith.kernels.emit import boxes
+from einsmith.kernels.emit.loops import emitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.address import address
@@ -78,7 +78,7 @@ class ScatterAdd(Pattern):
     def configs(self, kernel: Kernel, target: Target) -> list[ScatterConfig]:
         s = scatter_of(kernel)
         exprs, out = parts_of(kernel)
-        lanes = bx.lanes_of(kernel, target)
+        lanes = boxes.lanes_of(kernel, target)
         owned = owned_axes(s)
         flats, _ = uses(tuple(exprs))
         flat = address(s.index, kernel.buffers[out].strides)
@@ -99,8 +99,8 @@ class ScatterAdd(Pattern):
         points, size = prod(s.extents), prod(kernel.shape)
         loops, terms = terms_of(kernel)
         every = (*(e for index, _ in terms for e in index.terms), *(body for _, body in terms))
-        count, seconds = bx.operations(every, target)
-        rate = bx.vectors_per_second(target)
+        count, seconds = boxes.operations(every, target)
+        rate = boxes.vectors_per_second(target)
         tasks = config.tasks
         if config.axis is not None:
             tasks = min(tasks, s.extents[config.axis] // (config.lanes if config.axis == config.along else 1))
@@ -115,7 +115,7 @@ class ScatterAdd(Pattern):
             extent, part = s.extents[config.along], parts.get(config.along, 1.0)
             vectors = min(-(-extent // config.lanes), part * extent / config.lanes + 1)
             work = met / max(part * extent, 1e-9) * vectors
-            each = count + bx.access_cost([*flats, *added, *added], config.along, config.lanes) + POINT * len(terms)
+            each = count + boxes.access_cost([*flats, *added, *added], config.along, config.lanes) + POINT * len(terms)
             rest = (MASKED + BESIDE * (len(terms) - 1)) * (extent % config.lanes > 0) / -(-extent // config.lanes)
             work *= each + rest
         args = (ref[1] for ref in kernel.stages[0].args if ref[0] == "buffer")
@@ -131,8 +131,8 @@ class ScatterAdd(Pattern):
         out = Lowered() if start is None else POINTWISE.lower(*start[:2], target)
         if not prod(s.extents) or not prod(kernel.shape):
             return out
-        b = Builder(bx.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
-        em = bl.emitter(b, kernel, s.extents, config.lanes)
+        b = Builder(boxes.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
+        em = emitter(b, kernel, s.extents, config.lanes)
         tasks = add_points(em, kernel, config.along, config.axis, config.tasks)
         out.launches.append(Launch(b.finish(), tasks))
         return out

@@ -13,9 +13,8 @@ from einsmith.expr.analysis.linear import Linear, linear
 from einsmith.expr.functions import COMBINING
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.kernels.emit import boxes as bx
-from einsmith.kernels.emit import loops as bl
-from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of
+from einsmith.kernels.emit import boxes
+from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, vector_tiles
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.address import Memory, address
 from einsmith.loops.nest import Value
@@ -42,7 +41,7 @@ def owned_axes(s: Scatter) -> dict[int, int]:
 def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
     """(output indices and body of the scatter, for the whole kernel's slots; the output's buffer)."""
     s = scatter_of(kernel)
-    exprs = bx.renumber(kernel, kernel.stages[0], [*s.index, s.body], {})
+    exprs = boxes.renumber(kernel, kernel.stages[0], [*s.index, s.body], {})
     out = kernel.stages[0].outputs[0]
     assert out is not None
     return exprs, out
@@ -149,5 +148,5 @@ def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int |
         found = None
         if along in within:
             found = within[along].walked(em, *part_bounds(b, n, number, parts, em.lanes, rest=True))
-        bl.vector_tiles(em, n, 1, emit, number, parts, found)
+        vector_tiles(em, n, 1, emit, number, parts, found)
     return parts

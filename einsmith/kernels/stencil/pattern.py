@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
-from einsmith.kernels.emit import boxes as bx
+from einsmith.kernels.emit import boxes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil.loads import Tiling, pair_axis, rows_of, short, streams, waits
@@ -216,7 +216,7 @@ def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Ta
     crossing = target.unaligned_seconds / target.cycle_seconds
     fmas = float(c.tile * sum(len(p.terms) for p in s.phases))
     loads, shuffles = 0.0, 0.0
-    made = {slot: BESIDE * bx.operations((m.body,), target)[0] for slot, m in s.made}
+    made = {slot: BESIDE * boxes.operations((m.body,), target)[0] for slot, m in s.made}
     seen: set[tuple] = set()
     shared = not c.pairs and waits(s, c.tile, registers)
     whole = c.pairs or bool(short(s, lanes, width))

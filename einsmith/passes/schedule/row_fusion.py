@@ -383,7 +383,7 @@ def rows_of(part: Part) -> frozenset[int]:
 
 
 def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
-    """The rows that the parts are worth being joined by, the most of them, and the way in which each is; (0, []): none."""
+    """Return the most rows that the parts are worth being joined by, and the way in which each is; (0, []): none."""
     if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
         return 0, []
     for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):

@@ -8,26 +8,26 @@ from einsmith import functional as F
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.common import pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def clipped(e: Any, low: float, high: float) -> Any:
-    return fb.where(e < low, low, fb.where(e > high, high, e))
+    return builder.where(e < low, low, builder.where(e > high, high, e))
 
 
 SCALAR = {
-    "Relu": lambda e, alpha, beta: fb.relu(e),
-    "Tanh": lambda e, alpha, beta: fb.tanh(e),
-    "Sigmoid": lambda e, alpha, beta: fb.sigmoid(e),
+    "Relu": lambda e, alpha, beta: builder.relu(e),
+    "Tanh": lambda e, alpha, beta: builder.tanh(e),
+    "Sigmoid": lambda e, alpha, beta: builder.sigmoid(e),
     "Affine": lambda e, alpha, beta: alpha * e + beta,
-    "LeakyRelu": lambda e, alpha, beta: fb.where(e < 0, alpha * e, e),
-    "ThresholdedRelu": lambda e, alpha, beta: fb.where(e > alpha, e, 0.0),
-    "ScaledTanh": lambda e, alpha, beta: alpha * fb.tanh(beta * e),
+    "LeakyRelu": lambda e, alpha, beta: builder.where(e < 0, alpha * e, e),
+    "ThresholdedRelu": lambda e, alpha, beta: builder.where(e > alpha, e, 0.0),
+    "ScaledTanh": lambda e, alpha, beta: alpha * builder.tanh(beta * e),
     "HardSigmoid": lambda e, alpha, beta: clipped(alpha * e + beta, 0.0, 1.0),
-    "Elu": lambda e, alpha, beta: fb.where(e < 0, alpha * fb.expm1(e), e),
-    "Softsign": lambda e, alpha, beta: e / (1.0 + fb.abs(e)),
-    "Softplus": lambda e, alpha, beta: fb.softplus(e),
+    "Elu": lambda e, alpha, beta: builder.where(e < 0, alpha * builder.expm1(e), e),
+    "Softsign": lambda e, alpha, beta: e / (1.0 + builder.abs(e)),
+    "Softplus": lambda e, alpha, beta: builder.softplus(e),
 }
 """Functions of an element with two parameters: those that recurrent operators name."""
 DEFAULTS = {
@@ -56,21 +56,21 @@ _scalar("Softplus", "log(1 + exp(x))")
 @onnx("Relu")
 def relu(n: Call, x: Value) -> Value:
     """where(x <= 0, 0, x)"""
-    return (F.relu(x) if x.dtype.is_float else fb.maximum(x, 0)).astype(x.dtype)
+    return (F.relu(x) if x.dtype.is_float else builder.maximum(x, 0)).astype(x.dtype)
 
 
 @onnx("Selu")
 def selu(n: Call, x: Value) -> Value:
     """gamma*where(x > 0, x, alpha*expm1(x))"""
     alpha, gamma = float(n.attr("alpha", 1.6732632423543772)), float(n.attr("gamma", 1.0507009873554805))
-    return pointwise(x, lambda e: gamma * fb.where(e > 0, e, alpha * fb.expm1(e))).astype(x.dtype)
+    return pointwise(x, lambda e: gamma * builder.where(e > 0, e, alpha * builder.expm1(e))).astype(x.dtype)
 
 
 @onnx("Celu")
 def celu(n: Call, x: Value) -> Value:
     """where(x > 0, x, alpha*expm1(x/alpha))"""
     alpha = float(n.attr("alpha", 1.0))
-    return pointwise(x, lambda e: fb.where(e > 0, e, alpha * fb.expm1(e / alpha))).astype(x.dtype)
+    return pointwise(x, lambda e: builder.where(e > 0, e, alpha * builder.expm1(e / alpha))).astype(x.dtype)
 
 
 @onnx("HardSwish")
@@ -83,7 +83,7 @@ def hardswish(n: Call, x: Value) -> Value:
 def swish(n: Call, x: Value) -> Value:
     """x*sigmoid(alpha*x)"""
     alpha = float(n.attr("alpha", 1.0))
-    return pointwise(x, lambda e: e * fb.sigmoid(alpha * e)).astype(x.dtype)
+    return pointwise(x, lambda e: e * builder.sigmoid(alpha * e)).astype(x.dtype)
 
 
 @onnx("Gelu")
@@ -95,7 +95,7 @@ def gelu(n: Call, x: Value) -> Value:
 @onnx("PRelu")
 def prelu(n: Call, x: Value, slope: Value) -> Value:
     """where(x < 0, slope*x, x)"""
-    return fb.where(x < 0, x * slope, x).astype(x.dtype)
+    return builder.where(x < 0, x * slope, x).astype(x.dtype)
 
 
 @onnx("Shrink")
@@ -103,5 +103,7 @@ def shrink(n: Call, x: Value) -> Value:
     """where(x < -lambd, x + bias, where(x > lambd, x - bias, 0))"""
     edge, bias = float(n.attr("lambd", 0.5)), float(n.attr("bias", 0.0))
     if not x.dtype.is_float:
-        return fb.where(x < -edge, x + int(bias), fb.where(x > edge, x - int(bias), 0)).astype(x.dtype)
-    return pointwise(x, lambda e: fb.where(e < -edge, e + bias, fb.where(e > edge, e - bias, 0.0))).astype(x.dtype)
+        return builder.where(x < -edge, x + int(bias), builder.where(x > edge, x - int(bias), 0)).astype(x.dtype)
+    return pointwise(x, lambda e: builder.where(e < -edge, e + bias, builder.where(e > edge, e - bias, 0.0))).astype(
+        x.dtype
+    )

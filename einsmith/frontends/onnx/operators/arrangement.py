@@ -13,8 +13,7 @@ from einsmith.frontends.onnx.evaluate import Call, Several
 from einsmith.frontends.onnx.operators.axes import axes_of, axis
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.common import read
-from einsmith.lang import builder as fb
-from einsmith.lang import views
+from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 
 
@@ -125,18 +124,18 @@ def slice_(
     if shape == x.shape and all(r.step == 1 for r in ranges.values()):
         return x
     if 0 in shape:
-        return fb.full(shape, 0, x.dtype)
+        return builder.full(shape, 0, x.dtype)
 
     def body(*i: Any) -> Any:
         return read(x, [ranges[d].start + k * ranges[d].step if d in ranges else k for d, k in enumerate(i)])
 
-    return fb.compute(shape, body)
+    return builder.compute(shape, body)
 
 
 @onnx("Expand", static=(1,))
 def expand(n: Call, x: Value, shape: Value) -> Value:
     """x repeated along dimensions of extent 1, to what its shape and another broadcast to"""
-    return fb.broadcast_to(x, views.broadcast([x.shape, n.ints(shape, "the shape of Expand")]))
+    return builder.broadcast_to(x, views.broadcast([x.shape, n.ints(shape, "the shape of Expand")]))
 
 
 @onnx("Tile", static=(1,))
@@ -183,7 +182,7 @@ def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
 
     def place(h: Any) -> Any:
         if mode == "edge":
-            return fb.minimum(fb.maximum(h, 0), m - 1)
+            return builder.minimum(builder.maximum(h, 0), m - 1)
         if mode == "wrap":
             return h % m
         if mode != "reflect":
@@ -191,10 +190,10 @@ def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
         if m == 1:
             return h * 0
         turn = h % (2 * m - 2)
-        return fb.where(turn < m, turn, 2 * m - 2 - turn)
+        return builder.where(turn < m, turn, 2 * m - 2 - turn)
 
     shape = (*x.shape[:d], m + lo + hi, *x.shape[d + 1 :])
-    return fb.compute(shape, lambda *i: x[(*i[:d], place(i[d] - lo), *i[d + 1 :])])
+    return builder.compute(shape, lambda *i: x[(*i[:d], place(i[d] - lo), *i[d + 1 :])])
 
 
 @onnx("DepthToSpace")
@@ -229,9 +228,9 @@ def trilu(n: Call, x: Value, k: Value | None = None) -> Value:
 
     def body(*i: Any) -> Any:
         kept = i[-1] - i[rows] >= offset if n.attr("upper", 1) else i[-1] - i[rows] <= offset
-        return fb.where(kept, x[i], fb.full((), 0, x.dtype))
+        return builder.where(kept, x[i], builder.full((), 0, x.dtype))
 
-    return fb.compute(x.shape, body).astype(x.dtype)
+    return builder.compute(x.shape, body).astype(x.dtype)
 
 
 @onnx("ReverseSequence")
@@ -241,7 +240,7 @@ def reverse_sequence(n: Call, x: Value, lengths: Value) -> Value:
 
     def body(*i: Any) -> Any:
         t, m = i[time], lengths[i[batch]]
-        place = fb.minimum(fb.maximum(fb.where(t < m, m - 1 - t, t), 0), x.shape[time] - 1)
+        place = builder.minimum(builder.maximum(builder.where(t < m, m - 1 - t, t), 0), x.shape[time] - 1)
         return x[(*i[:time], place, *i[time + 1 :])]
 
-    return fb.compute(x.shape, body)
+    return builder.compute(x.shape, body)

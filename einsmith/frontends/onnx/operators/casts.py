@@ -12,7 +12,7 @@ from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.table import onnx
 from einsmith.frontends.onnx.types import ELEMENTS, Element
 from einsmith.functional.common import pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -82,4 +82,4 @@ def as_float(x: Value) -> Value:
 
 
 def zeros(x: Value) -> Value:
-    return fb.full(x.shape, 0, x.dtype)
+    return builder.full(x.shape, 0, x.dtype)

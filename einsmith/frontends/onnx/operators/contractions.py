@@ -13,14 +13,14 @@ from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.conv import _biased, _correlate
 from einsmith.functional.window import Window, transposed
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 @onnx("MatMul")
 def matmul(n: Call, a: Value, b: Value) -> Value:
     """sum[k](a[.., i, k]*b[.., k, j]), as NumPy's"""
-    return fb.matmul(a, b).astype(a.dtype)
+    return builder.matmul(a, b).astype(a.dtype)
 
 
 @onnx("Gemm")
@@ -29,7 +29,7 @@ def gemm(n: Call, a: Value, b: Value, c: Value | None = None) -> Value:
     a = a.T if n.attr("transA", 0) else a
     b = b.T if n.attr("transB", 0) else b
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
-    y = fb.matmul(a, b)
+    y = builder.matmul(a, b)
     y = y if alpha == 1 else y * (alpha if a.dtype.is_float else int(alpha))
     if c is not None and beta != 0:
         y = y + (c if beta == 1 else c * (beta if a.dtype.is_float else int(beta)))
@@ -144,31 +144,33 @@ def deform_conv(
         return at + o[b, g, r, s, d, i, j]
 
     box = (batch, parts, *kernel, p, q)
-    v = fb.compute(box, lambda b, g, r, s, i, j: place(b, g, r, s, i, j, 0))
-    u = fb.compute(box, lambda b, g, r, s, i, j: place(b, g, r, s, i, j, 1))
+    v = builder.compute(box, lambda b, g, r, s, i, j: place(b, g, r, s, i, j, 0))
+    u = builder.compute(box, lambda b, g, r, s, i, j: place(b, g, r, s, i, j, 1))
     total: Any = None
-    top, left = fb.stop_gradient(fb.floor(v)), fb.stop_gradient(fb.floor(u))
+    top, left = builder.stop_gradient(builder.floor(v)), builder.stop_gradient(builder.floor(u))
     for dv in (0, 1):
         for du in (0, 1):
             row, column = top + float(dv), left + float(du)
             inside = (row >= 0) & (row <= height - 1.0) & (column >= 0) & (column <= width - 1.0)
-            weight = (1.0 - fb.abs(v - row)) * (1.0 - fb.abs(u - column))
-            r_, c_ = (fb.where(inside, z, 0.0).astype(dt.i64) for z in (row, column))
+            weight = (1.0 - builder.abs(v - row)) * (1.0 - builder.abs(u - column))
+            r_, c_ = (builder.where(inside, z, 0.0).astype(dt.i64) for z in (row, column))
 
             def term(b: Any, c: Any, r: Any, s: Any, i: Any, j: Any, w_: Any = weight, r_: Any = r_, c_: Any = c_,
                      inside: Any = inside) -> Any:  # fmt: skip
                 at = (b, c // each, r, s, i, j)
-                return fb.where(inside[at], x[b, c, r_[at], c_[at]] * w_[at], 0.0)
+                return builder.where(inside[at], x[b, c, r_[at], c_[at]] * w_[at], 0.0)
 
-            found = fb.compute((batch, channels, *kernel, p, q), term)
+            found = builder.compute((batch, channels, *kernel, p, q), term)
             total = found if total is None else total + found
     if m is not None:
-        total = fb.compute(total.shape, lambda b, c, *i: total[(b, c, *i)] * m[(b, c // each, *i)])
+        total = builder.compute(total.shape, lambda b, c, *i: total[(b, c, *i)] * m[(b, c // each, *i)])
     inner, per = w.shape[1], w.shape[0] // groups
-    c, r, s = fb.axes(inner, *kernel)
-    y = fb.compute(
+    c, r, s = builder.axes(inner, *kernel)
+    y = builder.compute(
         (batch, groups, per, p, q),
-        lambda b, g, k, i, j: fb.sum(total[b, inner * g + c, r, s, i, j] * w[per * g + k, c, r, s], over=(c, r, s)),
+        lambda b, g, k, i, j: builder.sum(
+            total[b, inner * g + c, r, s, i, j] * w[per * g + k, c, r, s], over=(c, r, s)
+        ),
     ).reshape((batch, w.shape[0], p, q))
     return _biased("DeformConv", y, bias).astype(x.dtype)
 
@@ -178,23 +180,23 @@ def det(n: Call, x: Value) -> Value:
     """the determinant of each matrix, by elimination with the largest pivot of each column"""
     size = x.shape[-1]
     rows = x.reshape((-1, size, size))
-    total = fb.full((rows.shape[0],), 1.0, x.dtype)
+    total = builder.full((rows.shape[0],), 1.0, x.dtype)
     for _ in range(size):
         m = rows.shape[-1]
-        best = F.argmax(fb.abs(fb.stop_gradient(rows[:, :, 0])), 1) if m > 1 else None
+        best = F.argmax(builder.abs(builder.stop_gradient(rows[:, :, 0])), 1) if m > 1 else None
         if best is None:
             total = total * rows[:, 0, 0]
             break
-        first = fb.compute((rows.shape[0], m), lambda b, j, z=rows, at=best: z[b, at[b], j])
+        first = builder.compute((rows.shape[0], m), lambda b, j, z=rows, at=best: z[b, at[b], j])
         pivot = first[:, 0]
-        total = total * fb.where(best == 0, pivot, -pivot)
-        safe = fb.where(pivot == 0, 1.0, pivot)
+        total = total * builder.where(best == 0, pivot, -pivot)
+        safe = builder.where(pivot == 0, 1.0, pivot)
 
         def rest(b: Any, i: Any, j: Any, z: Any = rows, at: Any = best, f: Any = first, p: Any = safe) -> Any:
             def row(col: Any) -> Any:  # the first row takes the pivot's place
-                return fb.where(i + 1 == at[b], z[b, 0, col], z[b, i + 1, col])
+                return builder.where(i + 1 == at[b], z[b, 0, col], z[b, i + 1, col])
 
             return row(j + 1) - row(0) / p[b] * f[b, j + 1]
 
-        rows = fb.compute((rows.shape[0], m - 1, m - 1), rest)
+        rows = builder.compute((rows.shape[0], m - 1, m - 1), rest)
     return total.reshape(x.shape[:-2]).astype(x.dtype)

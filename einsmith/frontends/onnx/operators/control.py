@@ -17,7 +17,7 @@ from einsmith.frontends.onnx.operators.randomness import RANDOM
 from einsmith.frontends.onnx.scan import scan
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.frontends.onnx.types import ELEMENTS
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 MOST_STEPS = 1000
@@ -36,7 +36,7 @@ def if_(n: Call, condition: Value) -> Several:
         if not isinstance(a, Value) or not isinstance(b, Value) or a.shape != b.shape:
             raise TraceError("the branches differ in shapes, and the condition is known only when the program runs")
     c = condition.reshape(())
-    return Several(fb.where(c, a, b).astype(a.dtype) for a, b in zip(first, second, strict=True))
+    return Several(builder.where(c, a, b).astype(a.dtype) for a, b in zip(first, second, strict=True))
 
 
 def _random(body: Graph) -> bool:
@@ -73,7 +73,7 @@ def _step(n: Call, body: Graph, number: Value, on: Value, states: list[Any]) -> 
 
 
 def _recurrence(n: Call, body: Graph, most: int, condition: Value | None, states: list[Value]) -> Several:
-    true = fb.full((), True, dt.bool_)
+    true = builder.full((), True, dt.bool_)
     start = true if condition is None else condition.reshape(())
     always = True
 
@@ -88,7 +88,7 @@ def _recurrence(n: Call, body: Graph, most: int, condition: Value | None, states
             return found, outputs
         if outputs:
             raise _OutputsDiffer
-        kept = [fb.where(on, a, b).astype(b.dtype) for a, b in zip(found, carried, strict=False)]
+        kept = [builder.where(on, a, b).astype(b.dtype) for a, b in zip(found, carried, strict=False)]
         return [*kept, on & goes_on.reshape(())], []
 
     known = n.known(start)
@@ -101,7 +101,7 @@ def _recurrence(n: Call, body: Graph, most: int, condition: Value | None, states
 
 
 def _written_out(n: Call, body: Graph, most: int | None, condition: Value | None, states: list[Any]) -> Several:
-    on: Any = fb.full((), True, dt.bool_) if condition is None else condition
+    on: Any = builder.full((), True, dt.bool_) if condition is None else condition
     rows: list[list[Any]] = []
     t = 0
     while most is None or t < most:
@@ -128,7 +128,7 @@ def _nothing(body: Graph, name: str) -> Value:
     shape = [e for e in extents if isinstance(e, int)]
     if len(shape) != len(extents):
         raise TraceError(f"the loop makes no step, and the shape of its output {name!r} is not said")
-    return fb.full((0, *shape), 0, ELEMENTS[body.types[name]].dtype)
+    return builder.full((0, *shape), 0, ELEMENTS[body.types[name]].dtype)
 
 
 @onnx("Scan")

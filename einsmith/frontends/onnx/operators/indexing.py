@@ -9,20 +9,20 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.frontends.aten import TABLE as ATEN
+from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.common import read
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def wrapped(k: Value, extent: int) -> Value:
     """Integers that count from the front."""
     k = k.astype(dt.i64)
-    return fb.where(k < 0, k + extent, k)
+    return builder.where(k < 0, k + extent, k)
 
 
 @onnx("Gather")
@@ -43,7 +43,7 @@ def gather(n: Call, x: Value, index: Value) -> Value:
         place = i[d : d + k.ndim]
         return x[(*i[:d], k[place] if place else k, *i[d + k.ndim :])]
 
-    return fb.compute(out, body) if out else fb.compute((1,), lambda _: x[(k,)]).reshape(())
+    return builder.compute(out, body) if out else builder.compute((1,), lambda _: x[(k,)]).reshape(())
 
 
 @onnx("GatherElements")
@@ -66,12 +66,12 @@ def gather_nd(n: Call, x: Value, index: Value) -> Value:
         places = []
         for m in range(depth):
             p = read(k, (*at, m)) if at else read(k, (m,))
-            places.append(fb.where(p < 0, p + x.shape[b + m], p))
+            places.append(builder.where(p < 0, p + x.shape[b + m], p))
         return x[(*at[:b], *places, *i[len(lead) :])]
 
     if not out:
-        return fb.compute((1,), lambda _: body()).reshape(())
-    return fb.compute(out, body)
+        return builder.compute((1,), lambda _: body()).reshape(())
+    return builder.compute(out, body)
 
 
 _HOW = {"none": None, "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -84,8 +84,8 @@ def scatter_elements(n: Call, x: Value, index: Value, updates: Value) -> Value:
     how = _reduction(n)
     k = wrapped(index, x.shape[d])
     if how is None:
-        return ATEN["scatter.src"].run(x, d, k, updates.astype(x.dtype)).astype(x.dtype)
-    return ATEN["scatter_reduce.two"].run(x, d, k, updates.astype(x.dtype), how).astype(x.dtype)
+        return TABLE["scatter.src"].run(x, d, k, updates.astype(x.dtype)).astype(x.dtype)
+    return TABLE["scatter_reduce.two"].run(x, d, k, updates.astype(x.dtype), how).astype(x.dtype)
 
 
 enter("Scatter", "x with updates[i] at [.., index[i], ..]", scatter_elements)
@@ -111,11 +111,11 @@ def scatter_nd(n: Call, x: Value, index: Value, updates: Value) -> Value:
         flat = flat * x.shape[m] + F.index_select(F.arange(x.shape[m]), 0, wrapped(k[:, m], x.shape[m])).astype(dt.i64)
     table = x.reshape((prod(x.shape[:depth]), prod(rest)))
     rows = updates.astype(x.dtype).reshape((count, prod(rest)))
-    places = fb.broadcast_to(flat.reshape((count, 1)), rows.shape)
+    places = builder.broadcast_to(flat.reshape((count, 1)), rows.shape)
     if how is None:
-        done = ATEN["scatter.src"].run(table, 0, places, rows)
+        done = TABLE["scatter.src"].run(table, 0, places, rows)
     else:
-        done = ATEN["scatter_reduce.two"].run(table, 0, places, rows, how)
+        done = TABLE["scatter_reduce.two"].run(table, 0, places, rows, how)
     return done.astype(x.dtype).reshape(x.shape)
 
 
@@ -131,10 +131,10 @@ def tensor_scatter(n: Call, past: Value, update: Value, starts: Value | None = N
         if circular:
             offset = offset % extent
         inside = (offset >= 0) & (offset < length)
-        place = fb.minimum(fb.maximum(offset, 0), length - 1)
-        return fb.where(inside, update[(*i[:d], place, *i[d + 1 :])], past[i])
+        place = builder.minimum(builder.maximum(offset, 0), length - 1)
+        return builder.where(inside, update[(*i[:d], place, *i[d + 1 :])], past[i])
 
-    return fb.compute(past.shape, body).astype(past.dtype)
+    return builder.compute(past.shape, body).astype(past.dtype)
 
 
 @onnx("OneHot", static=(1,))
@@ -147,6 +147,6 @@ def one_hot(n: Call, index: Value, depth: Value, values: Value) -> Value:
 
     def body(*i: Any) -> Any:
         e = read(k, (*i[:d], *i[d + 1 :]))
-        return fb.where(fb.where(e < 0, e + count, e) == i[d], values[1], values[0])
+        return builder.where(builder.where(e < 0, e + count, e) == i[d], values[1], values[0])
 
-    return to_element(fb.compute(out, body), n.result())
+    return to_element(builder.compute(out, body), n.result())

@@ -11,7 +11,7 @@ from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.indexing import wrapped
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.common import pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -27,7 +27,7 @@ def array_feature_extractor(n: Call, x: Value, places: Value) -> Value:
 def binarizer(n: Call, x: Value) -> Value:
     """1 where x > threshold, else 0"""
     edge = float(n.attr("threshold", 0.0))
-    return pointwise(x, lambda e: fb.where(e > edge, 1, 0)).astype(x.dtype)
+    return pointwise(x, lambda e: builder.where(e > edge, 1, 0)).astype(x.dtype)
 
 
 @onnx("ai.onnx.ml.Scaler")
@@ -42,13 +42,13 @@ def normalizer(n: Call, x: Value) -> Value:
     """x over the largest, the sum of sizes, or the length of its row"""
     kind, y = n.attr("norm", "MAX"), x.astype(dt.f32)
     size = {
-        "MAX": lambda: F.amax(y, (y.ndim - 1,), True), "L1": lambda: F.sum(fb.abs(y), (y.ndim - 1,), True),
+        "MAX": lambda: F.amax(y, (y.ndim - 1,), True), "L1": lambda: F.sum(builder.abs(y), (y.ndim - 1,), True),
         "L2": lambda: F.norm(y, 2.0, (y.ndim - 1,), True),
     }  # fmt: skip
     if kind not in size:
         raise ArgumentError(f"norm {kind!r} is none of {', '.join(size)}")
     length = size[kind]()
-    return fb.where(length == 0, y, y / fb.where(length == 0, 1.0, length)).astype(dt.f32)
+    return builder.where(length == 0, y, y / builder.where(length == 0, 1.0, length)).astype(dt.f32)
 
 
 @onnx("ai.onnx.ml.LinearRegressor")
@@ -58,7 +58,7 @@ def linear_regressor(n: Call, x: Value) -> Value:
         raise ArgumentError("post_transform of LinearRegressor is not built")
     targets = n.attr("targets", 1)
     w = n.constant(np.asarray(n.attr("coefficients"), np.float32).reshape(targets, -1), dt.f32)
-    y = fb.matmul(x.astype(dt.f32), w.T)
+    y = builder.matmul(x.astype(dt.f32), w.T)
     c = n.attr("intercepts")
     return y if c is None else y + n.constant(np.asarray(c, np.float32), dt.f32)
 
@@ -81,13 +81,13 @@ def label_encoder(n: Call, x: Value) -> Value:
     other = np.asarray(default).reshape(-1)[0] if default is not None else (
         n.attr("default_float", -0.0) if n.dtype.is_float else n.attr("default_int64", -1))  # fmt: skip
     k, v = n.constant(keys, x.dtype), n.constant(values, n.dtype)
-    (m,) = fb.axes(len(keys))
+    (m,) = builder.axes(len(keys))
 
     def hit(a: Value) -> Value:
-        return fb.compute(a.shape, lambda *i: fb.max(
-            fb.where((a[i] == k[m]) | ((a[i] != a[i]) & (k[m] != k[m])), m, -1), over=m))  # fmt: skip
+        return builder.compute(a.shape, lambda *i: builder.max(
+            builder.where((a[i] == k[m]) | ((a[i] != a[i]) & (k[m] != k[m])), m, -1), over=m))  # fmt: skip
 
     place = hit(x)
-    number = fb.full((), other.item() if hasattr(other, "item") else other, n.dtype)
-    found = fb.compute(x.shape, lambda *i: v[fb.maximum(place[i], 0)])
-    return fb.where(place < 0, number, found).astype(n.dtype)
+    number = builder.full((), other.item() if hasattr(other, "item") else other, n.dtype)
+    found = builder.compute(x.shape, lambda *i: v[builder.maximum(place[i], 0)])
+    return builder.where(place < 0, number, found).astype(n.dtype)

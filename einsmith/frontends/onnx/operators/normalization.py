@@ -13,7 +13,7 @@ from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.random import drop
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn.parameter import Buffer
 
@@ -55,7 +55,7 @@ def batch_norm(n: Call, x: Value, scale: Value, bias: Value, mean: Value, varian
 
 
 def _scaled(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, eps: float) -> Value:
-    factor = _along(scale, x.ndim, 1) * fb.rsqrt(variance + eps)
+    factor = _along(scale, x.ndim, 1) * builder.rsqrt(variance + eps)
     return ((x - mean) * factor + _along(bias, x.ndim, 1)).astype(x.dtype)
 
 
@@ -73,7 +73,7 @@ def group_norm(n: Call, x: Value, scale: Value, bias: Value) -> Value:
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
     rows = x.astype(wide).reshape((b, groups, -1))
     mean, variance = _moments(rows, (2,))
-    y = ((rows - mean) * fb.rsqrt(variance + float(n.attr("epsilon", 1e-5)))).reshape(x.shape)
+    y = ((rows - mean) * builder.rsqrt(variance + float(n.attr("epsilon", 1e-5)))).reshape(x.shape)
     if scale.shape[0] != c:  # before version 21 a group has one
         scale, bias = (F.repeat_interleave(v, c // groups, 0) for v in (scale, bias))
     return (y.astype(x.dtype) * _along(scale, x.ndim, 1) + _along(bias, x.ndim, 1)).astype(x.dtype)
@@ -85,7 +85,7 @@ def layer_norm(n: Call, x: Value, scale: Value, bias: Value | None = None) -> tu
     d = axis(n.attr("axis", -1), x.ndim)
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
     mean, variance = _moments(x.astype(wide), range(d, x.ndim))
-    inverse = fb.rsqrt(variance + float(n.attr("epsilon", 1e-5)))
+    inverse = builder.rsqrt(variance + float(n.attr("epsilon", 1e-5)))
     y = ((x.astype(wide) - mean) * inverse).astype(x.dtype) * scale
     return (y if bias is None else y + bias).astype(x.dtype), mean.astype(wide), inverse.astype(wide)
 
@@ -97,7 +97,7 @@ def rms_norm(n: Call, x: Value, scale: Value) -> Value:
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
     z = x.astype(wide)
     square = F.mean(z * z, tuple(range(d, x.ndim)), True)
-    return ((z * fb.rsqrt(square + float(n.attr("epsilon", 1e-5)))).astype(x.dtype) * scale).astype(n.dtype)
+    return ((z * builder.rsqrt(square + float(n.attr("epsilon", 1e-5)))).astype(x.dtype) * scale).astype(n.dtype)
 
 
 @onnx("MeanVarianceNormalization")
@@ -105,7 +105,7 @@ def mean_variance(n: Call, x: Value) -> Value:
     """(x - mean)/(sqrt(variance) + 1e-9) over axes"""
     dims = tuple(axis(d, x.ndim) for d in n.attr("axes", (0, 2, 3)))
     mean, variance = _moments(x, dims)
-    return ((x - mean) / (fb.sqrt(variance) + 1e-9)).astype(x.dtype)
+    return ((x - mean) / (builder.sqrt(variance) + 1e-9)).astype(x.dtype)
 
 
 @onnx("LRN")
@@ -113,15 +113,15 @@ def lrn(n: Call, x: Value) -> Value:
     """x/(bias + alpha/size*sum of squares of neighbouring channels)**beta"""
     size, alpha = n.attr("size"), float(n.attr("alpha", 1e-4))
     before = (size - 1) // 2
-    (r,) = fb.axes(size)
+    (r,) = builder.axes(size)
 
     def squares(b: Any, c: Any, *p: Any) -> Any:
         k = c + r - before
         inside = (k >= 0) & (k < x.shape[1])
-        e = x[(b, fb.minimum(fb.maximum(k, 0), x.shape[1] - 1), *p)]
-        return fb.sum(fb.where(inside, e * e, 0.0), over=r)
+        e = x[(b, builder.minimum(builder.maximum(k, 0), x.shape[1] - 1), *p)]
+        return builder.sum(builder.where(inside, e * e, 0.0), over=r)
 
-    total = fb.compute(x.shape, squares)
+    total = builder.compute(x.shape, squares)
     below = total * (alpha / size) + float(n.attr("bias", 1.0))
     return (x * below ** -float(n.attr("beta", 0.75))).astype(x.dtype)
 
@@ -131,12 +131,12 @@ def lp_norm(n: Call, x: Value) -> Value:
     """x/(sum[axis](|x|**p))**(1/p), 0 where that is 0"""
     d, p = axis(n.attr("axis", -1), x.ndim), n.attr("p", 2)
     if p == 1:
-        length = F.sum(fb.abs(x), (d,), True)
+        length = F.sum(builder.abs(x), (d,), True)
     elif p == 2:
         length = F.norm(x, 2.0, (d,), True)
     else:
         raise ShapeError(f"LpNormalization: p={p} is neither 1 nor 2")
-    return fb.where(length == 0, 0.0, x / fb.where(length == 0, 1.0, length)).astype(x.dtype)
+    return builder.where(length == 0, 0.0, x / builder.where(length == 0, 1.0, length)).astype(x.dtype)
 
 
 @onnx("Dropout", static=(1, 2))
@@ -150,9 +150,9 @@ def dropout(n: Call, x: Value, ratio: Value | None = None, training: Value | Non
         on = not n.attr("is_test", 0)
     mask = n.result(1).dtype if n.wants(1) else dt.bool_  # before version 10 it has the type of x
     if not on or not n.context.training or not share:
-        return x, fb.full(x.shape, True, dt.bool_).astype(mask)
+        return x, builder.full(x.shape, True, dt.bool_).astype(mask)
     stream = f"{layer.get()}/"
     if n.wants(1):
-        ones = drop(fb.full(x.shape, 1.0, x.dtype), share, stream)
+        ones = drop(builder.full(x.shape, 1.0, x.dtype), share, stream)
         return (x * ones).astype(x.dtype), (ones != 0).astype(mask)
-    return drop(x, share, stream).astype(x.dtype), fb.full(x.shape, True, dt.bool_)
+    return drop(x, share, stream).astype(x.dtype), builder.full(x.shape, True, dt.bool_)

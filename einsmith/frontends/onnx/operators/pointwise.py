@@ -11,11 +11,11 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import DtypeError
-from einsmith.frontends.aten import TABLE as ATEN
+from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.common import pointwise
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 SAME = {
@@ -29,7 +29,7 @@ SAME = {
 
 
 def _same(name: str, theirs: str) -> None:
-    entry = ATEN[f"{theirs}.default"]
+    entry = TABLE[f"{theirs}.default"]
     enter(name, entry.formula, lambda n, x: entry.run(x), "pointwise")
 
 
@@ -55,7 +55,7 @@ def div(n: Call, a: Value, b: Value) -> Value:
 @onnx("Mod")
 def mod(n: Call, a: Value, b: Value) -> Value:
     """a - b*floor(a/b), with the sign of b; with fmod a - b*trunc(a/b), with the sign of a"""
-    return ATEN["fmod.Tensor" if n.attr("fmod", 0) else "remainder.Tensor"].run(a, b).astype(a.dtype)
+    return TABLE["fmod.Tensor" if n.attr("fmod", 0) else "remainder.Tensor"].run(a, b).astype(a.dtype)
 
 
 @onnx("Pow")
@@ -66,12 +66,12 @@ def power(n: Call, a: Value, b: Value) -> Value:
         number = exponent.reshape(-1)[0].item()
         if a.dtype.is_float:
             return (a * a if number == 2 else a ** float(number)).astype(a.dtype)
-        b = fb.full(b.shape, number, b.dtype)
+        b = builder.full(b.shape, number, b.dtype)
     if a.dtype.is_float:
         return (a ** b.astype(a.dtype)).astype(a.dtype)
     if b.dtype.is_float:
         return (a.astype(dt.f64) ** b.astype(dt.f64)).astype(a.dtype)
-    return ATEN["pow.Tensor_Tensor"].run(a, b.astype(a.dtype)).astype(a.dtype)
+    return TABLE["pow.Tensor_Tensor"].run(a, b.astype(a.dtype)).astype(a.dtype)
 
 
 # -------------------------------------------------------------------------------------------------- comparisons, logic
@@ -96,7 +96,7 @@ enter("Xor", "a != b, of truth values", lambda n, a, b: F.logical_xor(a, b))
 @onnx("Where")
 def where(n: Call, condition: Value, a: Value, b: Value) -> Value:
     """where(condition, a, b)"""
-    return fb.where(condition, a, b).astype(a.dtype)
+    return builder.where(condition, a, b).astype(a.dtype)
 
 
 @onnx("IsInf")
@@ -105,7 +105,7 @@ def isinf(n: Call, x: Value) -> Value:
     both = {"detect_positive": float("inf"), "detect_negative": -float("inf")}
     signs = [v for name, v in both.items() if n.attr(name, 1)]
     if not signs:
-        return fb.full(x.shape, False, dt.bool_)
+        return builder.full(x.shape, False, dt.bool_)
     return pointwise(x, lambda e: reduce(lambda p, q: p | q, [e == v for v in signs]))
 
 
@@ -120,8 +120,8 @@ def _several(name: str, formula: str, f: Callable[[Any, Any], Any]) -> None:
 
 
 _several("Sum", "a + b + ..", lambda a, b: a + b)
-_several("Max", "max(a, b, ..)", fb.maximum)
-_several("Min", "min(a, b, ..)", fb.minimum)
+_several("Max", "max(a, b, ..)", builder.maximum)
+_several("Min", "min(a, b, ..)", builder.minimum)
 
 
 @onnx("Mean")
@@ -135,12 +135,12 @@ def clip(n: Call, x: Value, low: Value | None = None, high: Value | None = None)
     """min(max(x, low), high), with the derivative 1 from bound to bound"""
     bounds = [low, high]
     if n.version < 11:
-        bounds = [None if b is None else fb.full((), b, x.dtype) for b in (n.attr("min"), n.attr("max"))]
+        bounds = [None if b is None else builder.full((), b, x.dtype) for b in (n.attr("min"), n.attr("max"))]
     number = [None if b is None else b.reshape(()) for b in bounds]
     if number == [None, None]:
         return x
     if all(b is not None for b in number) and not x.dtype.is_float:
-        return fb.minimum(fb.maximum(x, number[0]), number[1]).astype(x.dtype)
+        return builder.minimum(builder.maximum(x, number[0]), number[1]).astype(x.dtype)
     return F.clamp(x, *number).astype(x.dtype)
 
 
@@ -152,21 +152,21 @@ def bitshift(n: Call, x: Value, y: Value) -> Value:
     """x*2**y, or floor(x/2**y) by direction, in the bits of the type"""
     bits = np.iinfo(n.result().numpy).bits
     wide, by = x.astype(dt.i64), y.astype(dt.i64)
-    power = fb.full((), 1, dt.i64)
+    power = builder.full((), 1, dt.i64)
     for k in range(6):  # 2**y by the bits of y
-        power = fb.where(by // (1 << k) % 2 == 1, power * (1 << (1 << k)) if k < 5 else power * (2**31) * 2, power)
+        power = builder.where(by // (1 << k) % 2 == 1, power * (1 << (1 << k)) if k < 5 else power * (2**31) * 2, power)
     left = n.attr("direction", "") == "LEFT"
     if left:
         size = 1 << bits
         value = (wide * power) % size if bits < 64 else wide * power
     else:
         value = wide // power
-    beyond: Any = 0 if left else fb.where(wide < 0, -1, 0)
-    return fb.where((by < 0) | (by >= bits), beyond, value).astype(x.dtype)
+    beyond: Any = 0 if left else builder.where(wide < 0, -1, 0)
+    return builder.where((by < 0) | (by >= bits), beyond, value).astype(x.dtype)
 
 
 for _name in ("And", "Or", "Xor"):
-    _entry = ATEN[f"bitwise_{_name.lower()}.Tensor"]
+    _entry = TABLE[f"bitwise_{_name.lower()}.Tensor"]
     enter(f"Bitwise{_name}", _entry.formula,
           lambda n, a, b, f=_entry.run: f(a, b).astype(a.dtype), "pointwise")  # fmt: skip
 

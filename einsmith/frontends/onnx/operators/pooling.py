@@ -14,7 +14,7 @@ from einsmith.frontends.onnx.operators.contractions import pads_of
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.pooling import _max
 from einsmith.functional.window import Window, read, transposed
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -46,12 +46,12 @@ def max_pool(n: Call, x: Value) -> tuple[Value, ...]:
         for e in reversed(extents):
             at.append(rest % e)
             rest = rest // e
-        flat, scale = fb.full(places.shape, 0, dt.i64), 1
+        flat, scale = builder.full(places.shape, 0, dt.i64), 1
         for place, e in zip(reversed(at), extents, strict=True):
             flat, scale = flat + place * scale, scale * e
         places = flat
     size, count = prod(extents), x.shape[1]
-    found = fb.compute(places.shape, lambda b, c, *p: places[(b, c, *p)] + (b * count + c) * size)
+    found = builder.compute(places.shape, lambda b, c, *p: places[(b, c, *p)] + (b * count + c) * size)
     return values.astype(x.dtype), found.astype(dt.i64)
 
 
@@ -64,10 +64,10 @@ def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
 def average_pool(n: Call, x: Value) -> Value:
     """mean over windows; padding counts, or does not"""
     windows, padded = _windows(n, x), bool(n.attr("count_include_pad", 0))
-    r = fb.axes(*(w.kernel for w in windows))
-    total = fb.compute(
+    r = builder.axes(*(w.kernel for w in windows))
+    total = builder.compute(
         (*x.shape[:2], *(w.count for w in windows)),
-        lambda b, c, *p: fb.sum(read(x, (b, c), windows, p, r, 0), over=r),
+        lambda b, c, *p: builder.sum(read(x, (b, c), windows, p, r, 0), over=r),
     )
 
     def many(*p: Any) -> Any:
@@ -75,9 +75,9 @@ def average_pool(n: Call, x: Value) -> Value:
         for w, a, s in zip(windows, p, r, strict=True):
             inside = _inside(w, a, s, padded)
             holds = inside if holds is None else holds & inside
-        return fb.sum(fb.where(holds, 1.0, 0.0), over=r)
+        return builder.sum(builder.where(holds, 1.0, 0.0), over=r)
 
-    count = fb.compute(tuple(w.count for w in windows), many)
+    count = builder.compute(tuple(w.count for w in windows), many)
     return (total / count).astype(x.dtype)
 
 
@@ -85,14 +85,14 @@ def average_pool(n: Call, x: Value) -> Value:
 def lp_pool(n: Call, x: Value) -> Value:
     """(sum over windows of |x|**p)**(1/p)"""
     windows, p_ = _windows(n, x), float(n.attr("p", 2))
-    r = fb.axes(*(w.kernel for w in windows))
+    r = builder.axes(*(w.kernel for w in windows))
 
     def total(b: Any, c: Any, *p: Any) -> Any:
-        e = fb.abs(read(x, (b, c), windows, p, r, 0.0))
-        return fb.sum(e * e if p_ == 2 else e if p_ == 1 else e**p_, over=r)
+        e = builder.abs(read(x, (b, c), windows, p, r, 0.0))
+        return builder.sum(e * e if p_ == 2 else e if p_ == 1 else e**p_, over=r)
 
-    y = fb.compute((*x.shape[:2], *(w.count for w in windows)), total)
-    return (y if p_ == 1 else fb.sqrt(y) if p_ == 2 else y ** (1 / p_)).astype(x.dtype)
+    y = builder.compute((*x.shape[:2], *(w.count for w in windows)), total)
+    return (y if p_ == 1 else builder.sqrt(y) if p_ == 2 else y ** (1 / p_)).astype(x.dtype)
 
 
 def _over_places(name: str, formula: str, f: Callable[..., Value]) -> None:
@@ -119,11 +119,11 @@ def max_unpool(n: Call, x: Value, places: Value, shape: Value | None = None) -> 
         zip(x.shape[2:], steps, kernel, strict=True))]  # fmt: skip
     small = (*x.shape[:2], *least)
     out = small if shape is None else n.ints(shape, "the shape of MaxUnpool")
-    flat = fb.full((prod(out),), 0, x.dtype)
+    flat = builder.full((prod(out),), 0, x.dtype)
     k = places.reshape((-1,)).astype(dt.i64)
     if out != small:
         # Places are those in the smallest tensor; the rows of the given one are longer.
-        rest, moved, scale = k, fb.full(k.shape, 0, dt.i64), 1
+        rest, moved, scale = k, builder.full(k.shape, 0, dt.i64), 1
         for e, whole in zip(reversed(small), reversed(out), strict=True):
             moved, rest, scale = moved + rest % e * scale, rest // e, scale * whole
         k = moved
@@ -145,25 +145,25 @@ def roi_align(n: Call, x: Value, rois: Value, batch: Value) -> Value:
         raise ShapeError("RoiAlign: sampling_ratio 0 takes as many samples as each region is large, which is not known")
     corner = rois * scale - shift
     extent = corner[:, 2:] - corner[:, :2]
-    extent = extent if half else fb.maximum(extent, 1.0)
+    extent = extent if half else builder.maximum(extent, 1.0)
     k = batch.astype(dt.i64)
 
     def sample(d: int, bins: int, size: int) -> tuple[Value, Value, Value, Value]:
         """(inside, low place, high place, share of the high one) of each sample [roi, bin, sample]."""
         column = 1 - d  # rois are x, y
-        at = fb.compute(
+        at = builder.compute(
             (rois.shape[0], bins, ratio),
             lambda m, p, s: corner[m, column] + extent[m, column] / bins * (p + (s + 0.5) / float(ratio)),
         )
         inside = (at >= -1.0) & (at <= float(size))
-        place = fb.minimum(fb.maximum(at, 0.0), size - 1.0)
-        low = fb.stop_gradient(fb.floor(place))
-        return inside, low.astype(dt.i64), fb.minimum(low + 1.0, size - 1.0).astype(dt.i64), place - low
+        place = builder.minimum(builder.maximum(at, 0.0), size - 1.0)
+        low = builder.stop_gradient(builder.floor(place))
+        return inside, low.astype(dt.i64), builder.minimum(low + 1.0, size - 1.0).astype(dt.i64), place - low
 
     iv, lv, hv, sv = sample(0, high, height)
     iu, lu, hu, su = sample(1, wide, width)
     maximum = n.attr("mode", "avg") == "max"
-    s, t = fb.axes(ratio, ratio)
+    s, t = builder.axes(ratio, ratio)
 
     def element(m: Any, c: Any, p: Any, q: Any) -> Any:
         a, b = (m, p, s), (m, q, t)
@@ -173,12 +173,12 @@ def roi_align(n: Call, x: Value, rois: Value, batch: Value) -> Value:
         ]  # fmt: skip
         inside = iv[a] & iu[b]
         if maximum:
-            best = fb.maximum(fb.maximum(found[0], found[1]), fb.maximum(found[2], found[3]))
-            return fb.max(fb.where(inside, best, 0.0), over=(s, t))
+            best = builder.maximum(builder.maximum(found[0], found[1]), builder.maximum(found[2], found[3]))
+            return builder.max(builder.where(inside, best, 0.0), over=(s, t))
         total = found[0] + found[1] + found[2] + found[3]
-        return fb.sum(fb.where(inside, total, 0.0), over=(s, t)) / float(ratio * ratio)
+        return builder.sum(builder.where(inside, total, 0.0), over=(s, t)) / float(ratio * ratio)
 
-    return fb.compute((rois.shape[0], x.shape[1], high, wide), element).astype(x.dtype)
+    return builder.compute((rois.shape[0], x.shape[1], high, wide), element).astype(x.dtype)
 
 
 @onnx("Col2Im", static=(1, 2))
@@ -197,6 +197,6 @@ def col2im(n: Call, x: Value, image: Value, block: Value) -> Value:
     blocks = x.reshape((x.shape[0], channels, *kernel, *counts))
 
     def unfolded(y: Value) -> Value:
-        return fb.compute(blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0))
+        return builder.compute(blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0))
 
     return transposed(unfolded, (x.shape[0], channels, *extents), blocks).astype(x.dtype)

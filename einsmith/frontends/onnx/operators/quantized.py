@@ -15,7 +15,7 @@ from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.operators.contractions import convolve
 from einsmith.frontends.onnx.table import onnx
 from einsmith.frontends.onnx.types import ELEMENTS, Element
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -30,7 +30,7 @@ def _spread(n: Call, s: Value, x: Value) -> Value:
         return s.reshape(tuple(x.shape[d] if k == d else 1 for k in range(x.ndim)))
     if not block:
         return s
-    return fb.compute(x.shape, lambda *i: s[(*i[:d], i[d] // block, *i[d + 1 :])])
+    return builder.compute(x.shape, lambda *i: s[(*i[:d], i[d] // block, *i[d + 1 :])])
 
 
 def limits(to: Element) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def _quantize(ratio: Value, zero: Value | None, to: Element) -> Value:
     whole = F.round(ratio)
     if zero is not None:
         whole = whole + zero.astype(whole.dtype)
-    return fb.minimum(fb.maximum(whole, float(low)), float(high)).astype(dt.i32).astype(to.dtype)
+    return builder.minimum(builder.maximum(whole, float(low)), float(high)).astype(dt.i32).astype(to.dtype)
 
 
 @onnx("QuantizeLinear")
@@ -79,10 +79,10 @@ def dequantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Va
 @onnx("DynamicQuantizeLinear")
 def dynamic_quantize(n: Call, x: Value) -> tuple[Value, Value, Value]:
     """(round(x/scale) + zero, scale, zero) with scale = (max(x, 0) - min(x, 0))/255, zero = round(-min(x, 0)/scale)"""
-    flat = fb.stop_gradient(x.reshape((-1,)))
-    top, low = fb.maximum(F.amax(flat, 0), 0.0), fb.minimum(F.amin(flat, 0), 0.0)
-    scale = (fb.where(top == low, 1.0, top - low) / 255.0).astype(dt.f32)
-    zero = fb.minimum(fb.maximum(F.round(0.0 - low / scale), 0.0), 255.0)
+    flat = builder.stop_gradient(x.reshape((-1,)))
+    top, low = builder.maximum(F.amax(flat, 0), 0.0), builder.minimum(F.amin(flat, 0), 0.0)
+    scale = (builder.where(top == low, 1.0, top - low) / 255.0).astype(dt.f32)
+    zero = builder.minimum(builder.maximum(F.round(0.0 - low / scale), 0.0), 255.0)
     return _quantize(x / scale, zero, ELEMENTS["uint8"]), scale, zero.astype(dt.i32).astype(dt.u8)
 
 
@@ -107,7 +107,7 @@ def _rows(v: Value | None, a: Value) -> Any:
 @onnx("MatMulInteger")
 def matmul_integer(n: Call, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
     """sum[k]((a[.., i, k] - za)*(b[.., k, j] - zb)) in int32"""
-    return fb.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b))).astype(dt.i32)
+    return builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b))).astype(dt.i32)
 
 
 @onnx("ConvInteger")
@@ -127,7 +127,7 @@ def qlinear_matmul(
     n: Call, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
 ) -> Value:
     """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, within the range of the type"""
-    y = fb.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b)))
+    y = builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b)))
 
     def shaped(v: Value, shape: Any) -> Value:
         return v.reshape(()) if v.size == 1 else v.reshape(shape) if shape is not None else v

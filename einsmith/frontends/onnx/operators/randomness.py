@@ -8,10 +8,10 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.frontends.aten import TABLE as ATEN
+from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 RANDOM = (
@@ -21,13 +21,13 @@ RANDOM = (
 
 
 def _normal(n: Call, shape: Sequence[int], dtype: DType) -> Value:
-    z = ATEN["randn.default"].run(tuple(shape), dt.f32)
+    z = TABLE["randn.default"].run(tuple(shape), dt.f32)
     return (z * float(n.attr("scale", 1.0)) + float(n.attr("mean", 0.0))).astype(dtype)
 
 
 def _uniform(n: Call, shape: Sequence[int], dtype: DType) -> Value:
     low, high = float(n.attr("low", 0.0)), float(n.attr("high", 1.0))
-    return (ATEN["rand.default"].run(tuple(shape), dt.f32) * (high - low) + low).astype(dtype)
+    return (TABLE["rand.default"].run(tuple(shape), dt.f32) * (high - low) + low).astype(dtype)
 
 
 def _both(name: str, formula: str, f: Callable[..., Value]) -> None:
@@ -48,19 +48,21 @@ _both("RandomUniform", "uniform numbers in [low, high)", _uniform)
 @onnx("Bernoulli")
 def bernoulli(n: Call, p: Value) -> Value:
     """1 with probability p, else 0"""
-    u = ATEN["rand.default"].run(p.shape, dt.f32)
-    return fb.where(u < p.astype(dt.f32), 1, 0).astype(n.dtype)
+    u = TABLE["rand.default"].run(p.shape, dt.f32)
+    return builder.where(u < p.astype(dt.f32), 1, 0).astype(n.dtype)
 
 
 @onnx("Multinomial")
 def multinomial(n: Call, x: Value) -> Value:
     """classes drawn by their unnormalized logarithms of probability: the largest of x minus log(-log(u))"""
     count = n.attr("sample_size", 1)
-    u = ATEN["rand.default"].run((x.shape[0], count, x.shape[1]), dt.f64)
-    (k,) = fb.axes(x.shape[1])
+    u = TABLE["rand.default"].run((x.shape[0], count, x.shape[1]), dt.f64)
+    (k,) = builder.axes(x.shape[1])
     tiny = 2.0**-40
 
     def best(b: Any, s: Any) -> Any:
-        return fb.argmax(fb.cast(x[b, k], dt.f64) - fb.log(-fb.log(u[b, s, k] + tiny) + tiny), over=k)
+        return builder.argmax(
+            builder.cast(x[b, k], dt.f64) - builder.log(-builder.log(u[b, s, k] + tiny) + tiny), over=k
+        )
 
-    return fb.compute((x.shape[0], count), best).astype(n.dtype)
+    return builder.compute((x.shape[0], count), best).astype(n.dtype)

@@ -14,7 +14,7 @@ from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.activations import DEFAULTS
 from einsmith.frontends.onnx.operators.quantized import dynamic_quantize
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 
@@ -167,14 +167,14 @@ def _run(
         run = _operator(
             text, _activations(n, len(defaults), defaults, d), float(n.attr("clip", 0.0)), lengths is not None, reverse
         )
-        both = fb.full((2 * gates * hidden,), 0.0, kind) if bias is None else bias[d]
+        both = builder.full((2 * gates * hidden,), 0.0, kind) if bias is None else bias[d]
         given: dict[str, Any] = {
             "x": x, "W": w[d], "R": r[d], "Wb": both[: gates * hidden], "Rb": both[gates * hidden :],
         }  # fmt: skip
         for name, v in zip(states, initial, strict=True):
-            given[f"{name}0"] = fb.full((batch, hidden), 0.0, kind) if v is None else v[d]
+            given[f"{name}0"] = builder.full((batch, hidden), 0.0, kind) if v is None else v[d]
         if "P[" in text:
-            given["P"] = fb.full((3 * hidden,), 0.0, kind) if peepholes is None else peepholes[d]
+            given["P"] = builder.full((3 * hidden,), 0.0, kind) if peepholes is None else peepholes[d]
         if scales is not None:
             given |= {"scale": scales[0], "Ws": scales[1][d], "Rs": scales[2][d]}
         if lengths is not None:
@@ -185,7 +185,7 @@ def _run(
         sequences = out if isinstance(out, tuple) else (out,)
         y = sequences[0]
         if lengths is not None:
-            y = fb.compute(y.shape, lambda t, b, k, y=y: fb.where(t < lengths[b], y[t, b, k], 0.0))
+            y = builder.compute(y.shape, lambda t, b, k, y=y: builder.where(t < lengths[b], y[t, b, k], 0.0))
         outputs.append(y)
         for found, s in zip(last, sequences, strict=True):
             found.append(s[0 if reverse else steps - 1])
@@ -251,11 +251,13 @@ def dynamic_quantize_lstm(
 
     def columns(v: Value, m: Value) -> Value:
         """What is said for each direction, or for each column of it, for each column."""
-        return fb.compute((m.shape[0], m.shape[2]), lambda d, k: v[d, k] if v.ndim == 2 else v[d])
+        return builder.compute((m.shape[0], m.shape[2]), lambda d, k: v[d, k] if v.ndim == 2 else v[d])
 
     def whole(m: Value, zero: Value) -> Value:
         zeros = columns(zero.astype(dt.i32), m)
-        return fb.compute((m.shape[0], m.shape[2], m.shape[1]), lambda d, k, i: m.astype(dt.i32)[d, i, k] - zeros[d, k])
+        return builder.compute(
+            (m.shape[0], m.shape[2], m.shape[1]), lambda d, k, i: m.astype(dt.i32)[d, i, k] - zeros[d, k]
+        )
 
     q, s, z = dynamic_quantize(n, x)
     return _lstm(

@@ -8,17 +8,17 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.frontends.aten import TABLE as ATEN
+from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.axes import axes_of, axis
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
 def _empty(x: Value, dims: tuple[int, ...], keep: bool, value: Any) -> Value:
     shape = (1 if d in dims else e for d, e in enumerate(x.shape) if keep or d not in dims)
-    return fb.full(tuple(shape), value, x.dtype)
+    return builder.full(tuple(shape), value, x.dtype)
 
 
 def _least(x: Value, sign: int) -> Any:
@@ -46,7 +46,7 @@ def _sums(of: Callable[[Value], Value], then: Callable[[Value], Value] = lambda 
 
 
 def _root(y: Value) -> Value:
-    return y.astype(dt.f64 if not y.dtype.is_float else y.dtype) if not y.size else ATEN["sqrt.default"].run(y)
+    return y.astype(dt.f64 if not y.dtype.is_float else y.dtype) if not y.size else TABLE["sqrt.default"].run(y)
 
 
 def _reduce(name: str, formula: str, f: Callable[..., Value], nothing: Callable[[Value], Any]) -> None:
@@ -69,8 +69,8 @@ def _reduce(name: str, formula: str, f: Callable[..., Value], nothing: Callable[
 def _alone(name: str, x: Value) -> Value:
     """What an operator gives of each element alone: no dimension is reduced."""
     alone = {
-        "ReduceSumSquare": lambda: x * x, "ReduceL1": lambda: ATEN["abs.default"].run(x),
-        "ReduceL2": lambda: ATEN["abs.default"].run(x), "ReduceLogSum": lambda: ATEN["log.default"].run(x),
+        "ReduceSumSquare": lambda: x * x, "ReduceL1": lambda: TABLE["abs.default"].run(x),
+        "ReduceL2": lambda: TABLE["abs.default"].run(x), "ReduceLogSum": lambda: TABLE["log.default"].run(x),
     }  # fmt: skip
     return alone[name]().astype(x.dtype) if name in alone else x
 
@@ -78,9 +78,9 @@ def _alone(name: str, x: Value) -> Value:
 _ZERO, _INF = (lambda x: 0), (lambda x: float("-inf") if x.dtype.is_float else 0)
 _reduce("ReduceSum", "sum[axes](x)", _sums(lambda x: x), _ZERO)
 _reduce("ReduceSumSquare", "sum[axes](x*x)", _sums(lambda x: x * x), _ZERO)
-_reduce("ReduceL1", "sum[axes](|x|)", _sums(lambda x: ATEN["abs.default"].run(x)), _ZERO)
+_reduce("ReduceL1", "sum[axes](|x|)", _sums(lambda x: TABLE["abs.default"].run(x)), _ZERO)
 _reduce("ReduceL2", "sqrt(sum[axes](x*x))", _sums(lambda x: x * x, _root), _ZERO)
-_reduce("ReduceLogSum", "log(sum[axes](x))", _sums(lambda x: x, lambda y: ATEN["log.default"].run(y)), _INF)
+_reduce("ReduceLogSum", "log(sum[axes](x))", _sums(lambda x: x, lambda y: TABLE["log.default"].run(y)), _INF)
 _reduce("ReduceLogSumExp", "log(sum[axes](exp(x))), without overflow",
         lambda x, dims, keep: F.logsumexp(x if x.dtype.is_float else x.astype(dt.f64), dims, keep), _INF)  # fmt: skip
 _reduce("ReduceMean", "mean[axes](x)", _mean, lambda x: float("nan") if x.dtype.is_float else 0)
@@ -113,7 +113,7 @@ def topk(n: Call, x: Value, count: Value | None = None) -> tuple[Value, Value]:
     d = axis(n.attr("axis", -1), x.ndim)
     if not k:
         shape = (*x.shape[:d], 0, *x.shape[d + 1 :])
-        return fb.full(shape, 0, x.dtype), fb.full(shape, 0, dt.i64)
+        return builder.full(shape, 0, x.dtype), builder.full(shape, 0, dt.i64)
     values, places = F.topk(x, int(k), d, bool(n.attr("largest", 1)))
     return values.astype(x.dtype), places.astype(dt.i64)
 
@@ -150,9 +150,9 @@ def hardmax(n: Call, x: Value) -> Value:
 
     def body(*i: Any) -> Any:
         at = (*i[:d], *i[d + 1 :])
-        return fb.where((best[at] if at else best) == i[d], 1.0, 0.0)
+        return builder.where((best[at] if at else best) == i[d], 1.0, 0.0)
 
-    return fb.compute(rows.shape, body).astype(x.dtype).reshape(x.shape)
+    return builder.compute(rows.shape, body).astype(x.dtype).reshape(x.shape)
 
 
 def _running(name: str, formula: str, f: Callable[..., Value], start: int) -> None:
@@ -162,7 +162,7 @@ def _running(name: str, formula: str, f: Callable[..., Value], start: int) -> No
         y = f(y, d).astype(x.dtype)
         if n.attr("exclusive", 0):
             m = x.shape[d]
-            first = fb.full((*x.shape[:d], 1, *x.shape[d + 1 :]), start, x.dtype)
+            first = builder.full((*x.shape[:d], 1, *x.shape[d + 1 :]), start, x.dtype)
             y = F.cat([first, F.narrow(y, d, 0, m - 1)], d) if m > 1 else first
         return F.flip(y, d) if n.attr("reverse", 0) else y
 

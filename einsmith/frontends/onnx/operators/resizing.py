@@ -15,7 +15,7 @@ from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import as_float
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -105,12 +105,12 @@ def _along(n: Call, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -
     if taps == 1:
         if (places[:, 0] == even).all():
             a, b = x.shape[d], count
-            return fb.compute(shape, lambda *i: x[(*i[:d], i[d] * a // b, *i[d + 1 :])])
+            return builder.compute(shape, lambda *i: x[(*i[:d], i[d] * a // b, *i[d + 1 :])])
         k = n.constant(places[:, 0], dt.i64)
-        return fb.compute(shape, lambda *i: x[(*i[:d], k[i[d]], *i[d + 1 :])])
+        return builder.compute(shape, lambda *i: x[(*i[:d], k[i[d]], *i[d + 1 :])])
     k, w = n.constant(places, dt.i64), n.constant(weights, x.dtype)
-    (r,) = fb.axes(taps)
-    return fb.compute(shape, lambda *i: fb.sum(x[(*i[:d], k[i[d], r], *i[d + 1 :])] * w[i[d], r], over=r))
+    (r,) = builder.axes(taps)
+    return builder.compute(shape, lambda *i: builder.sum(x[(*i[:d], k[i[d], r], *i[d + 1 :])] * w[i[d], r], over=r))
 
 
 @onnx("Resize", static=(1, 2, 3))
@@ -152,7 +152,7 @@ def resize(
             mask = n.constant(inside, dt.bool_).reshape(tuple(wanted[m] if k == d else 1 for k in range(x.ndim)))
             outside = ~mask if outside is None else outside | ~mask
     if outside is not None:
-        y = fb.where(outside, float(n.attr("extrapolation_value", 0.0)), y)
+        y = builder.where(outside, float(n.attr("extrapolation_value", 0.0)), y)
     return (F.round(y) if kind.is_int and y.dtype.is_float else y).astype(kind)
 
 
@@ -183,18 +183,18 @@ def grid_sample(n: Call, x: Value, grid: Value) -> Value:
     def kept(p: Value, e: int) -> Value:
         if padding == "reflection":
             p = _reflected(p, e, corners)
-        return p if padding == "zeros" else fb.minimum(fb.maximum(p, 0.0), e - 1.0)
+        return p if padding == "zeros" else builder.minimum(builder.maximum(p, 0.0), e - 1.0)
 
     sides: list[list[tuple[Value, Value]]] = []
     for d, e in enumerate(extents):
         g = wide[..., rank - 1 - d]
         at = (g + 1.0) * 0.5 * (e - 1.0) if corners else ((g + 1.0) * float(e) - 1.0) * 0.5
         if mode == "nearest":
-            near = fb.stop_gradient(F.round(kept(at, e)))
+            near = builder.stop_gradient(F.round(kept(at, e)))
             found = [(near, F.ones_like(near))]
         else:
             at = kept(at, e) if mode == "linear" else at
-            first = fb.stop_gradient(fb.floor(at))
+            first = builder.stop_gradient(builder.floor(at))
             weights = _linear(at - first) if mode == "linear" else _cubic(at - first)
             found = [(first + float(k), w) for k, w in weights]
         # The neighbours of a place inside may lie outside.
@@ -213,12 +213,12 @@ def grid_sample(n: Call, x: Value, grid: Value) -> Value:
         for p, e in zip(places, extents, strict=True):
             holds = (p >= 0) & (p <= e - 1.0)
             inside = holds if inside is None else inside & holds
-        at = [fb.where(inside, p, 0.0).astype(dt.i64) for p in places]
+        at = [builder.where(inside, p, 0.0).astype(dt.i64) for p in places]
 
         def element(b: Any, c: Any, *i: Any, at: Any = at, inside: Any = inside, w: Any = weight) -> Any:
             here = (b, *i)
-            return fb.where(inside[here], x[(b, c, *(p[here] for p in at))] * w[here], 0.0)
+            return builder.where(inside[here], x[(b, c, *(p[here] for p in at))] * w[here], 0.0)
 
-        term = fb.compute((*x.shape[:2], *out), element)
+        term = builder.compute((*x.shape[:2], *out), element)
         total = term if total is None else total + term
     return total.astype(x.dtype)

@@ -11,7 +11,7 @@ from einsmith.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -35,17 +35,17 @@ def constant_of_shape(n: Call, extents: Value) -> Value:
     dtype = n.dtype if value is not None else dt.f32
     found = n.ints(extents, "the shape of ConstantOfShape")
     if value is None:
-        return fb.full(found, 0.0, dt.f32)
+        return builder.full(found, 0.0, dt.f32)
     if value.dtype.names:  # bfloat16
-        return fb.broadcast_to(n.context.constant(value.reshape(()), dtype), found)
-    return fb.full(found, value.reshape(-1)[0].item(), dtype)
+        return builder.broadcast_to(n.context.constant(value.reshape(()), dtype), found)
+    return builder.full(found, value.reshape(-1)[0].item(), dtype)
 
 
 @onnx("EyeLike")
 def eye_like(n: Call, x: Value) -> Value:
     """where(j - i == k, 1, 0) in the shape of x"""
     k = n.attr("k", 0)
-    return fb.compute(x.shape, lambda i, j: fb.where(j - i == k, 1, 0)).astype(n.dtype)
+    return builder.compute(x.shape, lambda i, j: builder.where(j - i == k, 1, 0)).astype(n.dtype)
 
 
 @onnx("Range", static=(0, 1, 2))
@@ -83,9 +83,9 @@ def compress(n: Call, x: Value, condition: Value) -> Value:
         raise ShapeError(f"Compress: the condition holds at {places[-1]}, beyond axis {d} of shape {x.shape}")
     out = (*x.shape[:d], len(places), *x.shape[d + 1 :])
     if not len(places):
-        return fb.full(out, 0, x.dtype)
+        return builder.full(out, 0, x.dtype)
     k = n.constant(places, dt.i64)
-    return fb.compute(out, lambda *i: x[(*i[:d], k[i[d]], *i[d + 1 :])])
+    return builder.compute(out, lambda *i: x[(*i[:d], k[i[d]], *i[d + 1 :])])
 
 
 @onnx("Unique", static=(0,))

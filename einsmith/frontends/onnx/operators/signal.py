@@ -12,7 +12,7 @@ from einsmith.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import Call
 from einsmith.frontends.onnx.operators.axes import axis, turned, turned_back
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
@@ -32,10 +32,10 @@ def _parts(x: Value) -> tuple[Value, Value | None]:
 
 
 def _transform(re: Value, im: Value | None, cosine: Value, sine: Value) -> tuple[Value, Value]:
-    real, imaginary = fb.matmul(re, cosine), fb.matmul(re, sine)
+    real, imaginary = builder.matmul(re, cosine), builder.matmul(re, sine)
     if im is None:
         return real, imaginary
-    return real - fb.matmul(im, sine), imaginary + fb.matmul(im, cosine)
+    return real - builder.matmul(im, sine), imaginary + builder.matmul(im, cosine)
 
 
 def _resized(x: Value, length: int) -> Value:
@@ -93,7 +93,7 @@ def stft(n: Call, x: Value, step: Value, window: Value | None = None, length: Va
     def framed(v: Value | None) -> Value | None:
         if v is None:
             return None
-        return fb.compute(
+        return builder.compute(
             (v.shape[0], count, frame),
             lambda b, f, t: v[b, f * by + t] if window is None else v[b, f * by + t] * window[t],
         )

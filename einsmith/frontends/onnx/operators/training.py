@@ -12,7 +12,7 @@ from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.frontends.onnx.evaluate import Call, Scope, Several, run_nodes
 from einsmith.frontends.onnx.nodes import Node
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder as fb
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 DOMAIN = "ai.onnx.preview.training"
@@ -36,7 +36,7 @@ def gradient(n: Call, *inputs: Value) -> Several:
             want.update(x for body in node.bodies for x in body.free)
     run_nodes(needed[::-1], scope, n.context)
     value = scope.value(y)
-    one = fb.full(value.shape, 1.0, value.dtype)
+    one = builder.full(value.shape, 1.0, value.dtype)
     _, found = gradients([value.tensor], [one.tensor], [s.tensor for s in symbols[: len(xs)]])
     back: dict[Any, Any] = {s.tensor: v.tensor for s, v in zip(symbols, inputs, strict=True)}
     return Several(Value(t) for t in rebuild(found, back.get, {}))
@@ -68,7 +68,7 @@ def adagrad(n: Call, rate: Value, step: Value, x: Value, g: Value, h: Value) -> 
     r = rate / (1.0 + step.astype(rate.dtype) * float(n.attr("decay_factor", 0.0)))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
     h = h + g * g
-    return x - r * g / (fb.sqrt(h) + float(n.attr("epsilon", 1e-6))), h
+    return x - r * g / (builder.sqrt(h) + float(n.attr("epsilon", 1e-6))), h
 
 
 @_updates("Momentum", 1)
@@ -76,7 +76,7 @@ def momentum(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value) ->
     """v = alpha*v + beta*g, x - r*v, or x - r*(g + alpha*v), of g + norm_coefficient*x; beta is 1 at step 0"""
     alpha, beta = float(n.attr("alpha")), float(n.attr("beta"))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
-    v = v * alpha + g * fb.where(step > 0, beta, 1.0).astype(x.dtype)
+    v = v * alpha + g * builder.where(step > 0, beta, 1.0).astype(x.dtype)
     return x - rate * (g + v * alpha if n.attr("mode") == "nesterov" else v), v
 
 
@@ -88,8 +88,12 @@ def adam(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value, h: Val
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
     v = v * alpha + g * (1 - alpha)
     h = h * beta + g * g * (1 - beta)
-    t = fb.maximum(step, 1).astype(rate.dtype)
-    adjusted = rate * fb.sqrt(1.0 - fb.full((), beta, rate.dtype) ** t) / (1.0 - fb.full((), alpha, rate.dtype) ** t)
-    r = fb.where(step > 0, adjusted, rate)
-    x = x - r * v / (fb.sqrt(h) + float(n.attr("epsilon", 1e-6)))
+    t = builder.maximum(step, 1).astype(rate.dtype)
+    adjusted = (
+        rate
+        * builder.sqrt(1.0 - builder.full((), beta, rate.dtype) ** t)
+        / (1.0 - builder.full((), alpha, rate.dtype) ** t)
+    )
+    r = builder.where(step > 0, adjusted, rate)
+    x = x - r * v / (builder.sqrt(h) + float(n.attr("epsilon", 1e-6)))
     return x * (1.0 - float(n.attr("norm_coefficient_post", 0.0))), v, h

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
-from einsmith.kernels.contraction.emission import prefetch as ahead
+from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
@@ -47,7 +47,7 @@ class Microkernel:
         if c.a == "inline":
             steps = row_offsets(g.m_steps, min(g.mr, g.M)) or [0]
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
-        asked = ahead.of_tile(f, t, x, steps)
+        asked = prefetch.of_tile(f, t, x, steps)
         points = self._points_at_once(steps[:mr], nv) if groups and not asked else 1
         together = c.depth * points  # of K, in a turn of the loop
 

@@ -17,7 +17,7 @@ from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.split_axes import SplitAxes
 from einsmith.kernels.composite.winograd import Winograd
-from einsmith.kernels.contraction.pattern import PATTERN as CONTRACTION
+from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.elementwise import Pointwise
 from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
 from einsmith.kernels.reduction.pattern import Reduction
