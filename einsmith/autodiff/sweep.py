@@ -20,7 +20,7 @@ from einsmith.expr.nodes import (
     Tensor,
     postorder,
 )
-from einsmith.expr.rewrite.contraction_order import contraction_order
+from einsmith.expr.rewrite.contraction_order import order_contraction
 from einsmith.expr.rewrite.rebuild import rebuild, with_args
 
 
@@ -51,7 +51,7 @@ def gradients(
 
 def _in_steps(node: Tensor) -> Tensor | None:
     """The tensor in steps: those of less work, and the links of a chain of many factors; None where it is one step."""
-    ordered = contraction_order(node)
+    ordered = order_contraction(node)
     return split_body(node if ordered is None else ordered) or ordered
 
 

@@ -62,9 +62,9 @@ class Dumped:
     """Writes files into a folder of its own, which is the next `program-0000` in `parent`. `given`: the graph before
     the first pass. Raises KnobError where that cannot be.
 
-        00-given.txt, 01-simplify.txt, ...     the graph after each pass
-        14-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, which has passes of its own meanwhile
-        plan.txt, arena.txt, program.txt       kernels in order; what lies where in memory; the steps that are run
+        00-given.txt, 01-simplify.txt, ...           the graph after each pass
+        17-lower-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, which has passes of its own meanwhile
+        plan.txt, arena.txt, program.txt             kernels in order; what lies where in memory; the steps that are run
     """
 
     def __init__(self, parent: Path, given: Graph):

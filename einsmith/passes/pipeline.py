@@ -15,26 +15,28 @@ from functools import partial
 from einsmith import knobs
 from einsmith.errors import KnobError
 from einsmith.expr.nodes import Compute, Graph
-from einsmith.expr.rewrite.contraction_order import ordered as ordered_products
-from einsmith.passes.algebra.fold_into_scatter import accumulate
-from einsmith.passes.algebra.free_factors import free_factors
-from einsmith.passes.algebra.horizontal_fusion import together
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.joined_scatters import joined_scatters
-from einsmith.passes.algebra.merge_disjoint import disjoint
-from einsmith.passes.algebra.multi_reduce import sweeps
-from einsmith.passes.algebra.narrow_argmax import narrow
+from einsmith.passes.algebra.available_expressions import available_expressions
+from einsmith.passes.algebra.common_subexpressions import common_subexpressions
+from einsmith.passes.algebra.contraction_order import contraction_order
+from einsmith.passes.algebra.factor_hoisting import factor_hoisting
+from einsmith.passes.algebra.fold_into_scatter import fold_into_scatter
+from einsmith.passes.algebra.gather_layouts import gather_layouts
+from einsmith.passes.algebra.horizontal_fusion import horizontal_fusion
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.merge_disjoint import merge_disjoint
+from einsmith.passes.algebra.merge_scatters import merge_scatters
+from einsmith.passes.algebra.multi_output_reduction import multi_output_reduction
+from einsmith.passes.algebra.narrow_argmax import narrow_argmax
 from einsmith.passes.algebra.prefix_sums import prefix_sums
+from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.recompute import recompute
-from einsmith.passes.algebra.reduction_basis import coordinates
+from einsmith.passes.algebra.reduction_basis import reduction_basis
 from einsmith.passes.algebra.segments import segments
-from einsmith.passes.algebra.shared_functions import shared_functions
-from einsmith.passes.algebra.split_index_set import pieces, read_parts
-from einsmith.passes.algebra.stored_clamps import stored_clamps
-from einsmith.passes.algebra.stored_products import stored_products
-from einsmith.passes.algebra.turned_gathers import turned_gathers
+from einsmith.passes.algebra.simplify import simplify
+from einsmith.passes.algebra.split_index_set import split_index_set
+from einsmith.passes.algebra.store_post_activation import store_post_activation
 from einsmith.passes.recurrence.lower_loops import lower_loops
-from einsmith.passes.recurrence.strip_mine import chunks
+from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.passes.schedule.plan import Cost, kernel_call
 from einsmith.passes.schedule.schedule import Copy
 from einsmith.plan.kernel import Kernel, Rows
@@ -138,42 +140,56 @@ def _left_out() -> tuple[str, ...]:
     without = knobs.WITHOUT.get()
     for name in without:
         if name not in optional():
+            renamed = f"; it is called {RENAMED[name]!r} now" if name in RENAMED else ""
             raise KnobError(
-                f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be left out; "
-                f"these can: {', '.join(optional())}"
+                f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be "
+                f"left out{renamed}; these can: {', '.join(optional())}"
             )
     return (*without, *(_WITHOUT.get() or ()))
 
 
 PASSES = ordered(
     (
-        graph_pass("simplify", simplify_graph, provides="simplified"),
-        graph_pass("parts", read_parts, needs="simplified"),
+        graph_pass("simplify", simplify, provides="simplified"),
+        graph_pass("read forwarding", read_forwarding, needs="simplified"),
         graph_pass("inline", inline, needs="simplified", provides="inlined"),
-        graph_pass("stored clamps", stored_clamps, needs="inlined"),
-        graph_pass("stored products", stored_products, needs="inlined"),
-        graph_pass("free factors", free_factors, needs="inlined"),
-        graph_pass("order", ordered_products, needs="inlined"),
+        graph_pass("store post-activation", store_post_activation, needs="inlined"),
+        graph_pass("available expressions", available_expressions, needs="inlined"),
+        graph_pass("factor hoisting", factor_hoisting, needs="inlined"),
+        graph_pass("contraction order", contraction_order, needs="inlined"),
         graph_pass("prefix sums", prefix_sums, needs="inlined"),
         graph_pass("segments", segments, needs="inlined"),
-        graph_pass("disjoint", disjoint, needs="inlined"),
-        graph_pass("coordinates", coordinates, needs="inlined"),
-        graph_pass("accumulate", accumulate, needs="inlined"),
-        graph_pass("simplify", simplify_graph, needs="inlined"),
-        graph_pass("sweeps", sweeps, needs="inlined", provides="swept"),
-        graph_pass("narrow", narrow, needs="swept"),
-        graph_pass("pieces", pieces, needs="inlined"),
+        graph_pass("merge disjoint", merge_disjoint, needs="inlined"),
+        graph_pass("reduction basis", reduction_basis, needs="inlined"),
+        graph_pass("fold into scatter", fold_into_scatter, needs="inlined"),
+        graph_pass("simplify", simplify, needs="inlined"),
+        graph_pass("multi-output reduction", multi_output_reduction, needs="inlined", provides="multi-output"),
+        graph_pass("narrow argmax", narrow_argmax, needs="multi-output"),
+        graph_pass("split index set", split_index_set, needs="inlined"),
         # The steps of a loop are graphs of their own, which have all passes behind them when their loop is made.
-        Pass("loops", lambda graph, c: lower_loops(graph, partial(run_passes, context=c)), frozenset({"inlined"}),
-             frozenset({"loops"})),
-        Pass("chunks", lambda graph, c: chunks(graph, partial(run_passes, context=c)), frozenset({"loops"})),
-        graph_pass("together", together, needs="loops"),
+        Pass(
+            "lower loops",
+            lambda graph, c: lower_loops(graph, partial(run_passes, context=c)),
+            frozenset({"inlined"}),
+            frozenset({"loops"}),
+        ),
+        Pass("strip mine", lambda graph, c: strip_mine(graph, partial(run_passes, context=c)), frozenset({"loops"})),
+        graph_pass("horizontal fusion", horizontal_fusion, needs="loops"),
         Pass("recompute", recompute, frozenset({"loops"})),
-        Pass("shared functions", shared_functions, frozenset({"loops"})),
-        Pass("joined scatters", joined_scatters, frozenset({"loops"})),
-        Pass("turned gathers", turned_gathers, frozenset({"loops"})),
+        Pass("common subexpressions", common_subexpressions, frozenset({"loops"})),
+        Pass("merge scatters", merge_scatters, frozenset({"loops"})),
+        Pass("gather layouts", gather_layouts, frozenset({"loops"})),
     )
-)  # fmt: skip
+)
 """What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""
 PLAN_PASSES = ("layouts",)
 """What follows the fusion into kernels, and can be left out (`compile.Executable`)."""
+RENAMED = {
+    "parts": "read forwarding", "stored clamps": "store post-activation", "stored products": "available expressions",
+    "free factors": "factor hoisting", "order": "contraction order", "disjoint": "merge disjoint",
+    "coordinates": "reduction basis", "accumulate": "fold into scatter", "narrow": "narrow argmax",
+    "pieces": "split index set", "chunks": "strip mine", "together": "horizontal fusion",
+    "shared functions": "common subexpressions", "joined scatters": "merge scatters",
+    "turned gathers": "gather layouts",
+}  # fmt: skip
+"""Former names of passes that can be left out, for the error that names the present one."""

@@ -14,7 +14,7 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, cast, leaf, postorder, template
 from einsmith.expr.rewrite import contraction_order as order
-from einsmith.expr.rewrite.contraction_order import contraction_order
+from einsmith.expr.rewrite.contraction_order import order_contraction
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 
@@ -87,7 +87,7 @@ def test_steps_have_the_values_of_the_sum_at_once(free, rng):
     for _ in range(300):
         t = drawn(rng)
         whole = tensor_of(t)
-        steps = contraction_order(whole)
+        steps = order_contraction(whole)
         if steps is None:
             continue
         split += 1
@@ -199,7 +199,7 @@ def test_a_gradient_by_a_tensor_that_is_taken_apart(rng):
     body = apply("mul", apply("mul", Read(0, (Axis(0), Axis(2)), dt.f64), Read(1, (Axis(2), Axis(3)), dt.f64)),
                  Read(2, (Axis(3), Axis(1)), dt.f64))  # fmt: skip
     y = Compute(template((60, 60), [(x.dtype, x.shape) for x in xs], Reduce("sum", (50, 40), (body,))), tuple(xs))
-    assert contraction_order(y) is not None
+    assert order_contraction(y) is not None
     square = Read(0, (Axis(0), Axis(1)), dt.f64)
     z = Compute(template((60, 60), [(dt.f64, (60, 60))], apply("mul", square, square)), (y,))
     ones = Compute(template((60, 60), (), Const(1.0, dt.f64)), ())

@@ -131,7 +131,7 @@ PLANTS: list[Plant] = [
     ),
     *_of(
         "pass",
-        ("pieces-within", "passes/algebra/split_index_set.py",
+        ("pieces-within", "passes/algebra/read_forwarding.py",
          "if low is None or low < o or high is None or high >= o + n:",
          "if low is None or low < o or high is None or high > o + n:",
          "a read that reaches one element into the next piece is taken for one of this piece"),

@@ -17,7 +17,8 @@ from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.expr.rewrite.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.passes.algebra.horizontal_fusion import one_sum
-from einsmith.passes.algebra.inline import inlined, pointwise_body, simplify_graph
+from einsmith.passes.algebra.inline import inlined, pointwise_body
+from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
 from einsmith.passes.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
 from einsmith.passes.schedule.plan import Plan, fuse, kernel_call
@@ -33,7 +34,7 @@ VARIANTS = 64
 SPLIT = 4
 """Tensors of which every way to cut them into kernels that share their rows is looked at; of more, some ways are."""
 
-FUSING = ("inline", "together", "recompute", "shared functions")
+FUSING = ("inline", "horizontal fusion", "recompute", "common subexpressions")
 """The passes that decide what of a graph is computed where."""
 
 Price = Callable[[Kernel | Rows], float]
@@ -75,7 +76,7 @@ class Best:
 
     def of(self, graph: Graph) -> tuple[float, list[Kernel | Rows]]:
         """The least seconds that any partition takes, and its kernels."""
-        every = dict.fromkeys(v for g in (simplify_graph(graph), unfused(graph)) for v in variants(g, VARIANTS))
+        every = dict.fromkeys(v for g in (simplify(graph), unfused(graph)) for v in variants(g, VARIANTS))
         every[run_passes(graph, PassContext(self.target, predicted))] = None
         return min(map(self.partition, every), key=lambda x: x[0])
 

@@ -56,8 +56,10 @@ def test_the_steps_of_loops_have_folders_of_their_own(folder: Path) -> None:
     program = folder / "program-0000"
     assert files_of(program) == sorted(["00-given.txt", *names(), *PLAN])
     steps = sorted(p for p in program.iterdir() if p.is_dir())
-    at = [p.name for p in PASSES].index("loops") + 1
-    assert steps and all(p.name.startswith(f"{at}-loops-steps-") and files_of(p) == sorted(names()) for p in steps)
+    at = [p.name for p in PASSES].index("lower loops") + 1
+    assert steps and all(
+        p.name.startswith(f"{at}-lower-loops-steps-") and files_of(p) == sorted(names()) for p in steps
+    )
 
 
 def test_nothing_is_written_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

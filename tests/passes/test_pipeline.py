@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith.compile import Executable, predicted
+from einsmith.errors import KnobError
 from einsmith.expr.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call
@@ -27,8 +31,8 @@ def test_a_pass_before_what_it_needs_is_refused() -> None:
         if p.needs:
             with pytest.raises(ValueError, match=f"the pass '{p.name}' needs .*, which no pass before it provides"):
                 ordered([p, *others])
-    with pytest.raises(ValueError, match="'chunks' needs loops"):
-        ordered([p for p in PASSES if p.name != "loops"])
+    with pytest.raises(ValueError, match="'strip mine' needs loops"):
+        ordered([p for p in PASSES if p.name != "lower loops"])
 
 
 def test_a_pass_is_handed_the_target_and_what_kernels_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +81,20 @@ def test_a_pass_of_ones_own() -> None:
     graph = graph_of(lambda x: (x + 1, x * 2), x)
     other = graph_pass("turned", lambda g: Graph(g.inputs, g.outputs[::-1], g.updates, g.checks), needs="loops")
     assert ordered((*PASSES, other))[-1].run(graph, PassContext()).outputs == graph.outputs[::-1]
+
+
+def test_former_names_are_told_with_the_present_ones(monkeypatch):
+    assert set(pipeline.RENAMED.values()) <= set(pipeline.optional())
+    for old, new in pipeline.RENAMED.items():
+        monkeypatch.setenv("EINSMITH_WITHOUT", old)
+        with pytest.raises(KnobError, match=f"{old!r}, which is no pass .*it is called {new!r} now"):
+            run_passes(Graph((), (), (), ()))
+
+
+def test_a_pass_has_one_name():
+    """What is printed, the file and its function are the same words."""
+    package = Path(pipeline.__file__).parent
+    for p in PASSES:
+        words = re.sub(r"[ -]", "_", p.name)
+        (found,) = [*package.glob(f"a*/{words}.py"), *package.glob(f"recurrence/{words}.py")]
+        assert re.search(rf"^def {words}\(", found.read_text(), re.M), p.name

@@ -13,13 +13,13 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Recurrence, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.algebra import prefix_sums as passes
-from einsmith.passes.algebra.inline import simplify_graph
 from einsmith.passes.algebra.prefix_sums import BLOCK, ROWS, STEPS, prefix_sums
+from einsmith.passes.algebra.simplify import simplify
 
 
 def traced(text, shapes, extents=None) -> Graph:
     op = es.op(text, extents=extents)
-    return simplify_graph(trace_call(lambda *a: op(*a), tuple(np.zeros(s) for s in shapes), {}).graph)
+    return simplify(trace_call(lambda *a: op(*a), tuple(np.zeros(s) for s in shapes), {}).graph)
 
 
 def points(graph: Graph) -> int:
@@ -107,7 +107,7 @@ def test_gradients_are_such_sums(text, shapes, rng):
     op = es.op(text)
     own = [rng.integers(-3, 4, (n, *shape)).astype(np.float64) for shape in shapes]
     f = es.grad(lambda *own: (op(*own) * op(*own)).sum(), argnums=tuple(range(len(own))))
-    graph = simplify_graph(trace_call(f, own, {}).graph)
+    graph = simplify(trace_call(f, own, {}).graph)
     steps = prefix_sums(graph)
     verify_graph(steps)
     assert points(graph) > n * n and points(steps) < 500 * n

@@ -12,8 +12,8 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.algebra import segments as passes
-from einsmith.passes.algebra.inline import simplify_graph
 from einsmith.passes.algebra.segments import MANY, segments
+from einsmith.passes.algebra.simplify import simplify
 from einsmith.target.facts import Target
 from tests.passes.counting import run_counted
 
@@ -86,7 +86,7 @@ def gradients(text, wrt, order=1):
 
 def traced(f, arrays) -> tuple[Graph, list[np.ndarray]]:
     t = trace_call(f, (), arrays)
-    return simplify_graph(t.graph), list(arrays.values())
+    return simplify(t.graph), list(arrays.values())
 
 
 def looked_up(graph: Graph) -> int:

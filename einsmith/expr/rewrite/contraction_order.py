@@ -22,7 +22,6 @@ from einsmith.expr.nodes import (
     Axis,
     Compute,
     Expr,
-    Graph,
     Read,
     Reduce,
     Template,
@@ -33,7 +32,7 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, replace, substitute, whole_sum
+from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, substitute, whole_sum
 
 MOST = 7
 """Factors all of whose trees are priced, 10,395 of them, by way of 1,000 pairs of sets; of more, those two whose
@@ -47,7 +46,7 @@ and four factors over 1e5 to 2.5e8 points took less time in steps, 1.4 to 700 ti
 Factors = frozenset[int]
 
 
-def contraction_order(node: Tensor) -> Tensor | None:
+def order_contraction(node: Tensor) -> Tensor | None:
     """The tensor in steps of less work; None where it is no such sum or the sum at once is the best."""
     if not isinstance(node, Compute):
         return None
@@ -58,11 +57,6 @@ def contraction_order(node: Tensor) -> Tensor | None:
     for step in recipe:
         made.append(prune_args(step, (*node.args, *made)))
     return made[-1]
-
-
-def ordered(graph: Graph) -> Graph:
-    """The graph with every such sum in steps."""
-    return replace(graph, contraction_order)
 
 
 def _recipe(t: Template) -> tuple[Template, ...] | None:

@@ -32,7 +32,7 @@ from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.inline import is_identity, operations, pointwise_body
 
 
-def accumulate(graph: Graph) -> Graph:
+def fold_into_scatter(graph: Graph) -> Graph:
     """The graph with linear functions of scatters merged into these, where that adds less work than the scatter's own
     tensor makes, which is written and read once."""
     users: Counter = Counter()

@@ -36,7 +36,7 @@ _SHARED = 1 << 15
 """Elements of what sums must share to be worth one sweep: what lies in the first cache is read again at no cost."""
 
 
-def together(graph: Graph) -> Graph:
+def horizontal_fusion(graph: Graph) -> Graph:
     """The graph with such sums as one node."""
     nodes = list(postorder(graph.roots))
     depth, given = _depths(nodes, graph), set(graph.roots)

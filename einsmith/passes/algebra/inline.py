@@ -32,29 +32,16 @@ from einsmith.expr.nodes import (
 from einsmith.expr.rewrite.rebuild import (
     exchanged,
     map_bodies,
-    map_templates,
     prune_args,
     rebuild,
     replace,
     substitute,
-    without_twins,
 )
 from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.passes.schedule.views import is_view
 
 _FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
 _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
-
-
-def simplify_graph(graph: Graph) -> Graph:
-    """Every template simplified, unread arguments dropped, copies left out; equal tensors meet by interning."""
-
-    def rule(node):
-        node = map_templates(node, without_twins)
-        node = map_templates(node, simplify_template)
-        return node.args[0] if isinstance(node, Compute) and is_copy(node.template) else node
-
-    return replace(graph, rule)
 
 
 def is_copy(t: Template) -> bool:

@@ -33,7 +33,7 @@ _PIECES = 16
 """Pieces of one template at most."""
 
 
-def disjoint(graph: Graph) -> Graph:
+def merge_disjoint(graph: Graph) -> Graph:
     """The graph with such sums as one tensor, where nothing else reads their terms."""
     users: Counter = Counter()
     for node in postorder(graph.roots):

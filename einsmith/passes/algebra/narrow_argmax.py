@@ -37,7 +37,7 @@ PLACES = 256
 """Positions that a byte tells apart."""
 
 
-def narrow(graph: Graph) -> Graph:
+def narrow_argmax(graph: Graph) -> Graph:
     """The graph with such positions in bytes, where all that reads them are tensors that do not index by them."""
     users = readers_of(postorder(graph.roots))
     roots = set(graph.roots)

@@ -33,7 +33,7 @@ from einsmith.expr.rewrite.rebuild import replace, substitute
 from einsmith.expr.rewrite.simplify import simplify
 
 
-def coordinates(graph: Graph) -> Graph:
+def reduction_basis(graph: Graph) -> Graph:
     """The graph with the reduction axes of its sums of products chosen as above."""
 
     def rule(node):

@@ -58,7 +58,7 @@ _FEW_ROWS = 256
 """The same where chunks leave work out."""
 
 
-def chunks(graph: Graph, passes: Passes) -> Graph:
+def strip_mine(graph: Graph, passes: Passes) -> Graph:
     """The graph, rewritten as above; `passes` are run on the graph of a chunk."""
     order = list(postorder(graph.roots))
     loops = [n for n in order if isinstance(n, Loop)]

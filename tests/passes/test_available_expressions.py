@@ -10,12 +10,13 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Compute, Graph, postorder
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.stored_products import stored_products
+from einsmith.passes.algebra.available_expressions import available_expressions
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.simplify import simplify
 
 
 def prepared(f, *shapes: tuple[int, ...]) -> Graph:
-    return inline(simplify_graph(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
+    return inline(simplify(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
 
 
 def evaluations(graph: Graph, fn: str) -> int:
@@ -60,7 +61,7 @@ def test_gradients_read_what_is_stored(case, n, m, rng):
     forward, fn, left, before = ACTIVATIONS[case]
     graph = prepared(trained(forward), (n, m), (m, 3), (n, 3))
     arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
-    short = stored_products(graph)
+    short = available_expressions(graph)
     verify_graph(short)
     for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
@@ -79,7 +80,7 @@ def test_a_condition_keeps_what_stands_under_it(rng):
     graph = prepared(lambda x, s, w, g: both(text)(x=x, s=s, w=w, g=g), (4, 9), (4,), (9, 2), (4, 9))
     arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
     arrays[1][2] = 0
-    short = stored_products(graph)
+    short = available_expressions(graph)
     with np.errstate(all="ignore"):
         want, got = evaluate(graph, arrays)[0], evaluate(short, arrays)[0]
     np.testing.assert_allclose(got[0], want[0], rtol=1e-12)
@@ -94,7 +95,7 @@ def test_a_factor_does_not_leave_a_condition(rng):
     arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
     arrays[1][2] = 0
     with np.errstate(all="ignore"):
-        want, got = evaluate(graph, arrays)[0], evaluate(stored_products(graph), arrays)[0]
+        want, got = evaluate(graph, arrays)[0], evaluate(available_expressions(graph), arrays)[0]
     np.testing.assert_allclose(got[0], want[0], rtol=1e-12)
     assert np.isfinite(got[0]).all()
 
@@ -108,7 +109,7 @@ def test_a_factor_does_not_leave_a_condition(rng):
 def test_what_stays(line, rng):
     op = es.op(f"p[i,j] = tanh(x[i,j])\nz[i,k] = sum[j](p[i,j]*w[j,k])\n{line}\nreturn y, z")
     graph = prepared(lambda x, w: op(x=x, w=w), (6, 6), (6, 3))
-    short = stored_products(graph)
+    short = available_expressions(graph)
     arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
     for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12)
@@ -121,7 +122,7 @@ def test_a_place_may_be_any(rng):
     op = es.op("p[i,j] = tanh(x[i,j])\nz[i,k] = sum[j](p[i,j]*w[j,k])\ny[i,j] = where(1 <= i, tanh(x[i-1,j])*2, 0)\n"
                "return z, y", extents={"i": 6})  # fmt: skip
     graph = prepared(lambda x, w: op(x=x, w=w), (6, 7), (7, 3))
-    short = stored_products(graph)
+    short = available_expressions(graph)
     arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
     for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12)
@@ -142,7 +143,7 @@ def test_a_masked_softmax_keeps_its_weights_alone(rng):
         return es.grad(loss, argnums=(0, 1, 2))(q, k, v)
 
     graph = prepared(f, q, k, v, (2, 9, 3))
-    short = stored_products(graph)
+    short = available_expressions(graph)
     verify_graph(short)
     assert evaluations(short, "exp") == 2 < evaluations(graph, "exp")
     arrays = [rng.standard_normal(x.shape) if x.dtype.is_float else mask for x in graph.inputs]

@@ -10,8 +10,8 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, postorder
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.inline import simplify_graph
-from einsmith.passes.algebra.joined_scatters import joined_scatters
+from einsmith.passes.algebra.merge_scatters import merge_scatters
+from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.pipeline import PassContext
 
 FEWER = PassContext(cost=lambda kernel, target: 1.0)
@@ -23,7 +23,7 @@ NEVER = PassContext(cost=lambda kernel, target: float(sum(len(p.domain) ** 4 for
 def graph_of(text: str, rng, **sizes) -> tuple[Graph, list[np.ndarray]]:
     places = {a: rng.integers(0, 5, n).astype(np.int32) for a, n in sizes.items() if a in "ij"}
     arrays = places | {a: rng.standard_normal(n) for a, n in sizes.items() if a not in places}
-    return simplify_graph(trace_call(es.op(text), (), arrays).graph), list(arrays.values())
+    return simplify(trace_call(es.op(text), (), arrays).graph), list(arrays.values())
 
 
 def scatters(graph: Graph) -> list[Compute]:
@@ -33,7 +33,7 @@ def scatters(graph: Graph) -> list[Compute]:
 def joined(graph: Graph, values: list[np.ndarray]) -> Graph:
     """The graph after the pass, which computes what it has computed before."""
     verify_graph(graph)
-    new = joined_scatters(graph, FEWER)
+    new = merge_scatters(graph, FEWER)
     verify_graph(new)
     for got, want in zip(evaluate(new, values)[0], evaluate(graph, values)[0], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
@@ -53,7 +53,7 @@ def test_terms_of_a_point_are_one_scatter(terms, k, n, sign, rng):
     new = joined(graph, values)
     assert len(scatters(graph)) == terms and len(scatters(new)) == 1
     assert terms == 1 or scatters(new)[0].template.parts[-1].domain == (n, k, terms)
-    assert scatters(joined_scatters(graph, NEVER)) == scatters(graph)
+    assert scatters(merge_scatters(graph, NEVER)) == scatters(graph)
 
 
 def test_what_is_read_between_or_has_other_points_or_another_combiner_stays(rng):

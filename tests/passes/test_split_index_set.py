@@ -11,13 +11,15 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.loop import Loop
 from einsmith.expr.nodes import Apply, Compute, Graph, postorder
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.split_index_set import pieces, read_parts
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.read_forwarding import read_forwarding
+from einsmith.passes.algebra.simplify import simplify
+from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.pipeline import run_passes
 
 
 def graph_of(f, *arrays) -> Graph:
-    return simplify_graph(inline(simplify_graph(trace_call(f, arrays, {}).graph)))
+    return simplify(inline(simplify(trace_call(f, arrays, {}).graph)))
 
 
 def choices(graph: Graph) -> int:
@@ -46,7 +48,7 @@ def test_ranges_become_pieces(name):
     rng = np.random.default_rng(4)
     a, b = rng.standard_normal((12, 27)), rng.standard_normal((12, 27))
     before = graph_of(es.op(text), a, b)
-    after = pieces(before)
+    after = split_index_set(before)
     verify_graph(after)
     assert choices(before) and not choices(after)
     assert [len(s) for s in shapes(after)] == [count]
@@ -65,7 +67,7 @@ def test_ranges_become_pieces(name):
 )
 def test_what_pieces_would_not_make_cheaper_stays(text):
     before = graph_of(es.op(text), np.zeros((6, 27)))
-    assert pieces(before).outputs == before.outputs
+    assert split_index_set(before).outputs == before.outputs
 
 
 def test_the_backward_of_stacked_gates_is_evaluated_gate_by_gate():
@@ -101,8 +103,8 @@ def test_a_slice_of_a_concatenation_reads_its_part():
 
     rng = np.random.default_rng(4)
     a, b = rng.standard_normal((4, 3)), rng.standard_normal((6, 3))
-    before = simplify_graph(trace_call(f, (a, b), {}).graph)
-    after = simplify_graph(inline(read_parts(before)))
+    before = simplify(trace_call(f, (a, b), {}).graph)
+    after = simplify(inline(read_forwarding(before)))
     verify_graph(after)
     one, other = after.outputs
     assert len(one.args) == 1 and one.args[0] is after.inputs[1]

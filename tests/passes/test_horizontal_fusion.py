@@ -11,7 +11,8 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Reduce, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.algebra import horizontal_fusion
-from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.simplify import simplify
 
 
 class Gates(es.nn.Module):
@@ -76,7 +77,7 @@ def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
     op = es.op(text)
     shape = (7, 13)
     graph = inline(
-        simplify_graph(
+        simplify(
             trace_call(
                 lambda x, z: op(x=x, z=z) if "z[" in text else op(x=x), (np.zeros(shape), np.zeros(shape)), {}
             ).graph

@@ -49,7 +49,7 @@ class _Stored(NamedTuple):
     seed: int
 
 
-def stored_products(graph: Graph) -> Graph:
+def available_expressions(graph: Graph) -> Graph:
     """The graph with such products exchanged, where what they were made of is not read any more."""
     nodes = list(postorder(graph.roots))
     read = {a for n in nodes if not isinstance(n, Compute) or pointwise_body(n.template) is None for a in n.args}

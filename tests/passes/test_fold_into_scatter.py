@@ -24,8 +24,7 @@ from einsmith.expr.nodes import (
     template,
 )
 from einsmith.kernels.scatter.pattern import in_place
-from einsmith.passes.algebra import fold_into_scatter
-from einsmith.passes.algebra.fold_into_scatter import accumulate
+from einsmith.passes.algebra.fold_into_scatter import fold_into_scatter
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
 
@@ -80,14 +79,14 @@ LINEAR = {
 def test_what_is_no_sum_stays(name, combiner):
     """The largest of negated terms is not their negated largest."""
     before = graph(LINEAR[name], scatter(combiner=combiner))
-    assert accumulate(before).roots == before.roots
+    assert fold_into_scatter(before).roots == before.roots
 
 
 @pytest.mark.parametrize("start", [None, Const(0.5, F), apply("exp", Read(2, (N, K), F))])
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_functions(name, start, rng):
     before = graph(LINEAR[name], scatter(start))
-    after = accumulate(before)
+    after = fold_into_scatter(before)
     (node,) = made(after)
     assert node.template.is_scatter
     arrays = feed(rng)
@@ -100,7 +99,7 @@ def test_chains(rng):
     args = (two, P)
     half = Compute(template(SHAPE, [(F, SHAPE)] * 2, apply("add", S, apply("mul", Const(0.5, F), X))), args)
     before = graph(LINEAR["update"], half)
-    after = accumulate(before)
+    after = fold_into_scatter(before)
     assert len(made(after)) == 1
     arrays = feed(rng)
     np.testing.assert_allclose(evaluate(after, arrays)[0][0], evaluate(before, arrays)[0][0], rtol=1e-12)
@@ -118,32 +117,35 @@ def test_what_stays():
         apply("where", apply("lt", S, X), X, V),
     ):
         g = graph(body, s)
-        assert accumulate(g) is g
+        assert fold_into_scatter(g) is g
     read_twice = graph(LINEAR["update"], s, (Compute(template(SHAPE, [(F, SHAPE)], apply("exp", S)), (s,)),))
-    assert accumulate(read_twice) is read_twice
+    assert fold_into_scatter(read_twice) is read_twice
     result = graph(LINEAR["update"], s, (s,))
-    assert accumulate(result) is result
+    assert fold_into_scatter(result) is result
     many = Scatter("sum", (400,), (apply("mod", N, Const(5, dt.i32)),), Read(0, (N,), F))
     x = leaf((400,), F)
     dense = Compute(Template((5,), ((F, (400,)),), (many,)), (x,))
     scaled = Compute(template((5,), [(F, (5,))], apply("mul", Const(3.0, F), Read(0, (N,), F))), (dense,))
     g = Graph((x,), (scaled,), (), ())
-    assert accumulate(g) is g, "400 products instead of 5"
+    assert fold_into_scatter(g) is g, "400 products instead of 5"
 
 
 @pytest.mark.parametrize("corruption", ["start", "factor", "place"])
 def test_corruptions_are_noticed(corruption, rng, monkeypatch):
     if corruption == "start":
-        monkeypatch.setattr(fold_into_scatter, "_applied", lambda apply, x, other, left: x if x is not None else other)
+        monkeypatch.setattr(
+            "einsmith.passes.algebra.fold_into_scatter._applied",
+            lambda apply, x, other, left: x if x is not None else other,
+        )
     elif corruption == "factor":
-        monkeypatch.setattr(fold_into_scatter, "_steps", lambda body, read: [("add", X, False)])
+        monkeypatch.setattr("einsmith.passes.algebra.fold_into_scatter._steps", lambda body, read: [("add", X, False)])
     else:
-        monkeypatch.setattr(fold_into_scatter, "is_identity", lambda e, shape: True)
+        monkeypatch.setattr("einsmith.passes.algebra.fold_into_scatter.is_identity", lambda e, shape: True)
     body = (
         LINEAR["rows"] if corruption != "place" else apply("add", Read(0, (apply("sub", Const(4, dt.i32), N), K), F), X)
     )
     before = graph(body, scatter())
-    after = accumulate(before)
+    after = fold_into_scatter(before)
     arrays = feed(rng)
     assert not np.allclose(evaluate(after, arrays)[0][0], evaluate(before, arrays)[0][0])
 

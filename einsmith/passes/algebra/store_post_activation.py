@@ -37,7 +37,7 @@ SELECTING = {"where", "min", "max", "lt", "le", "eq", "ne", "and", "or", "not"}
 """What a clamp is made of: between two of its constants it is the number itself, or one constant."""
 
 
-def stored_clamps(graph: Graph) -> Graph:
+def store_post_activation(graph: Graph) -> Graph:
     """The graph with such tensors stored clamped."""
     nodes = list(postorder(graph.roots))
     kept = set(graph.roots)

@@ -53,7 +53,7 @@ class _Place(NamedTuple):
     exprs: dict[Expr, _Value]
 
 
-def shared_functions(graph: Graph, context: PassContext) -> Graph:
+def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     """The graph with such values as tensors, where that is cheaper."""
     if not context.prices:
         return graph

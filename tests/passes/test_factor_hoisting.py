@@ -13,12 +13,13 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Reduce, postorder
 from einsmith.expr.printer import show
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.free_factors import free_factors
-from einsmith.passes.algebra.inline import inline, simplify_graph
+from einsmith.passes.algebra.factor_hoisting import factor_hoisting
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.simplify import simplify
 
 
 def prepared(f, *shapes: tuple[int, ...]) -> Graph:
-    return inline(simplify_graph(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
+    return inline(simplify(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
 
 
 def sums(graph: Graph) -> int:
@@ -27,7 +28,7 @@ def sums(graph: Graph) -> int:
 
 
 def compared(graph: Graph, rng: np.random.Generator, fewer: int) -> None:
-    short = free_factors(graph)
+    short = factor_hoisting(graph)
     verify_graph(short)
     arrays = [rng.standard_normal(x.shape) for x in graph.inputs]
     for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
@@ -76,7 +77,7 @@ def test_a_batch_norm_has_two_sums_backward(rng):
 
     graph = prepared(f, (4, 3, 5, 5), (3,), (3,), (4, 3, 5, 5))
     compared(graph, rng, 2)
-    assert sums(free_factors(graph)) == 5  # mean, variance, loss, and those by gamma and beta
+    assert sums(factor_hoisting(graph)) == 5  # mean, variance, loss, and those by gamma and beta
 
 
 def test_what_is_no_number_stays_so():
@@ -85,7 +86,7 @@ def test_what_is_no_number_stays_so():
     x = np.ones((5, 13))
     x[1, 3], x[2, 7] = np.nan, np.inf
     with np.errstate(invalid="ignore"):
-        _, r = evaluate(free_factors(graph), [x, np.ones(5)])[0]
+        _, r = evaluate(factor_hoisting(graph), [x, np.ones(5)])[0]
     np.testing.assert_array_equal(np.isnan(r), [False, True, True, False, False])
 
 
@@ -95,8 +96,8 @@ def test_a_norms_gradients_are_finite_for_the_same_numbers(special, rng):
     f = es.grad(lambda x, w, y: ((es.functional.batch_norm(x, None, None, w, None, True) - y) ** 2).sum(), (0, 1))
     x, y = (rng.standard_normal((6, 4, 3)) for _ in range(2))
     x[2, 1, 0], w = special, rng.standard_normal(4)
-    graph = inline(simplify_graph(trace_call(f, (x, w, y), {}).graph))
-    short = free_factors(graph)
+    graph = inline(simplify(trace_call(f, (x, w, y), {}).graph))
+    short = factor_hoisting(graph)
     assert sums(short) < sums(graph)
     assert len(re.findall(r"(t\d+\[i0\]) - \1", show(short))) == 1
     for got, want in zip(evaluate(short, [x, w, y])[0], evaluate(graph, [x, w, y])[0], strict=True):

@@ -13,8 +13,8 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Read, Template, apply, leaf, postorder
 from einsmith.passes import pipeline
-from einsmith.passes.algebra import shared_functions as shared
-from einsmith.passes.algebra.shared_functions import shared_functions
+from einsmith.passes.algebra import common_subexpressions as shared
+from einsmith.passes.algebra.common_subexpressions import common_subexpressions
 from einsmith.passes.pipeline import PassContext
 
 F = dt.f32
@@ -47,7 +47,7 @@ def functions(g: Graph) -> int:
 def changed(g: Graph, context: PassContext = COUNTED) -> Graph:
     """The graph after the pass, which computes what it has computed before."""
     verify_graph(g)
-    new = shared_functions(g, context)
+    new = common_subexpressions(g, context)
     verify_graph(new)
     rng = np.random.default_rng()
     values = [rng.standard_normal(x.shape) for x in g.inputs]
@@ -119,7 +119,7 @@ def test_what_stays(what):
         parts = (Piece((0, 0), (1, 1), (3, 3), e), Piece((0, 3), (1, 1), (3, 5), apply("neg", e)))
         node = Compute(Template((3, 8), ((F, a.shape),), parts), (a,))
     g = Graph((a, k), (node,), (), ())
-    assert shared_functions(g, COUNTED) is g
+    assert common_subexpressions(g, COUNTED) is g
 
 
 def test_forward_and_backward_share_nothing():
@@ -129,18 +129,18 @@ def test_forward_and_backward_share_nothing():
     one = Compute(Template((3, 5), ((F, a.shape),), (Piece((0, 0), (1, 1), (3, 5), e),)), (a,))
     back = pieces([apply("neg", e), read(0, 0, 0)], [a], 5)
     g = Graph((a, p), (one,), ((p, back),), (), (back,))
-    assert shared_functions(g, COUNTED) is g
+    assert common_subexpressions(g, COUNTED) is g
     g = Graph((a, p), (one, back), (), ())
-    assert functions(shared_functions(g, COUNTED)) == 1
+    assert functions(common_subexpressions(g, COUNTED)) == 1
 
 
 def test_prices_decide():
     a = leaf((3, 10), F)
     e = apply("tanh", read(0, 0, 5))
     g = Graph((a,), (pieces([e, apply("neg", e)], [a], 5),), (), ())
-    assert shared_functions(g, PassContext()) is g  # nobody predicts
-    assert shared_functions(g, PassContext(cost=lambda kernel, target: len(kernel.buffers))) is g
-    assert shared_functions(g, COUNTED) is not g
+    assert common_subexpressions(g, PassContext()) is g  # nobody predicts
+    assert common_subexpressions(g, PassContext(cost=lambda kernel, target: len(kernel.buffers))) is g
+    assert common_subexpressions(g, COUNTED) is not g
 
 
 CELLS = {
@@ -157,10 +157,10 @@ def test_cells_train_alike(cell, monkeypatch, rng):
     x, y = rng.standard_normal((17, 5, 7)), rng.integers(0, 10, 17)
     results, counts = [], []
     for price in (None, COUNTED.cost):
-        own = [p for p in pipeline.PASSES if p.name != "shared functions"]
+        own = [p for p in pipeline.PASSES if p.name != "common subexpressions"]
         if price is not None:
             always = PassContext(cost=price)
-            own.append(pipeline.graph_pass("shared functions", lambda g, c=always: shared_functions(g, c)))
+            own.append(pipeline.graph_pass("common subexpressions", lambda g, c=always: common_subexpressions(g, c)))
         monkeypatch.setattr(pipeline, "PASSES", tuple(own))
         es.manual_seed(4)
         step = es.TrainStep(CELLS[cell](), es.functional.cross_entropy, es.optim.Adam(lr=0.01))
@@ -198,10 +198,12 @@ def test_the_plan_names_it_and_it_can_be_left_out(monkeypatch, rng):
         return step.plan
 
     named = plan_of()
-    assert re.search(r"^passes: .*shared functions \+\d+ tensors", named, re.M) and len(made) == len(set(made)) > 0
-    monkeypatch.setenv("EINSMITH_WITHOUT", "shared functions, prefix sums")
-    assert "shared functions" not in plan_of() and len(made) == len(set(made))
-    for name in ("shared", "inline", "loops"):
+    assert re.search(r"^passes: .*common subexpressions \+\d+ tensors", named, re.M) and len(made) == len(set(made)) > 0
+    monkeypatch.setenv("EINSMITH_WITHOUT", "common subexpressions, prefix sums")
+    assert "common subexpressions" not in plan_of() and len(made) == len(set(made))
+    for name in ("shared functions", "inline", "lower loops"):
         monkeypatch.setenv("EINSMITH_WITHOUT", name)
-        with pytest.raises(es.KnobError, match=f"EINSMITH_WITHOUT names '{name}'.*can be left out.*shared functions"):
+        with pytest.raises(
+            es.KnobError, match=f"EINSMITH_WITHOUT names '{name}'.*can be left out.*common subexpressions"
+        ):
             plan_of()

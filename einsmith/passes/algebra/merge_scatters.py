@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext
 
 
-def joined_scatters(graph: Graph, context: PassContext) -> Graph:
+def merge_scatters(graph: Graph, context: PassContext) -> Graph:
     """The graph with such scatters as one, where that is cheaper."""
     if not context.prices:
         return graph

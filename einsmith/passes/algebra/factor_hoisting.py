@@ -47,7 +47,7 @@ class _Term(NamedTuple):
     bound: tuple[Factor, ...]
 
 
-def free_factors(graph: Graph) -> Graph:
+def factor_hoisting(graph: Graph) -> Graph:
     """The graph with such sums made of the others."""
     nodes = list(postorder(graph.roots))
     known: dict[Any, Compute] = {}

@@ -9,7 +9,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, axes_of, leaf, reads, template
-from einsmith.passes.algebra.reduction_basis import coordinates
+from einsmith.passes.algebra.reduction_basis import reduction_basis
 
 F = dt.f32
 
@@ -54,7 +54,7 @@ def same(a: Graph, b: Graph, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("t,u,d", [(1, 1, 1), (1, 5, 3), (4, 4, 2), (7, 13, 5), (16, 17, 1)])
 def test_a_relative_key_becomes_a_matrix_product(t: int, u: int, d: int, rng: np.random.Generator) -> None:
     before = relative(t, u, d)
-    after = coordinates(before)
+    after = reduction_basis(before)
     same(before, after, rng)
     if t > 1:
         (body,) = after.outputs[0].template.parts[0].body.bodies
@@ -66,12 +66,12 @@ def test_a_relative_key_becomes_a_matrix_product(t: int, u: int, d: int, rng: np
 def test_a_longer_axis_is_not_taken() -> None:
     """Points are not added: with more rows than columns the sum stays on the columns."""
     before = relative(9, 4, 3)
-    assert coordinates(before).outputs == before.outputs
+    assert reduction_basis(before).outputs == before.outputs
 
 
 def test_a_strided_index_stays() -> None:
     before = relative(5, 6, 3, stretch=2)
-    assert coordinates(before).outputs == before.outputs
+    assert reduction_basis(before).outputs == before.outputs
 
 
 def test_a_plain_product_stays() -> None:
@@ -79,7 +79,7 @@ def test_a_plain_product_stays() -> None:
     a, b = leaf((5, 7), F), leaf((7, 3), F)
     body = Reduce("sum", (7,), (apply("mul", Read(0, (i, k), F), Read(1, (k, j), F)),))
     before = Graph((a, b), (Compute(template((5, 3), [(F, a.shape), (F, b.shape)], body), (a, b)),), (), ())
-    assert coordinates(before).outputs == before.outputs
+    assert reduction_basis(before).outputs == before.outputs
 
 
 def test_an_index_that_a_guard_of_one_factor_alone_keeps_inside_stays() -> None:
@@ -90,7 +90,7 @@ def test_an_index_that_a_guard_of_one_factor_alone_keeps_inside_stays() -> None:
     s, q = leaf((t, u), F), leaf((u, 3), F)
     body = apply("mul", guarded(inside(i, t), Read(0, (i, j), F)), Read(1, (j, e), F))
     out = Compute(template((t + u - 1, 3), [(F, s.shape), (F, q.shape)], Reduce("sum", (u,), (body,))), (s, q))
-    assert coordinates(Graph((s, q), (out,), (), ())).outputs == (out,)
+    assert reduction_basis(Graph((s, q), (out,), (), ())).outputs == (out,)
 
 
 def test_the_gradient_of_a_convolution_stays() -> None:
@@ -101,4 +101,4 @@ def test_the_gradient_of_a_convolution_stays() -> None:
     body = guarded(inside(i, 12), apply("mul", Read(0, (i,), F), Read(1, (r,), F)))
     out = Compute(template((14,), [(F, y.shape), (F, w.shape)], Reduce("sum", (3,), (body,))), (y, w))
     g = Graph((y, w), (out,), (), ())
-    assert coordinates(g).outputs == (out,)
+    assert reduction_basis(g).outputs == (out,)

@@ -10,8 +10,9 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Compute, Graph, Read, postorder
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.stored_clamps import stored_clamps
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.simplify import simplify
+from einsmith.passes.algebra.store_post_activation import store_post_activation
 
 CLAMPS = {
     "relu": "where(t[i,j] <= 0, 0, t[i,j])",
@@ -22,7 +23,7 @@ CLAMPS = {
 
 
 def prepared(f, *shapes: tuple[int, ...]) -> Graph:
-    return inline(simplify_graph(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
+    return inline(simplify(trace_call(f, tuple(np.zeros(s) for s in shapes), {}).graph))
 
 
 def selections(graph: Graph) -> int:
@@ -60,7 +61,7 @@ def test_a_product_and_its_gradients_read_clamped_numbers(made, clamp, n, m, rng
     graph = prepared(f, (n, m), (m,), (m, 3), (n, 3))
     arrays = [3 * rng.standard_normal(x.shape) for x in graph.inputs]
     arrays[0][0, 0] = 0
-    short = stored_clamps(graph)
+    short = store_post_activation(graph)
     same(graph, short, arrays)
     if n > 1:
         assert (selections(short), selections(graph) > 0) == (0, True)
@@ -71,7 +72,7 @@ def test_numbers_that_are_none_and_ends(x):
     op = es.op("t[i] = x[i]*0.5\nz[] = sum[i](where(t[i] <= 0, 0, where(6 <= t[i], 6, t[i]))*w[i])\n"
                "g[i] = where(t[i] <= 0, 0, where(6 <= t[i], 0, w[i]))\nreturn z, g")  # fmt: skip
     graph = prepared(lambda x, w: op(x=x, w=w), (2,), (2,))
-    short = stored_clamps(graph)
+    short = store_post_activation(graph)
     assert short is not graph
     same(graph, short, [np.array([2 * x, 1.0]), np.array([2.0, 3.0])])
 
@@ -86,13 +87,13 @@ def test_numbers_that_are_none_and_ends(x):
 def test_what_stays(also, rng):
     op = es.op(f"t[i,j] = x[i,j]*x[i,j] - 1\nz[i] = sum[j](max(t[i,j], 0)*w[i,j])\n{also}\nreturn z, r")
     graph = prepared(lambda x, w: op(x=x, w=w), (6, 7), (6, 7))
-    assert stored_clamps(graph) is graph
+    assert store_post_activation(graph) is graph
 
 
 def test_an_output_stays(rng):
     op = es.op("t[i,j] = x[i,j]*x[i,j] - 1\nz[i] = sum[j](max(t[i,j], 0))\nreturn z, t")
     graph = prepared(lambda x: op(x=x), (6, 7))
-    assert stored_clamps(graph) is graph
+    assert store_post_activation(graph) is graph
 
 
 def test_a_convolutions_operand_is_plain_in_a_network(rng):

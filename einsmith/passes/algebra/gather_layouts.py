@@ -49,7 +49,7 @@ class _Turned(NamedTuple):
     out: int | None
 
 
-def turned_gathers(graph: Graph, context: PassContext) -> Graph:
+def gather_layouts(graph: Graph, context: PassContext) -> Graph:
     """The graph with such tensors turned, where that is cheaper."""
     if not context.prices:
         return graph

@@ -10,8 +10,9 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Const, Graph, postorder
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.merge_disjoint import disjoint
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.merge_disjoint import merge_disjoint
+from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.pipeline import run_passes
 
 LOSSES = {
@@ -35,14 +36,14 @@ def graph_of(text: str, rng: np.random.Generator) -> tuple[Graph, list[np.ndarra
         return named["W"] - 0.1 * es.grad(lambda W: f(**(named | {"W": W})))(named["W"])
 
     call = trace_call(step, (), named)
-    return simplify_graph(inline(simplify_graph(call.graph))), list(named.values())
+    return simplify(inline(simplify(call.graph))), list(named.values())
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_gradient_of_a_stacked_weight_is_one_tensor(name, rng):
     text, zeros = LOSSES[name]
     before, arrays = graph_of(text, rng)
-    after = disjoint(before)
+    after = merge_disjoint(before)
     verify_graph(after)
     kinds = [[isinstance(p.body, Const) for p in n.template.parts] for n in postorder(after.roots)
              if isinstance(n, Compute) and len(n.template.parts) > 1]  # fmt: skip

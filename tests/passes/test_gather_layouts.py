@@ -11,8 +11,9 @@ from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, has_read, postorder, reads
 from einsmith.modes import trace_call
-from einsmith.passes.algebra.inline import inline, simplify_graph
-from einsmith.passes.algebra.turned_gathers import turned_gathers
+from einsmith.passes.algebra.gather_layouts import gather_layouts
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.pipeline import PassContext
 
 
@@ -69,7 +70,7 @@ def graph_of(name: str, rng, c: int, gradient: bool) -> tuple[Graph, list[np.nda
         return es.grad(loss)({a: given[a] for a in shapes})
 
     t = trace_call(pulled if gradient else f, (), arrays)
-    return inline(simplify_graph(t.graph)), list(arrays.values())
+    return inline(simplify(t.graph)), list(arrays.values())
 
 
 def total(graph: Graph) -> int:
@@ -83,8 +84,8 @@ def test_turned_graphs_compute_the_same(name, gradient, rng):
     if gradient and name == "position":
         name = "in all"  # which is a sum over all, too: positions have no gradient
     graph, values = graph_of(name, rng, 3, gradient)
-    assert turned_gathers(graph, STAYS) is graph
-    new = turned_gathers(graph, TURNS)
+    assert gather_layouts(graph, STAYS) is graph
+    new = gather_layouts(graph, TURNS)
     verify_graph(new)
     assert total(new) == (gradient and name == "largest") < total(graph)
     for got, want in zip(evaluate(new, values)[0], evaluate(graph, values)[0], strict=True):
@@ -99,8 +100,8 @@ def test_what_has_no_axis_of_its_own_or_ends_with_it_stays(rng):
         ("y[c,k] = x[c,c,i[k]]", {"i": k, "x": rng.standard_normal((3, 3, 4))}),
         ("y[c,k] = x[c,i[k]]", {"i": k, "x": rng.standard_normal((1, 4))}),
     ]:
-        graph = simplify_graph(trace_call(es.op(text), (), arrays).graph)
-        assert turned_gathers(graph, TURNS) is graph
+        graph = simplify(trace_call(es.op(text), (), arrays).graph)
+        assert gather_layouts(graph, TURNS) is graph
 
 
 SAMPLE = """

@@ -14,7 +14,7 @@ from einsmith.expr.rewrite.rebuild import exchanged
 from einsmith.lang.sweeps import in_one_sweep
 
 
-def sweeps(graph: Graph) -> Graph:
+def multi_output_reduction(graph: Graph) -> Graph:
     """The graph with each such group of reductions as one."""
     nodes = list(postorder(graph.roots))
     return exchanged(graph, dict(zip(nodes, in_one_sweep(nodes), strict=True)))

@@ -1,0 +1,75 @@
+"""Forward reads of one piece of a tensor that is put together from others to the tensors that the piece copies.
+
+before: C[k] = A[k];  C[8+k] = B[k];  Y[k] = exp(C[8+k])
+after:  Y[k] = exp(B[k])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.expr.analysis.bounds import Facts
+from einsmith.expr.analysis.guarded import reads_under
+from einsmith.expr.analysis.linear import linear
+from einsmith.expr.nodes import Compute, Const, Expr, Graph, Piece, Read, Template, Tensor, reads
+from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, replace, substitute
+from einsmith.expr.rewrite.simplify import simplify_template
+
+
+def read_forwarding(graph: Graph) -> Graph:
+    """Return the graph with such reads forwarded, where each read of the tensor lies in one piece."""
+
+    def rule(node):
+        return _through(node) if isinstance(node, Compute) else None
+
+    return replace(graph, rule)
+
+
+def _through(node: Compute) -> Compute | None:
+    args: list[Tensor] = list(node.args)
+    new: dict[Read, Expr] = {}
+    for slot, a in enumerate(node.args):
+        pieces = _moved(a)
+        found = _pieces_read(node.template, slot, pieces) if pieces else None
+        if found is None or not isinstance(a, Compute):
+            continue
+        slots = {s: len(args) + s for s in range(len(a.args))}
+        args += a.args
+        for e, p in found.items():
+            at = {d: (linear(i) - o).expr() for d, (i, o) in enumerate(zip(e.index, p.offset, strict=True))}
+            new[e] = substitute(p.bodies[0], at, slots)
+    if not new:
+        return None
+    params = tuple((a.dtype, a.shape) for a in args)
+    out = prune_args(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), tuple(args))
+    return prune_args(simplify_template(out.template), out.args)
+
+
+def _moved(a: Tensor) -> list[Piece]:
+    """The pieces of a tensor of several that are copies; none for others."""
+    if not isinstance(a, Compute) or len(a.template.parts) < 2:
+        return []
+    pieces = [p for p in a.template.parts if isinstance(p, Piece) and isinstance(p.body, Read | Const)]
+    plain = len(pieces) == len(a.template.parts) and all(s == 1 for p in pieces for s in p.step)
+    return pieces if plain and not any(reads(i) for p in pieces for e in reads(p.bodies[0]) for i in e.index) else []
+
+
+def _pieces_read(t: Template, slot: int, pieces: Sequence[Piece]) -> dict[Read, Piece] | None:
+    """The piece that each read of a slot lies in; None where one may lie in several."""
+    found: dict[Read, Piece] = {}
+    for part in t.parts:
+        for e, facts in reads_under(part):
+            if e.slot != slot:
+                continue
+            p = next((p for p in pieces if _within(e, p, facts)), None)
+            if p is None or found.setdefault(e, p) is not p or any(reads(i) for i in e.index):
+                return None
+    return found
+
+
+def _within(e: Read, p: Piece, facts: Facts) -> bool:
+    for i, o, n in zip(e.index, p.offset, p.extents, strict=True):
+        low, high = facts.bounds(i)
+        if low is None or low < o or high is None or high >= o + n:
+            return False
+    return True
