@@ -37,12 +37,12 @@ def kernels_of(case: Case) -> list[Any]:
     from einsmith import dtypes as dt
     from einsmith import modes
     from einsmith.passes.pipeline import run_passes
-    from einsmith.passes.schedule.plan import Call, fuse
+    from einsmith.passes.schedule.plan import KernelCall, fuse
 
     f, names = function(case)
     assert case.shapes is not None
     plan = fuse(run_passes(modes.trace_shapes(f, [(case.shapes[n], dt.f32) for n in names]).graph), None)
-    return [call.kernel for call in plan.calls if isinstance(call, Call)]
+    return [call.kernel for call in plan.calls if isinstance(call, KernelCall)]
 
 
 def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int]:

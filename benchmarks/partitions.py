@@ -30,7 +30,7 @@ NODES = 9
 
 def gallery() -> Iterator[tuple[str, Any]]:
     """(name, training graph) of the entries whose gradients are a few tensors."""
-    from einsmith.expr.loop import Loop
+    from einsmith.expr.loop import LoweredLoop
     from einsmith.expr.nodes import Compute, Recurrence, postorder
     from einsmith.modes import trace_call
     from einsmith.passes.schedule.views import is_view
@@ -40,7 +40,7 @@ def gallery() -> Iterator[tuple[str, Any]]:
         graph = trace_call(both.traced, x, {}).graph
         nodes = list(postorder(unfused(graph).roots))
         made = [n for n in nodes if isinstance(n, Compute) and not is_view(n.template)]
-        if len(made) <= NODES and not any(isinstance(n, Recurrence | Loop) for n in nodes):
+        if len(made) <= NODES and not any(isinstance(n, Recurrence | LoweredLoop) for n in nodes):
             yield name, graph
 
 

@@ -63,13 +63,13 @@ def measure(kernel: Any, threads: int, count: int) -> dict:
     the choice take in a common race."""
     from einsmith.backends import registry
     from einsmith.tune import session
-    from einsmith.tune.bench import Bench
+    from einsmith.tune.bench import BenchProcess
     from einsmith.tune.genetic import Candidate
 
     target = registry.DEFAULT.target(threads)
     curves: dict[str, list[float]] = {}
     best: dict[str, Candidate] = {}
-    with Bench() as bench:
+    with BenchProcess() as bench:
         for name, make in _makers().items():
             search = session.KernelSearch(session.Part(kernel), target, make)
             curve: list[float] = []

@@ -34,13 +34,13 @@ from einsmith.passes.pipeline import PassContext, decided_out, leaving_out, run_
 from einsmith.passes.schedule.arena import passing_bytes, whole_lines
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import label, layouts, namer, show_arena, show_plan
-from einsmith.passes.schedule.rematerialize import Cost, fit
+from einsmith.passes.schedule.rematerialize import KernelCost, fit
 from einsmith.passes.schedule.roles import kernel_roles, saved
 from einsmith.passes.schedule.views import producer, storage
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
-from einsmith.runtime.assemble import Assembler, At, CompiledKernel, Place, layout, show_kernels, show_steps
+from einsmith.runtime.assemble import Assembler, At, CompiledKernel, PointerTarget, layout, show_kernels, show_steps
 from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.nested import check_run, taken, under_way
 from einsmith.runtime.signals import Deferred
@@ -220,7 +220,7 @@ class Executable:
         arrays, batch = self.fixed_bytes()
         outside = {*self.graph.inputs, *self.bound, *self._outputs()}
         given = self._compiled  # the search must not depend on which plans were compiled
-        cost = Cost(self._predicted, lambda k: given[k].workspace if k in given else 0)
+        cost = KernelCost(self._predicted, lambda k: given[k].workspace if k in given else 0)
 
         def measure(plan: Plan) -> int:
             if plan is not self.plan:
@@ -278,7 +278,7 @@ class Executable:
         def pointer(t: Tensor, at: At, offset: int) -> int:
             own = storage(t)
             s = plan.home.get(own, own)
-            made.places[at] = Place(s, offset, size(s.shape) * s.dtype.itemsize)
+            made.places[at] = PointerTarget(s, offset, size(s.shape) * s.dtype.itemsize)
             if s is not own:
                 made.values[at] = own
             if s in self.bound:

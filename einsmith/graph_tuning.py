@@ -31,7 +31,7 @@ LAYOUTS = "layouts"
 
 
 @dataclass(frozen=True)
-class Form:
+class ProgramForm:
     """The program without some passes, and the seconds that its kernels take by measurements and predictions."""
 
     run: Executable
@@ -39,7 +39,7 @@ class Form:
 
 
 @dataclass
-class Report:
+class GraphReport:
     """What a search came to. before, after: median seconds of a step, by the last race that decided; tried: forms that
     raced; log: what became of each gene, in words; run: the program as it is now."""
 
@@ -77,18 +77,18 @@ def price(run: Executable) -> float:
 
 def tune(
     run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Callable[[str], None] = lambda _: None
-) -> Report:
+) -> GraphReport:
     """Switches the genes of a program, which is run on these inputs (whatever that stores is taken back), for about so
     many seconds; nothing else uses it meanwhile. Whoever compiles an equal graph from now on gets what is found."""
     begun = time.monotonic()
     end = begun + seconds
-    report = Report(run)
+    report = GraphReport(run)
 
     def say(what: str) -> None:
         report.log.append(f"  {what}")
         tell(what)
 
-    forms: dict[str, Form] = {}
+    forms: dict[str, ProgramForm] = {}
     for gene in genes(run):
         form = _switched(run, gene, say) if time.monotonic() < end else None
         if form is not None:
@@ -131,7 +131,7 @@ def tuned(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tupl
     return report.run, seconds - report.seconds
 
 
-def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> Form | None:
+def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
     """The program with one gene switched; None where it is the same then, or cannot be."""
     try:
         other = run.compiled_without(run.without ^ {gene})
@@ -139,7 +139,7 @@ def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> Form | 
         say(f"{gene} cannot be switched: {e}")
         return None
     kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, other)]
-    return None if kernels[0] == kernels[1] else Form(other, price(other))
+    return None if kernels[0] == kernels[1] else ProgramForm(other, price(other))
 
 
 def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> Raced | None:

@@ -437,13 +437,13 @@ def kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Calla
     try:
         found = table.get(f)
         if found is None:
-            table[f] = found = make(Weak(f))
+            table[f] = found = make(WeakFunction(f))
         return found
     except TypeError:
         return make(f)
 
 
-class Weak:
+class WeakFunction:
     """f without keeping it alive, so that a cache entry that calls it goes when f goes."""
 
     def __init__(self, f: Callable):

@@ -15,7 +15,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Piece, Read
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.target.facts import Target
 from einsmith.tune.probes import Probe, probe
 
@@ -91,7 +91,7 @@ class TransposeTiles(Pattern):
         return Lowered([Launch(b.finish(), -(-rows // run))])
 
 
-def transposed(b: Builder, tile: list[Value]) -> list[Value]:
+def transposed(b: Builder, tile: list[SSAValue]) -> list[SSAValue]:
     """The rows of a tile's transpose: row numbers and lane numbers swap one bit after the other."""
     n, bit = len(tile), 1
     while bit < n:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.pattern import Lowered
-from einsmith.loops.nest import Function, If, Loop, Op, Type, Value
+from einsmith.loops.nest import Function, If, Loop, Op, SSAValue, Type
 from einsmith.plan.kernel import Kernel
 
 _NUMPY = {
@@ -277,7 +277,7 @@ class _Compiled:
         self.parameters = [self._place(v) for v in (*f.buffers, f.scratch, f.task)]
         self.size = len(self._places) + 1
 
-    def _place(self, v: Value | None) -> int:
+    def _place(self, v: SSAValue | None) -> int:
         return 0 if v is None else self._places.setdefault(v.id, len(self._places) + 1)
 
     def _block(self, body: Sequence[Any]) -> list[Step]:

@@ -14,7 +14,7 @@ import einsmith as es
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
-from einsmith.passes.schedule.plan import Call
+from einsmith.passes.schedule.plan import KernelCall
 from tests.fuzz.check import agree
 
 BATCHES = (1, 3, 16, 17)
@@ -106,7 +106,7 @@ def _intermediate(run: Executable, inputs: list[np.ndarray]) -> dict[Tensor, np.
     return {t: np.asarray(a).astype(t.dtype.numpy) for t, a in zip(wanted, outputs, strict=True)}
 
 
-def _check_kernel(call: Call, values: dict[Tensor, np.ndarray]) -> None:
+def _check_kernel(call: KernelCall, values: dict[Tensor, np.ndarray]) -> None:
     """A kernel's stages as a graph of their own, compiled and compared for 1 and 2 threads."""
     given = {t: leaf(t.shape, t.dtype) for t, w in zip(call.tensors, call.written, strict=True) if not w}
     made: dict[Compute, Compute] = {}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from einsmith.autodiff.adjoint.node import Adjoint
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import attained, position
-from einsmith.autodiff.plan import Plan
+from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.sweep import exchange
 from einsmith.autodiff.totals import converted, zeros
@@ -84,7 +84,7 @@ def tangents(
     return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
 
-def _plan(t: Template, active: frozenset[int]) -> tuple[Plan, dict[int, int]]:
+def _plan(t: Template, active: frozenset[int]) -> tuple[AdjointPlan, dict[int, int]]:
     """The plan for a template whose arguments `active` have tangents, and the number of each float result's tangent."""
     return t.memo(f"tangent {sorted(active)}", lambda _: _Forward(t, active).run())
 
@@ -95,10 +95,10 @@ class _Forward(Adjoint):
     def __init__(self, t: Template, active: frozenset[int]):
         super().__init__(t, active, ())
         moves = [(d.arithmetic, shape) for d, shape in t.params]
-        self.out = Plan([*t.params, *((d, t.shape) for d in t.dtypes), *moves])
+        self.out = AdjointPlan([*t.params, *((d, t.shape) for d in t.dtypes), *moves])
         self.first_tangent = self.first_result + len(t.dtypes)
 
-    def run(self) -> tuple[Plan, dict[int, int]]:
+    def run(self) -> tuple[AdjointPlan, dict[int, int]]:
         members = [m for m, d in enumerate(self.t.dtypes) if d.is_float]
         parts = {m: [self._tangent(p, m) for p in self.t.parts] for m in members}
         return self.out, {m: self.out.add(self.t.shape, parts[m]) for m in members}

@@ -25,7 +25,7 @@ from einsmith.expr.rewrite.simplify import canonical, canonical_template
 
 
 @dataclass
-class Plan:
+class AdjointPlan:
     """Tensors to make, in order. Numbers below len(params) are the node's arguments, results and cotangents; number
     len(params) + k is step k: (template, arguments, which result). `contributions[slot]` are to be added up.
     `replaced[member]` is a tensor equal to that result of the node, made by the plan, to be used in its place."""

@@ -49,7 +49,7 @@ Context = tuple[tuple[Expr, bool], ...]
 """Conditions that hold, or that do not, where an expression is evaluated, outermost first."""
 
 
-class Step(NamedTuple):
+class Link(NamedTuple):
     """A tensor of the chain. template: its formula. sources: what its slots read, arguments first, then steps."""
 
     template: Template
@@ -69,7 +69,7 @@ def split_body(node: Tensor) -> Tensor | None:
     return tensors[-1]
 
 
-def _steps(t: Template) -> tuple[Step, ...]:
+def _steps(t: Template) -> tuple[Link, ...]:
     if t.is_scatter:
         return ()
     chain = _Chain(t)
@@ -123,7 +123,7 @@ class _Chain:
 
     def __init__(self, t: Template):
         self.args = t.params
-        self.steps: list[Step] = []
+        self.steps: list[Link] = []
         self.room = max(size(t.shape), sum(size(shape) for _, shape in t.params))
 
     def params(self, source: int) -> tuple[DType, tuple[int, ...]]:
@@ -140,7 +140,7 @@ class _Chain:
             if isinstance(e, Read):
                 slots.setdefault(e.slot, len(slots))
         params = tuple(self.params(s) for s in slots)
-        self.steps.append(Step(map_bodies(t, lambda b: substitute(b, {}, slots), params), tuple(slots)))
+        self.steps.append(Link(map_bodies(t, lambda b: substitute(b, {}, slots), params), tuple(slots)))
         return len(self.args) + len(self.steps) - 1
 
     def split(self, part: Piece) -> tuple[Expr, ...]:

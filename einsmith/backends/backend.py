@@ -12,7 +12,7 @@ import numpy as np
 from einsmith.errors import ArgumentError, CheckError, CompileError
 from einsmith.expr.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
-from einsmith.passes.schedule.plan import Call
+from einsmith.passes.schedule.plan import KernelCall
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
@@ -54,7 +54,7 @@ class Watched:
     bind: Mapping[Leaf, np.ndarray]
     inputs: Sequence[Leaf]
     outputs: Sequence[Tensor]
-    calls: Sequence[Call]
+    calls: Sequence[KernelCall]
     labels: Sequence[str]
     kernels: Sequence[CompiledKernel]
     target: Target
@@ -63,7 +63,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Table:
+class ProgramTable:
     """A program as data: its words; how many steps it has; which words are addresses; by word, the codes of the checks
     that may fail."""
 
@@ -246,7 +246,7 @@ class AheadOfTime(ABC):
     """Of the memory that threads share."""
 
     @abstractmethod
-    def table(self, program: Runnable) -> Table:
+    def table(self, program: Runnable) -> ProgramTable:
         """A program that this back end has made."""
 
     @abstractmethod

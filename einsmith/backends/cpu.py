@@ -199,7 +199,7 @@ class Cpu(Backend):
         with locks.IMPORTING:
             from einsmith.backends import workshop  # imported late: it imports this module
 
-        return workshop.Workshop(target, threads)
+        return workshop.ProcessWorkshop(target, threads)
 
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)
@@ -213,17 +213,17 @@ class Cpu(Backend):
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
             from einsmith.check import others  # imported late: only checked runs need them
-            from einsmith.check.kernel_check import Subject
-            from einsmith.check.program import CheckedProgram, Context
+            from einsmith.check.kernel_check import CheckedKernel
+            from einsmith.check.program import CheckedProgram, ReportContext
 
         given, bind, target = watched.graph, watched.bind, watched.target
         graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)
         subjects = [
-            Subject(call.kernel, target, (), k.scratch, k.workspace, k.pattern, k.config,
+            CheckedKernel(call.kernel, target, (), k.scratch, k.workspace, k.pattern, k.config,
                     partial(others.source_of, partial(decisions.choice_of, call.kernel, target, k.decision)))
             for call, k in zip(watched.calls, watched.kernels, strict=True)
         ]  # fmt: skip
-        context = Context(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
+        context = ReportContext(graph, len(bind), bind, target.winograd, tuple(watched.outputs))
         return CheckedProgram(
             made,
             subjects,

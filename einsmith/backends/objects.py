@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from einsmith.backends.backend import AheadOfTime, Runnable, Table, Watched
+from einsmith.backends.backend import AheadOfTime, ProgramTable, Runnable, Watched
 from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
@@ -59,14 +59,14 @@ class ObjectCode(Cpu, AheadOfTime):
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
 
-    def table(self, program: Runnable) -> Table:
+    def table(self, program: Runnable) -> ProgramTable:
         assert isinstance(program, Program)
         codes = {
             n * entry_program.STEP_WORDS + 4: step.code
             for n, step in enumerate(program.steps)
             if isinstance(step, CheckZero)
         }
-        return Table(tuple(map(int, program.table)), len(program.steps), tuple(program.addresses()), codes)
+        return ProgramTable(tuple(map(int, program.table)), len(program.steps), tuple(program.addresses()), codes)
 
     def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
         triple = jit.resolve(target).triple

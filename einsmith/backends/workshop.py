@@ -22,7 +22,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune import measure, records, worker
-from einsmith.tune.bench import Bench, Failed, Lost, own_patterns
+from einsmith.tune.bench import BenchProcess, Failed, Lost, own_patterns
 from einsmith.tune.genetic import Search, candidate_of
 from einsmith.tune.session import least
 
@@ -84,12 +84,12 @@ class Shop:
         except CompileError as e:
             return str(e), time.process_time() - begun
         (choice,) = cpu.compile_decided([kernel], {kernel: cpu.MODEL}, target)
-        codes = [measure.Made(list(x.launches), x.scratch, x.workspace) for x in (made, choice)]
+        codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (made, choice)]
         subject = worker.subject_of(kernel, target, threads, codes[0], made.pattern, made.config)
         return worker.fault_of(subject, codes[1], seed), time.process_time() - begun
 
 
-class _Aside(Bench):
+class _Aside(BenchProcess):
     """The process."""
 
     module = "einsmith.backends.workshop"
@@ -168,7 +168,7 @@ class _Aside(Bench):
         return self._call(name, arguments, WAITED)
 
 
-class Workshop:
+class ProcessWorkshop:
     """The process, from outside (`backend.Workshop`)."""
 
     def __init__(self, target: Target, threads: int):

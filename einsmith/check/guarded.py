@@ -20,7 +20,7 @@ RED = 0xA5
 """What the rest of a block's pages holds; whoever writes it is noticed."""
 
 
-class Block(NamedTuple):
+class GuardedBlock(NamedTuple):
     """What is asked for: a name for messages, bytes, and whether it begins on a cache line."""
 
     name: str
@@ -39,7 +39,7 @@ class Guarded:
     """Blocks with forbidden pages on both sides. Each ends where those behind it begin or, if `before`, begins where
     those before it end. `bytes[i]` is block i, `addresses[i]` where it begins."""
 
-    def __init__(self, blocks: Sequence[Block], before: bool):
+    def __init__(self, blocks: Sequence[GuardedBlock], before: bool):
         self.blocks, self.before = tuple(blocks), before
         inner = [max(1, -(-b.nbytes // PAGE)) * PAGE for b in blocks]
         total = sum(inner) + GUARD * (len(inner) + 1)

@@ -12,9 +12,9 @@ from numpy.random import default_rng
 
 from einsmith.check import trap
 from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
-from einsmith.check.guarded import Block, Guarded
+from einsmith.check.guarded import Guarded, GuardedBlock
 from einsmith.errors import IndexOutOfRange
-from einsmith.plan.kernel import Buffer, Kernel, Rows
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from einsmith.target.facts import Target
@@ -28,7 +28,7 @@ Written = Mapping[int, np.ndarray | None]
 """Buffers that are stored to, each with the elements that are (None: all)."""
 
 
-class Source(NamedTuple):
+class KernelSource(NamedTuple):
     """A kernel's LLVM text, and (function, tasks) of each launch."""
 
     text: str
@@ -38,7 +38,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Subject:
+class CheckedKernel:
     """A kernel as machine code: (address, tasks) of each launch, bytes of a thread's scratch and of the workspace."""
 
     kernel: Kernel | Rows
@@ -48,7 +48,7 @@ class Subject:
     workspace: int
     pattern: str
     config: str
-    source: Callable[[], Source]
+    source: Callable[[], KernelSource]
     threads: int = 1
 
 
@@ -60,17 +60,17 @@ class Held(NamedTuple):
     values: np.ndarray
     known: np.ndarray | None = None
 
-    def array(self, buffer: Buffer) -> np.ndarray:
+    def array(self, buffer: KernelBuffer) -> np.ndarray:
         return elements(self.values.view(buffer.dtype.numpy), buffer)
 
 
-def elements(spanned: np.ndarray, buffer: Buffer) -> np.ndarray:
+def elements(spanned: np.ndarray, buffer: KernelBuffer) -> np.ndarray:
     """The elements of a buffer, of all that it spans in memory (`Buffer.size`): a view."""
     strides = [spanned.itemsize * n for n in buffer.strides]
     return np.lib.stride_tricks.as_strided(spanned, buffer.shape, strides)
 
 
-class Fault(Exception):
+class KernelFault(Exception):
     """What is wrong with a kernel: a sentence, and the number of the buffer concerned (None: scratch or workspace)."""
 
     def __init__(self, text: str, buffer: int | None = None):
@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
     workspace: np.ndarray
 
 
-class Way(NamedTuple):
+class RunMode(NamedTuple):
     """How a kernel is run. `threads` 0: task by task, with poisoned scratch."""
 
     before: bool
@@ -94,7 +94,7 @@ class Way(NamedTuple):
 
 
 def check(
-    subject: Subject,
+    subject: CheckedKernel,
     held: Sequence[Held],
     work: np.ndarray | None = None,
     compare: bool = True,
@@ -106,11 +106,11 @@ def check(
     `turn` to the next. `written`: the buffers that it writes, with the elements of each (None: what its formula says).
     Raises Fault."""
     written = written_buffers(subject.kernel) if written is None else written
-    ways = [Way(False, FILLS[0]), Way(True, FILLS[1])]
+    ways = [RunMode(False, FILLS[0]), RunMode(True, FILLS[1])]
     if not compare:
         return run(subject, held, work, ways[turn % 2], written)
     if subject.threads > 1 and max((n for _, n in subject.launches), default=0) > 1:
-        ways.append(Way(False, FILLS[0], subject.threads))
+        ways.append(RunMode(False, FILLS[0], subject.threads))
     first = run(subject, held, work, ways[0], written)
     for way in ways[1:]:
         again = run(subject, held, work, way, written)
@@ -118,11 +118,11 @@ def check(
             _same(subject, n, first.values[n], again.values[n], mask, way)
         left = first.workspace != again.workspace
         if not written and (left & ~((first.workspace == FILLS[0]) & (again.workspace == way.fill))).any():
-            raise Fault("what its first launches leave in the workspace differs from run to run")
+            raise KernelFault("what its first launches leave in the workspace differs from run to run")
     return first
 
 
-def _same(subject: Subject, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarray | None, way: Way) -> None:
+def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarray | None, way: RunMode) -> None:
     buffer = subject.kernel.buffers[n]
     x, y = (elements(v.view(buffer.dtype.numpy), buffer) for v in (a, b))
     wrong = elements((a != b).reshape(-1, buffer.dtype.itemsize).any(1), buffer)
@@ -134,14 +134,14 @@ def _same(subject: Subject, n: int, a: np.ndarray, b: np.ndarray, mask: np.ndarr
             f"on {way.threads} threads" if way.threads else
             "with other values in memory that nothing was stored to, at another address, and its tasks in another order"
         )  # fmt: skip
-        raise Fault(
+        raise KernelFault(
             f"{int(wrong.sum())} of {wrong.size} elements differ from run to run: {list(at)} is {x[at].item()!r}, and "
             f"{y[at].item()!r} {other}; it depends on memory that is read before it is written, or on the order of "
             "tasks", n
         )  # fmt: skip
 
 
-def evaluate(subject: Subject, held: Sequence[Held], got: Outcome, seed: int = 0) -> bool:
+def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: int = 0) -> bool:
     """Compares results with the evaluator's; whether that could be afforded. Raises Fault."""
     kernel = subject.kernel
     arrays = []
@@ -153,14 +153,14 @@ def evaluate(subject: Subject, held: Sequence[Held], got: Outcome, seed: int = 0
     try:
         found = wanted(kernel, arrays, default_rng(seed), subject.pattern)
     except (IndexError, IndexOutOfRange) as e:
-        raise Fault(f"its formula reads or writes outside of a tensor: {e}") from None
+        raise KernelFault(f"its formula reads or writes outside of a tensor: {e}") from None
     for results in found or ():
         for n, want in results.items():
             b = kernel.buffers[n]
             array = elements(got.values[n].view(b.dtype.numpy), b)
             wrong = difference(array, want, b.dtype, written_buffers(kernel)[n])
             if wrong is not None:
-                raise Fault(told(wrong, array.size, "the evaluator"), n)
+                raise KernelFault(told(wrong, array.size, "the evaluator"), n)
     return found is not None
 
 
@@ -172,17 +172,19 @@ def told(d: Difference, count: int, whose: str) -> str:
     )
 
 
-def run(subject: Subject, held: Sequence[Held], work: np.ndarray | None, way: Way, written: Written) -> Outcome:
+def run(
+    subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None, way: RunMode, written: Written
+) -> Outcome:
     """One run in one way. Raises Fault for what is touched that must not be, and for buffers changed that are read."""
     kernel = subject.kernel
     read = read_buffers(kernel)
     groups = _groups(held, written)
     blocks = [
-        Block("", max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
+        GuardedBlock("", max(held[n].address + held[n].values.size for n in g) - min(held[n].address for n in g),
               any(kernel.buffers[n].far for n in g))
         for g in groups
     ]  # fmt: skip
-    blocks += [Block("workspace", subject.workspace, True), Block("scratch", subject.scratch, True)]
+    blocks += [GuardedBlock("workspace", subject.workspace, True), GuardedBlock("scratch", subject.scratch, True)]
     memory = Guarded(blocks, way.before)
     place = {n: (i, held[n].address - min(held[m].address for m in g)) for i, g in enumerate(groups) for n in g}
     for b in memory.bytes[: len(groups)]:
@@ -216,7 +218,7 @@ def _bytes(memory: Guarded, place: tuple[int, int], held: Held) -> np.ndarray:
     return memory.bytes[place[0]][place[1] : place[1] + held.values.size]
 
 
-def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: Buffer, fill: int) -> None:
+def _fill(own: np.ndarray, mask: np.ndarray | None, buffer: KernelBuffer, fill: int) -> None:
     assert mask is not None
     own.reshape(-1, buffer.dtype.itemsize)[elements(np.arange(buffer.size), buffer)[mask]] = fill
 
@@ -228,10 +230,10 @@ def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndar
     if mask is not None:
         wrong = wrong & mask
     elif changed.any() and not wrong.any():
-        raise Fault(f"{int(changed.sum())} elements between those of the buffer were overwritten", n)
+        raise KernelFault(f"{int(changed.sum())} elements between those of the buffer were overwritten", n)
     if wrong.any():
         at = list(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
-        raise Fault(f"element {at} was overwritten, which the kernel must not write", n)
+        raise KernelFault(f"element {at} was overwritten, which the kernel must not write", n)
 
 
 def _groups(held: Sequence[Held], written: Written) -> list[list[int]]:
@@ -252,7 +254,7 @@ def _meet(a: Held, b: Held) -> bool:
     return bool(sizes) and a.address < b.address + b.values.size and b.address < a.address + a.values.size
 
 
-def _go(subject: Subject, memory: Guarded, pointers: list[int], way: Way, groups: list[list[int]]) -> None:
+def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMode, groups: list[list[int]]) -> None:
     """All launches, and what they have touched."""
     table = (ctypes.c_uint64 * len(pointers))(*pointers)
     scratch = memory.bytes[-1]
@@ -278,10 +280,10 @@ def _go(subject: Subject, memory: Guarded, pointers: list[int], way: Way, groups
         what, unit = f"buffer {n} ({b.dtype.name}{list(b.shape)})", b.dtype.itemsize
     verb = "touched" if at else "written"
     side = f"{offset - size} bytes behind the end" if offset >= size else f"{-offset} bytes before the beginning"
-    raise Fault(f"memory was {verb} {side} of its {what}, of {size // unit} elements", n)
+    raise KernelFault(f"memory was {verb} {side} of its {what}, of {size // unit} elements", n)
 
 
-def with_code(subject: Subject, addresses: Sequence[int], source: Source, name: str) -> Subject:
+def with_code(subject: CheckedKernel, addresses: Sequence[int], source: KernelSource, name: str) -> CheckedKernel:
     """The same kernel as other machine code."""
     launches = tuple((a, n) for a, (_, n) in zip(addresses, source.launches, strict=True))
     return replace(

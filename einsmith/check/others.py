@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsmith.check.kernel_check import Fault, Held, Outcome, Source, Subject, Way, Written, run, with_code
+from einsmith.check.kernel_check import (
+    CheckedKernel,
+    Held,
+    KernelFault,
+    KernelSource,
+    Outcome,
+    RunMode,
+    Written,
+    run,
+    with_code,
+)
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.dtypes import DType
@@ -21,15 +31,15 @@ OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64"
 """What a processor with a feature can run as well, as LLVM's names and ours."""
 
 
-def source_of(choose: Callable[[], autoconfig.Choice]) -> Source:
+def source_of(choose: Callable[[], autoconfig.Choice]) -> KernelSource:
     """The text that a kernel is compiled from as it is chosen."""
     choice = choose()
     return _source(choice.pattern.lower(choice.kernel, choice.config, choice.target), choice.target)
 
 
-def _source(lowered: Lowered, target: Target) -> Source:
+def _source(lowered: Lowered, target: Target) -> KernelSource:
     functions = [x.function for x in lowered.launches]
-    return Source(
+    return KernelSource(
         emit_module(functions, target),
         tuple((x.function.name, x.tasks) for x in lowered.launches),
         max((f.scratch_bytes for f in functions), default=0),
@@ -37,14 +47,14 @@ def _source(lowered: Lowered, target: Target) -> Source:
     )
 
 
-def compiled(subject: Subject, source: Source, target: Target, opt: int, name: str) -> Subject:
+def compiled(subject: CheckedKernel, source: KernelSource, target: Target, opt: int, name: str) -> CheckedKernel:
     """The subject as the code of a text, for a target (whose processor must be able to run on this machine)."""
     names = [name for name, _ in source.launches]
     addresses = native.compile_text(source.text, names, target, opt).addresses
     return with_code(subject, [addresses[n] for n, _ in source.launches], source, name)
 
 
-def rebuilt(subject: Subject) -> Iterator[tuple[Subject, bool]]:
+def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
     """The kernel's own text compiled in other ways, which must give the same bits; and the kernel in another
     configuration or by another pattern, which must give about the same numbers (told by False)."""
     source, target = subject.source(), subject.target
@@ -66,20 +76,20 @@ def rebuilt(subject: Subject) -> Iterator[tuple[Subject, bool]]:
             yield compiled(subject, other, target, opt, f"by the pattern {name} {config}"), False
 
 
-def compare(subject: Subject, held: Sequence[Held], got: Outcome, written: Written) -> None:
+def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written: Written) -> None:
     """Raises Fault where the kernel, built in another way, gives other results."""
     for other, exact in rebuilt(subject):
         try:
-            found = run(other, held, None, Way(False, 0xFF), written)
-        except Fault as e:
-            raise Fault(f"{other.config}: {e.text}", e.buffer) from None
+            found = run(other, held, None, RunMode(False, 0xFF), written)
+        except KernelFault as e:
+            raise KernelFault(f"{other.config}: {e.text}", e.buffer) from None
         for n in written:
             b = subject.kernel.buffers[n]
             x, y = (v.view(b.dtype.numpy).reshape(b.shape) for v in (got.values[n], found.values[n]))
             wrong = (x != y) & ~((x != x) & (y != y)) if exact else apart(x, y, b.dtype, subject.kernel)
             if wrong.any():
                 at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
-                raise Fault(
+                raise KernelFault(
                     f"{int(wrong.sum())} of {wrong.size} elements are not those of the kernel {other.config}, the "
                     f"first at {list(at)}: {x[at].item()!r}, not {y[at].item()!r}", n
                 )  # fmt: skip

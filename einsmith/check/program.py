@@ -16,12 +16,12 @@ import numpy as np
 from einsmith.check import kernel_check, report, trap
 from einsmith.check.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
 from einsmith.check.guarded import view
-from einsmith.check.kernel_check import Fault, Held, Subject
+from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault
 from einsmith.check.tolerance import errors
 from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.errors import CheckError
 from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
-from einsmith.runtime.assemble import Assembler, At, Place
+from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch
 
@@ -30,7 +30,7 @@ _ELSEWHERE = 1 << 60
 """Where buffers lie that a launch is given no memory of."""
 
 
-class Context(NamedTuple):
+class ReportContext(NamedTuple):
     """What a fault's report needs of the whole: the graph as it was given, its bound leaves first among its inputs, how
     many these are, arrays of leaves that the program does not read, whether Winograd's form is allowed, and in whose
     memory each output lies."""
@@ -80,8 +80,8 @@ class CheckedProgram(Program):
     `arena`: the memory of intermediate tensors; `level`: the variable's value. Runs raise CheckError."""
 
     def __init__(
-        self, made: Assembler, subjects: Sequence[Subject], labels: Sequence[str], arena: np.ndarray,
-        context: Context, threads: int, scratch_bytes: int, level: int,
+        self, made: Assembler, subjects: Sequence[CheckedKernel], labels: Sequence[str], arena: np.ndarray,
+        context: ReportContext, threads: int, scratch_bytes: int, level: int,
     ):  # fmt: skip
         super().__init__(made.steps, threads, scratch_bytes)
         self.made, self.arena, self.context, self.level = made, arena, context, level
@@ -98,7 +98,7 @@ class CheckedProgram(Program):
         if self._stride < scratch_bytes or self.scratch.size < self._stride * self.threads:
             raise CheckError(f"scratch of threads overlaps: {self._stride} bytes apart, {scratch_bytes} are needed")
 
-    def place(self, at: At) -> Place | None:
+    def place(self, at: At) -> PointerTarget | None:
         """What a pointer points into, loops' moves left out; None: nothing that may be touched."""
         while at in self.moved:
             at = self.moved[at]
@@ -126,7 +126,7 @@ class _Run:
         self.shadows: dict[Any, _Shadow] = {}
         self.base: dict[Any, tuple[int, int]] = {}
         self.log: list[tuple[int, int, str]] = []
-        self.updates: dict[Any, Place] = {}  # an update's value: the memory that it belongs to
+        self.updates: dict[Any, PointerTarget] = {}  # an update's value: the memory that it belongs to
         self.loops: list[tuple[int, int, int]] = []  # beginning, turn, turns that are left
         for at, place in program.made.places.items():
             self.base[place.owner] = int(self.table[program.slots[at]]) - place.offset, place.nbytes
@@ -204,7 +204,7 @@ class _Run:
             base = int(self.table[self.p.slots[begin, k]])
             self.table[self.p.slots[m.step, m.pointer]] = np.uint64((base + m.offset + m.delta * turn) % 2**64)
 
-    def settle(self, key: Any, place: Place) -> None:
+    def settle(self, key: Any, place: PointerTarget) -> None:
         """An update has become the value of the memory that it was stored to."""
         new = self.shadows.pop(key)
         self.shadow(place.owner).write(0, new.values, None if new.known.all() else new.known)
@@ -275,7 +275,7 @@ class _Run:
                 rebuilt = not keeps and number not in self.p.rebuilt
                 self.p.rebuilt.add(number)
                 got = report.opinions(subject, held, space, self.p.calls, rebuilt)
-        except Fault as e:
+        except KernelFault as e:
             raise report.kernel_fault(subject, held, e, label) from None
         for n, mask in written.items():
             self.store((first, n), held[n], got.values[n], mask, label)

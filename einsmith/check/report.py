@@ -15,7 +15,7 @@ import numpy as np
 from einsmith import knobs
 from einsmith.check import kernel_check, others
 from einsmith.check.expected import written_buffers
-from einsmith.check.kernel_check import Fault, Held, Source, Subject
+from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.errors import CheckError
 from einsmith.expr.interned import Node
@@ -70,7 +70,7 @@ def folder() -> Path:
     raise CheckError(f"the folder of a fault can be made neither below {knobs.cache_dir()} nor in {Path.cwd()}")
 
 
-def describe(subject: Subject, label: str = "") -> str:
+def describe(subject: CheckedKernel, label: str = "") -> str:
     """A kernel in words: how it is built, and its formulas."""
     lines = [f"kernel {label or subject.kernel.digest.hex()[:12]}, {subject.pattern} [{subject.config}]"]
     kernel = subject.kernel
@@ -81,7 +81,7 @@ def describe(subject: Subject, label: str = "") -> str:
     return "\n".join(lines)
 
 
-def kernel_fault(subject: Subject, held: Sequence[Held], fault: Fault, label: str = "") -> CheckError:
+def kernel_fault(subject: CheckedKernel, held: Sequence[Held], fault: KernelFault, label: str = "") -> CheckError:
     """The error of a kernel's fault, whose folder is written."""
     text = describe(subject, label)
     message = fault.text if fault.buffer is None else f"buffer {fault.buffer}: {fault.text}"
@@ -148,8 +148,8 @@ def replay(where: Path | str, anew: bool = False) -> None:
     else:
         launches = tuple((name, tasks) for name, tasks in facts["launches"])
         text = (Path(where) / "kernel.ll").read_text()
-        source = Source(text, launches, facts["scratch"], facts["workspace"])
-    empty = Subject(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
+        source = KernelSource(text, launches, facts["scratch"], facts["workspace"])
+    empty = CheckedKernel(kernel, target, (), 0, 0, facts["pattern"], facts["config"], lambda: source, facts["threads"])
     subject = others.compiled(empty, source, target, native.jit.OPT, facts["config"])
     held = [
         Held(facts["addresses"][n], np.ascontiguousarray(arrays[f"buffer{n}"]).reshape(-1).view(np.uint8),
@@ -158,13 +158,13 @@ def replay(where: Path | str, anew: bool = False) -> None:
     ]  # fmt: skip
     try:
         opinions(subject, held)
-    except Fault as e:
+    except KernelFault as e:
         message = e.text if e.buffer is None else f"buffer {e.buffer}: {e.text}"
         raise CheckError(f"{describe(subject)}\n{message}") from None
 
 
 def opinions(
-    subject: Subject, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
+    subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
 ) -> kernel_check.Outcome:
     """What a kernel gives in all ways of running it, by the evaluator and, where that computes no more than parts, as
     other machine code. Raises Fault where two differ."""

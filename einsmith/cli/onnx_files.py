@@ -12,11 +12,11 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Settings, Task, assignment, number
+from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Task, TaskSettings, assignment, number
 from einsmith.data import batches
 from einsmith.errors import ArgumentError, DataError
 from einsmith.frontends.onnx import load
-from einsmith.frontends.onnx.module import Imported
+from einsmith.frontends.onnx.module import OnnxModule
 from einsmith.frontends.onnx.nodes import Input
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.nn.module import Module
@@ -31,7 +31,7 @@ def is_file(what: str) -> bool:
     return Path(what).suffix == SUFFIX
 
 
-def network(what: str) -> Imported:
+def network(what: str) -> OnnxModule:
     """The network of a file. Raises click's error where `onnx` is missing."""
     try:
         return load(what)
@@ -58,7 +58,7 @@ def inputs_of(what: str) -> tuple[Input, ...]:
 class Arrays(Task):
     """Arrays of a .npz file: x and y, to learn from, test_x and test_y, to test; without those a tenth of x and y."""
 
-    def load(self, run: Settings, say: Say) -> Loaded:
+    def load(self, run: TaskSettings, say: Say) -> Loaded:
         try:
             with np.load(run.data) as found:
                 arrays = {k: found[k] for k in found.files}
@@ -111,7 +111,7 @@ def task_of_file(what: str, data: str | None) -> Task:
 # ----------------------------------------------------------------------------------------------------------- examples
 
 
-def example(what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str]) -> tuple[Imported, tuple]:
+def example(what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str]) -> tuple[OnnxModule, tuple]:
     """(the network in evaluation mode, random inputs). batch: extents of first dimensions that the file leaves open;
     shapes: "name=1,3,224,224" of others; settings: "name=value" of inputs that are one number."""
     model = network(what)
@@ -145,7 +145,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
     return model, tuple(arrays)
 
 
-def traceable(model: Imported, inputs: tuple) -> tuple[Module, tuple]:
+def traceable(model: OnnxModule, inputs: tuple) -> tuple[Module, tuple]:
     """(the network, its inputs) with inputs whose values extents depend on as constants."""
     static = {i.name for i in model.static}
     if not static:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 
-class Progress:
+class TrainProgress:
     """Of a training run. Epochs go to stdout, as lines or as JSON; the bar goes to stderr where that is a terminal.
 
     things: what the samples are called.
@@ -26,7 +26,7 @@ class Progress:
         self._first = -1
         self._loss = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> TrainProgress:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn

@@ -37,7 +37,7 @@ CIFAR_SIZE = 32
 Say = Callable[[str], None]
 
 
-class Settings(Protocol):
+class TaskSettings(Protocol):
     """What a task reads of a run."""
 
     data: str
@@ -79,7 +79,7 @@ class Task:
     metric: str = "accuracy"
     loss: Callable = functional.cross_entropy
 
-    def load(self, run: Settings, say: Say) -> Loaded:
+    def load(self, run: TaskSettings, say: Say) -> Loaded:
         """Reads the data. Raises DataError."""
         raise NotImplementedError
 
@@ -99,10 +99,10 @@ class Task:
             )
 
 
-class Images(Task):
+class ImageTask(Task):
     """Images [B, 1, 28, 28] and their classes."""
 
-    def load(self, run: Settings, say: Say) -> Loaded:
+    def load(self, run: TaskSettings, say: Say) -> Loaded:
         x, y = self._read(run.data, "train", say)
         test_x, test_y = self._read(run.data, "test", say)
         test = batches(test_x, test_y, min(EVALUATION_BATCH, len(test_y)))
@@ -123,7 +123,7 @@ class Images(Task):
         return rng.standard_normal((batch, 1, 28, 28), np.float32), rng.integers(0, 10, batch)
 
 
-class Rows(Images):
+class RowTask(ImageTask):
     """Images as sequences of their rows, [B, rows, columns], and their classes."""
 
     def _read(self, name: str, split: str, say: Say) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +144,7 @@ class Rows(Images):
 class Colours(Task):
     """Colour images [B, 3, H, W] and their classes: CIFAR-10, or folders `train` and `test` of one folder a class."""
 
-    def load(self, run: Settings, say: Say) -> Loaded:
+    def load(self, run: TaskSettings, say: Say) -> Loaded:
         if run.data in self.names and run.size != CIFAR_SIZE:
             raise click.UsageError(f"--size is for images of a folder; those of {run.data} have {CIFAR_SIZE} a side")
         parts, names = [], []
@@ -180,15 +180,15 @@ class Colours(Task):
         return rng.standard_normal((batch, 3, size, size), np.float32), rng.integers(0, classes, batch)
 
 
-class Text(Task):
+class TextTask(Task):
     """A text as one long sequence of words or characters, each to be told from those before it."""
 
-    def load(self, run: Settings, say: Say) -> Loaded:
+    def load(self, run: TaskSettings, say: Say) -> Loaded:
         train, test, count = self._tokens(run, say)
         read = [stream(tokens, run.batch, run.steps) for tokens in (train, test)]
         return Loaded(read[0], read[1], {"vocabulary": count} | self.sizes(run.batch))
 
-    def _tokens(self, run: Settings, say: Say) -> tuple[np.ndarray, np.ndarray, int]:
+    def _tokens(self, run: TaskSettings, say: Say) -> tuple[np.ndarray, np.ndarray, int]:
         """Those to learn and those to test, as numbers, and how many distinct ones there are."""
         train, test = (
             text(run.data, split, say=say) if run.data in self.names else text_folder(run.data, split)
@@ -206,10 +206,10 @@ class Text(Task):
         return next(iter(stream(tokens, batch, 35)))
 
 
-class Windows(Text):
+class Windows(TextTask):
     """A text as windows [B, T] in any order, in which each token is to be told from those before it in its window."""
 
-    def load(self, run: Settings, say: Say) -> Loaded:
+    def load(self, run: TaskSettings, say: Say) -> Loaded:
         train, test, count = self._tokens(run, say)
         (x, y), (test_x, test_y) = (windows(tokens, run.steps) for tokens in (train, test))
         return Loaded(
@@ -232,11 +232,11 @@ def token_loss(logits: Any, target: Any) -> Any:
     return functional.cross_entropy(functional.flatten(logits, 0, 1), functional.flatten(target))
 
 
-IMAGES = Images(
+IMAGES = ImageTask(
     ("mnist", "fashion-mnist"), " of idx files", "images", 256,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.005, "adamw": 0.008},
 )  # fmt: skip
-ROWS = Rows(
+ROWS = RowTask(
     ("mnist-rows", "mnist"), " of idx files", "images", 128,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.003, "adamw": 0.003},
 )  # fmt: skip
@@ -244,7 +244,7 @@ COLOURS = Colours(
     ("cifar10",), " with folders train and test of images", "images", 128,
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.002}, ("size", "augment"),
 )  # fmt: skip
-TEXT = Text(
+TEXT = TextTask(
     ("sotu", "moby-dick"), " with train.txt and test.txt", "tokens", 20,
     {"sgd": 0.2, "momentum": 0.02, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"),
     metric="perplexity",

@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from einsmith import checkpoint, manifest, models, nn, optim
-from einsmith.cli.progress import Progress
+from einsmith.cli.progress import TrainProgress
 from einsmith.cli.tasks import Loaded, fitting, model_arguments, task_of
 from einsmith.data import Batches, Stream
 from einsmith.errors import SaveError
@@ -126,7 +126,7 @@ def train(
         run = _start(model, chosen)
     target = Path(save_to or resume) if save_to or resume else None  # type: ignore[arg-type]
     task = task_of(model, run.data)
-    progress = Progress(as_json, task.things)
+    progress = TrainProgress(as_json, task.things)
     data = task.load(run, progress.say)
     if step is None:
         optimizer = OPTIMIZERS[run.optimizer](lr=run.lr)
@@ -165,7 +165,7 @@ def _loop(
     train_batches: Batches | Stream,
     test_batches: Batches | Stream,
     target: Path | None,
-    progress: Progress,
+    progress: TrainProgress,
     interrupted: Callable[[], bool],
 ) -> None:
     total = run.epochs * -(-len(train_batches) // run.accumulate)

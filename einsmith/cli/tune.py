@@ -15,7 +15,7 @@ from einsmith.backends.override import SHORTEST
 from einsmith.codegen.cache import native
 from einsmith.target.facts import KEPT, KEPT_BESIDE
 from einsmith.tune import database, records, store
-from einsmith.tune.records import Stored
+from einsmith.tune.records import StoredRecord
 
 ALL = "all"
 
@@ -75,7 +75,7 @@ def show(as_json: bool) -> None:
         click.echo(f"          {x['text']}")
 
 
-def row(x: Stored, here: set[str]) -> dict[str, Any]:
+def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
     """A record ready for JSON. used: programs on this machine (one of `here`) are compiled so."""
     current = x.version == records.version()
     origin = (

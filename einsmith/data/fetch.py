@@ -16,7 +16,7 @@ TIMEOUT = 5.0
 """Seconds that a server may stay silent."""
 
 
-class RefusedError(OSError):
+class FetchRefusedError(OSError):
     """A server answers that something is not to be had from it."""
 
 
@@ -35,7 +35,7 @@ def get(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as reply:
             return reply.read()
     except urllib.error.HTTPError as e:
-        raise RefusedError(str(e)) from e
+        raise FetchRefusedError(str(e)) from e
     except (OSError, ValueError, http.client.HTTPException) as e:
         raise OSError(str(getattr(e, "reason", None) or e)) from e
 

@@ -155,7 +155,7 @@ def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[st
             say(f"fetching {url}")
             try:
                 found[name] = _checked(idx.unpack(fetch.get(url), url), name, url)
-            except fetch.RefusedError as e:
+            except fetch.FetchRefusedError as e:
                 failures.append(f"{url}: {e}")
                 break
             except DataError as e:

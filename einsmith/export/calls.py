@@ -9,7 +9,7 @@ from typing import Any
 
 from einsmith.dtypes import DType, bf16
 from einsmith.export import exported
-from einsmith.export.exported import Subject, Traced
+from einsmith.export.exported import ExportSubject, Traced
 from einsmith.expr.nodes import Leaf, Tensor
 
 _TYPES = {
@@ -26,7 +26,7 @@ _TAKEN = frozenset(
 
 
 @dataclass(frozen=True)
-class Argument:
+class ArrayArgument:
     """An array that a function reads or writes, C-contiguous."""
 
     name: str
@@ -54,14 +54,14 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Call:
+class LibraryCall:
     """A function of the library. `program`: the number of its graph, `gather`: of that for batches before the last one
     of an update."""
 
     function: str
     role: str
-    arguments: tuple[Argument, ...]
-    results: tuple[Argument, ...]
+    arguments: tuple[ArrayArgument, ...]
+    results: tuple[ArrayArgument, ...]
     program: int
     gather: int
 
@@ -74,8 +74,8 @@ class Call:
 
 
 def calls(
-    name: str, subject: Subject, inputs: Sequence[Sequence[Leaf]], outputs: Sequence[Sequence[Tensor]]
-) -> list[Call]:
+    name: str, subject: ExportSubject, inputs: Sequence[Sequence[Leaf]], outputs: Sequence[Sequence[Tensor]]
+) -> list[LibraryCall]:
     """The functions for all graphs of a subject, of which these are the inputs that calls pass, and the outputs."""
     found = []
     places = {(t.role, t.variant): n for n, t in enumerate(subject.graphs)}
@@ -85,18 +85,19 @@ def calls(
             continue
         taken = set(_TAKEN)
         arguments = tuple(
-            Argument(_unused(called, taken), x.dtype, x.shape) for called, x in zip(t.arguments, inputs[n], strict=True)
+            ArrayArgument(_unused(called, taken), x.dtype, x.shape)
+            for called, x in zip(t.arguments, inputs[n], strict=True)
         )
-        results: tuple[Argument, ...] = ()
+        results: tuple[ArrayArgument, ...] = ()
         if t.role in (exported.PREDICT, exported.CALL):
             base = "output" if t.role == exported.PREDICT else "result"
             many = len(outputs[n]) > 1
             results = tuple(
-                Argument(_unused(f"{base}_{k}" if many else base, taken), x.dtype, x.shape)
+                ArrayArgument(_unused(f"{base}_{k}" if many else base, taken), x.dtype, x.shape)
                 for k, x in enumerate(outputs[n])
             )
         gather = places.get((exported.GATHER, t.variant), n)
-        found.append(Call(f"{name}_{t.role}{endings[t.variant]}", t.role, arguments, results, n, gather))
+        found.append(LibraryCall(f"{name}_{t.role}{endings[t.variant]}", t.role, arguments, results, n, gather))
     return found
 
 

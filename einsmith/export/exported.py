@@ -52,7 +52,7 @@ class Traced:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExportedSetting:
     """A number that may be changed between steps. table: its values at steps 1, 2, ..., where it follows such."""
 
     name: str
@@ -65,7 +65,7 @@ class Training:
     """What happens around a step. reports: names of what it tells behind its loss; groups: of parameters that were
     always updated together."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[ExportedSetting, ...]
     reports: tuple[str, ...]
     accumulate: int
     groups: int
@@ -130,7 +130,7 @@ class Memories:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExportSubject:
     """What is exported: a training step, or (training=None) a function."""
 
     name: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.export import exported
-from einsmith.export.calls import Call
-from einsmith.export.exported import Subject
+from einsmith.export.calls import LibraryCall
+from einsmith.export.exported import ExportSubject
 from einsmith.export.processors import Processor
 from einsmith.export.source import prototype
 from einsmith.expr.nodes import size
@@ -60,7 +60,12 @@ int {name}_get({name}_model *model, const char *name, double *value);
 
 
 def header(
-    name: str, subject: Subject, calls: Sequence[Call], processor: Processor, version: str, violations: Sequence[str]
+    name: str,
+    subject: ExportSubject,
+    calls: Sequence[LibraryCall],
+    processor: Processor,
+    version: str,
+    violations: Sequence[str],
 ) -> str:
     """The text of NAME.h."""
     upper = name.upper()

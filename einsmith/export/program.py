@@ -19,7 +19,7 @@ from einsmith.target.facts import Target
 TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
 
 
-class Place(NamedTuple):
+class WordTarget(NamedTuple):
     """What a word points to: `owner` (one of the names above, a leaf whose memory lasts, ("argument", number) or
     ("result", number)), so many bytes in; for a function, its number."""
 
@@ -35,11 +35,11 @@ class Data:
     holds its code."""
 
     words: tuple[int, ...]
-    places: Mapping[int, Place]
+    places: Mapping[int, WordTarget]
     steps: int
     inputs: tuple[Leaf, ...]
     outputs: tuple[Tensor, ...]
-    results: tuple[Place, ...]
+    results: tuple[WordTarget, ...]
     fresh: tuple[int, ...]
     scratch: int
     stride: int
@@ -62,9 +62,9 @@ class Portable(Executable):
         table = self._ahead.table(self.program)
         words = np.array(table.words, np.uint64)
         given = len(self._inputs)
-        places: dict[int, Place] = {}
+        places: dict[int, WordTarget] = {}
         for word, n, offset in self._slots:
-            places[word] = Place(("argument", n) if n < given else ("result", n - given), offset)
+            places[word] = WordTarget(("argument", n) if n < given else ("result", n - given), offset)
         owners = self._owners()
         starts = sorted(owners)
         for word in table.addresses:
@@ -75,7 +75,7 @@ class Portable(Executable):
             owner, nbytes = owners[start]
             if not start <= at < start + nbytes:
                 raise VerifyError(f"word {word} of a program's table points to nobody's memory, {at:#x}")
-            places[word] = Place(owner, at - start)
+            places[word] = WordTarget(owner, at - start)
         words[list(places)] = 0
         return Data(
             tuple(map(int, words)), places, table.steps, tuple(self._inputs), self.graph.outputs,
@@ -92,13 +92,13 @@ class Portable(Executable):
             ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions), ahead.arena: (ARENA, self._reserved),
         }  # fmt: skip
 
-    def _results(self) -> tuple[Place, ...]:
-        found: dict[int, Place] = {k: Place(("result", i), 0) for i, k in enumerate(self._written) if k >= 0}
+    def _results(self) -> tuple[WordTarget, ...]:
+        found: dict[int, WordTarget] = {k: WordTarget(("result", i), 0) for i, k in enumerate(self._written) if k >= 0}
         for k, source, _ in self._copies:
             if source in self.bound:
-                found[k] = Place(source, 0)
+                found[k] = WordTarget(source, 0)
             elif isinstance(source, Leaf):
-                found[k] = Place(("argument", self._inputs.index(source)), 0)
+                found[k] = WordTarget(("argument", self._inputs.index(source)), 0)
             else:
-                found[k] = Place(("result", self._fresh.index(source)), 0)
+                found[k] = WordTarget(("result", self._fresh.index(source)), 0)
         return tuple(found[k] for k in range(len(self.graph.outputs)))

@@ -12,10 +12,10 @@ import numpy as np
 from einsmith.dtypes import dtype_of
 from einsmith.errors import DtypeError
 from einsmith.export import exported, traces
-from einsmith.export.calls import Call
-from einsmith.export.exported import Subject
+from einsmith.export.calls import LibraryCall
+from einsmith.export.exported import ExportSubject
 from einsmith.export.processors import Processor
-from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, Place
+from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTarget
 
 RUNTIME = Path(__file__).parent / "runtime"
 _REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
@@ -30,37 +30,37 @@ _LINE = 64
 """Bytes at whose multiples constants and results begin."""
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor in a file: the header's text up to its place there, and that place."""
 
     head: str
     place: str
 
 
-def entries(subject: Subject) -> dict[str, Entry]:
+def entries(subject: ExportSubject) -> dict[str, TensorEntry]:
     """Of all tensors that files hold, by name."""
     found, at = {}, 0
     for t in saved(subject):
         shape = ",".join(map(str, t.array.shape))
         key, kind = json.dumps(t.name, ensure_ascii=False), _FILE_TYPES[dtype_of(t.array.dtype).name]
         head = f'{key}:{{"dtype":"{kind}","shape":[{shape}],"data_offsets":['
-        found[t.name] = Entry(head, f"{at},{at + t.array.nbytes}]}}")
+        found[t.name] = TensorEntry(head, f"{at},{at + t.array.nbytes}]}}")
         at += t.array.nbytes
     return found
 
 
-def saved(subject: Subject) -> list[exported.Lasting]:
+def saved(subject: ExportSubject) -> list[exported.Lasting]:
     """The tensors that files hold."""
     return [t for t in subject.memories.tensors if t.kind != exported.NUMBER]
 
 
-def file_header(subject: Subject) -> bytes:
+def file_header(subject: ExportSubject) -> bytes:
     """That of a file with all tensors, padded to whole words, as the library itself writes it."""
     text = "{" + ",".join(e.head + e.place for e in entries(subject).values()) + "}"
     return text.encode() + b" " * (-len(text.encode()) % 8)
 
 
-def weights(subject: Subject) -> bytes:
+def weights(subject: ExportSubject) -> bytes:
     """A file with the present values of all tensors, in the format of safetensors."""
     head = file_header(subject)
     parts = [np.ascontiguousarray(t.array).tobytes() for t in saved(subject)]
@@ -72,13 +72,13 @@ def initializer(fields: Mapping[str, Any]) -> str:
     return "{\n    " + ",\n    ".join(f".{name} = {value}" for name, value in fields.items()) + "\n}"
 
 
-class Source:
+class LibrarySource:
     """The text of a library's source, and what its object code has to have. constants: their bytes; functions: numbers
     of the functions, in the order in which programs call them by."""
 
     def __init__(
-        self, name: str, subject: Subject, programs: Sequence[Data], calls: Sequence[Call], processor: Processor,
-        pool_bytes: int,
+        self, name: str, subject: ExportSubject, programs: Sequence[Data], calls: Sequence[LibraryCall],
+        processor: Processor, pool_bytes: int,
     ):  # fmt: skip
         self.name, self.subject, self.calls, self.processor = name, subject, calls, processor
         self.lines: list[str] = []
@@ -132,7 +132,7 @@ class Source:
         self.lines.append(f"static const {kind} {name}[] = {{\n    {body}\n}};")
         return name
 
-    def _place(self, place: Place, bind: Mapping, starts: Sequence[int]) -> tuple[int, int]:
+    def _place(self, place: WordTarget, bind: Mapping, starts: Sequence[int]) -> tuple[int, int]:
         """(region, offset) of what is no argument."""
         owner, offset = place
         if owner == FUNCTIONS:
@@ -265,7 +265,7 @@ class Source:
         for call in self.calls:
             self._call(call)
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: LibraryCall) -> None:
         given = ", ".join(a.name for a in call.arguments) or "NULL"
         self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{given}}};"]
         if call.role == exported.TRAIN:
@@ -280,7 +280,7 @@ class Source:
             ]
 
 
-def prototype(name: str, call: Call) -> str:
+def prototype(name: str, call: LibraryCall) -> str:
     """A function's declaration in C, without its end."""
     given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
     losses = call.role in (exported.TRAIN, exported.EVALUATE)

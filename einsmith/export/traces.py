@@ -9,7 +9,7 @@ import numpy as np
 
 from einsmith.errors import ArgumentError
 from einsmith.export import exported
-from einsmith.export.exported import Memories, Setting, Subject, Traced, Training
+from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.modes import Jitted, arguments_of, names_of, trace_arguments, trace_call
 from einsmith.nn import Module
 from einsmith.training import TrainStep
@@ -27,7 +27,7 @@ REPORTS = "training/reports"
 # ------------------------------------------------------------------------------------------------------------ steps
 
 
-def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -> Subject:
+def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -> ExportSubject:
     """A step's training, evaluation and prediction for a batch like this one, or for all shapes that it is compiled
     for. schedule: for how many steps settings that are callables are tabulated. Raises ArgumentError."""
     batches = [step._arrays(batch)] if batch else _compiled(step)
@@ -67,7 +67,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     training = Training(settings, reports, step.accumulate, len(groups))
     if reports:
         memories.add(REPORTS, exported.NUMBER, np.zeros(len(reports)))
-    return Subject(type(step.model).__name__, threads, graphs, memories, training)
+    return ExportSubject(type(step.model).__name__, threads, graphs, memories, training)
 
 
 def _compiled(step: TrainStep) -> list[list[np.ndarray]]:
@@ -94,7 +94,7 @@ def _traced(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int,
             return made
 
 
-def _settings(step: TrainStep, schedule: int | None) -> Iterator[Setting]:
+def _settings(step: TrainStep, schedule: int | None) -> Iterator[ExportedSetting]:
     """The optimizer's hyperparameters and the step's own settings."""
     changing = {
         f"{group}/{n}" if group else n: rule
@@ -107,10 +107,10 @@ def _settings(step: TrainStep, schedule: int | None) -> Iterator[Setting]:
         )
     tables = [step.optimizer.values(n + 1) for n in range(schedule or 0)] if changing else []
     for name, value in (step.optimizer.values(step.steps + 1) | step.settings.numbers).items():
-        yield Setting(name, value, tuple(t[name] for t in tables) if name in changing else ())
+        yield ExportedSetting(name, value, tuple(t[name] for t in tables) if name in changing else ())
 
 
-def _add_numbers(step: TrainStep, settings: tuple[Setting, ...], memories: Memories) -> None:
+def _add_numbers(step: TrainStep, settings: tuple[ExportedSetting, ...], memories: Memories) -> None:
     """The step's counters and the values of its settings, and all numbers that are made of them."""
     groups = step.counts.groups
     for name, count in ((STEPS, step.steps), (GATHERED, step.gathered), (SAMPLES, step.gathered_samples)):
@@ -138,7 +138,7 @@ def _add_numbers(step: TrainStep, settings: tuple[Setting, ...], memories: Memor
 # -------------------------------------------------------------------------------------------------------- functions
 
 
-def of_function(f: Callable, example: tuple, threads: int) -> Subject:
+def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
     """A function of tensors for arguments like these, which may be nested. Raises ArgumentError."""
     jitted = f if isinstance(f, Jitted) else None
     plain = f if jitted is None else jitted.f
@@ -161,7 +161,7 @@ def of_function(f: Callable, example: tuple, threads: int) -> Subject:
     winograd = jitted is not None and jitted.winograd
     graph = Traced(exported.CALL, 0, traced.graph, bind, given, winograd)
     name = type(plain).__name__ if isinstance(plain, Module) else getattr(plain, "__name__", "function")
-    return Subject(name, threads, [graph], memories)
+    return ExportSubject(name, threads, [graph], memories)
 
 
 def _needs_arguments(f: Callable) -> bool:

@@ -20,11 +20,11 @@ from einsmith.backends import registry
 from einsmith.errors import ArgumentError, CheckError, SaveError
 from einsmith.export import build, traces
 from einsmith.export.calls import calls
-from einsmith.export.exported import Subject
+from einsmith.export.exported import ExportSubject
 from einsmith.export.header import header
 from einsmith.export.processors import Processor, named, of_target
 from einsmith.export.program import Portable
-from einsmith.export.source import Source, saved, weights
+from einsmith.export.source import LibrarySource, saved, weights
 from einsmith.lang import trace
 from einsmith.manifest import has_format
 from einsmith.modes import Jitted
@@ -133,7 +133,7 @@ def _name(given: str | None, found: str) -> str:
 class _Made:
     """A library as texts and object code."""
 
-    def __init__(self, name: str, subject: Subject, processor: Processor):
+    def __init__(self, name: str, subject: ExportSubject, processor: Processor):
         self.name, self.subject, self.processor = name, subject, processor
         backend = registry.DEFAULT.ahead()
         with trace.compiling():
@@ -144,7 +144,7 @@ class _Made:
         data = [p.data() for p in programs]
         self.arena = max(d.scratch + d.stride * subject.threads for d in data)
         self.calls = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
-        self.source = Source(name, subject, data, self.calls, processor, backend.pool_bytes)
+        self.source = LibrarySource(name, subject, data, self.calls, processor, backend.pool_bytes)
         self.code = backend.object_code(name, self.source.functions, self.source.constants, programs[0].target)
         text = self.source.text("")
         self.identity = hashlib.blake2b(self.code + text.encode(), digest_size=16).hexdigest()

@@ -20,7 +20,7 @@ from einsmith.expr.random import numpy_bits
 
 
 @dataclass(frozen=True)
-class Function:
+class ScalarFunction:
     """One scalar function. `rule` maps argument types to the result type, or raises DtypeError."""
 
     name: str
@@ -95,43 +95,45 @@ def _sigmoid(x):
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, ScalarFunction] = {
     f.name: f
     for f in (
-        Function("add", 2, _number, np.add, "+", 5),
-        Function("sub", 2, _number, np.subtract, "-", 5),
-        Function("mul", 2, _number, np.multiply, "*", 6),
-        Function("div", 2, _floats, np.divide, "/", 6),
-        Function("floordiv", 2, _number, np.floor_divide, "//", 6),
-        Function("mod", 2, _number, np.mod, "%", 6),
-        Function("neg", 1, _number, np.negative, "-", 7),
-        Function("min", 2, _number, np.minimum),
-        Function("max", 2, _number, np.maximum),
-        Function("pow", 2, _floats, _pow, "**", 8),
-        Function("exp", 1, _floats, np.exp),
-        Function("log", 1, _floats, np.log),
-        Function("tanh", 1, _floats, np.tanh),
-        Function("sigmoid", 1, _floats, _sigmoid),
-        Function("erf", 1, _floats, _erf),
-        Function("sin", 1, _floats, np.sin),
-        Function("cos", 1, _floats, np.cos),
-        Function("sqrt", 1, _floats, np.sqrt),
-        Function("rsqrt", 1, _floats, lambda x: 1 / np.sqrt(x)),
-        Function("abs", 1, _number, np.abs),
-        Function("sign", 1, _number, np.sign),
-        Function("floor", 1, _floats, np.floor),
-        Function("lt", 2, _compare, np.less, "<", 4),
-        Function("le", 2, _compare, np.less_equal, "<=", 4),
-        Function("eq", 2, _compare, np.equal, "==", 4),
-        Function("ne", 2, _compare, np.not_equal, "!=", 4),
-        Function("and", 2, _logic, np.logical_and, "and", 2),
-        Function("or", 2, _logic, np.logical_or, "or", 1),
-        Function("not", 1, _logic, np.logical_not, "not", 3),
-        Function("where", 3, _where, np.where),
-        Function("random_bits", 4, _words, numpy_bits),  # of a key and a counter, two words each: expr/random.py
-        Function("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
-        Function("differentiate_as", 2, _same, lambda x, twin: x),  # x, with the derivatives of the twin, its equal
-        Function("cast", 1, lambda a: a, lambda x: x),  # the result type is the node's own
+        ScalarFunction("add", 2, _number, np.add, "+", 5),
+        ScalarFunction("sub", 2, _number, np.subtract, "-", 5),
+        ScalarFunction("mul", 2, _number, np.multiply, "*", 6),
+        ScalarFunction("div", 2, _floats, np.divide, "/", 6),
+        ScalarFunction("floordiv", 2, _number, np.floor_divide, "//", 6),
+        ScalarFunction("mod", 2, _number, np.mod, "%", 6),
+        ScalarFunction("neg", 1, _number, np.negative, "-", 7),
+        ScalarFunction("min", 2, _number, np.minimum),
+        ScalarFunction("max", 2, _number, np.maximum),
+        ScalarFunction("pow", 2, _floats, _pow, "**", 8),
+        ScalarFunction("exp", 1, _floats, np.exp),
+        ScalarFunction("log", 1, _floats, np.log),
+        ScalarFunction("tanh", 1, _floats, np.tanh),
+        ScalarFunction("sigmoid", 1, _floats, _sigmoid),
+        ScalarFunction("erf", 1, _floats, _erf),
+        ScalarFunction("sin", 1, _floats, np.sin),
+        ScalarFunction("cos", 1, _floats, np.cos),
+        ScalarFunction("sqrt", 1, _floats, np.sqrt),
+        ScalarFunction("rsqrt", 1, _floats, lambda x: 1 / np.sqrt(x)),
+        ScalarFunction("abs", 1, _number, np.abs),
+        ScalarFunction("sign", 1, _number, np.sign),
+        ScalarFunction("floor", 1, _floats, np.floor),
+        ScalarFunction("lt", 2, _compare, np.less, "<", 4),
+        ScalarFunction("le", 2, _compare, np.less_equal, "<=", 4),
+        ScalarFunction("eq", 2, _compare, np.equal, "==", 4),
+        ScalarFunction("ne", 2, _compare, np.not_equal, "!=", 4),
+        ScalarFunction("and", 2, _logic, np.logical_and, "and", 2),
+        ScalarFunction("or", 2, _logic, np.logical_or, "or", 1),
+        ScalarFunction("not", 1, _logic, np.logical_not, "not", 3),
+        ScalarFunction("where", 3, _where, np.where),
+        ScalarFunction("random_bits", 4, _words, numpy_bits),  # of a key and a counter, two words each: expr/random.py
+        ScalarFunction("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
+        ScalarFunction(
+            "differentiate_as", 2, _same, lambda x, twin: x
+        ),  # x, with the derivatives of the twin, its equal
+        ScalarFunction("cast", 1, lambda a: a, lambda x: x),  # the result type is the node's own
     )
 }
 

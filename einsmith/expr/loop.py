@@ -9,7 +9,7 @@ from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Graph, Template, Tensor
 
 
-class Place(NamedTuple):
+class InputPlace(NamedTuple):
     """What an input of a step is: argument `number` of the loop, or its member. `first` None: the whole tensor. Else,
     in step t, its element first + stride*t along dimension 0, a tensor without that dimension; where `rows` is not 0,
     that many elements from there on, a tensor with it."""
@@ -21,7 +21,7 @@ class Place(NamedTuple):
     rows: int = 0
 
 
-class Segment(Node):
+class LoopSegment(Node):
     """`steps` steps in a row of one body. `places` tells what each input of `body` is; output i of the body is member
     `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1; its updates are members that a step
     changes in their places. `first` and `stop` are the numbers of 0-d i64 arguments that tell, when the program runs,
@@ -33,7 +33,7 @@ class Segment(Node):
     fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
     steps: int
     body: Graph
-    places: tuple[Place, ...]
+    places: tuple[InputPlace, ...]
     targets: tuple[tuple[int, int], ...]
     first: int | None
     stop: int | None
@@ -44,7 +44,7 @@ class Segment(Node):
         return super().__new__(cls, steps, body, places, targets, first, stop, idle, rows)
 
 
-class Loop(Node):
+class LoweredLoop(Node):
     """First the `initial` templates (member, template of pieces that need not cover it, numbers of its arguments) are
     written into their members, then the segments run in order, each from its last step to its first if `reverse`.
     Members that no segment writes and no initial template fills stay undefined: nothing reads them. Take `Item`s."""
@@ -54,9 +54,9 @@ class Loop(Node):
     reverse: bool
     results: tuple[tuple[DType, tuple[int, ...]], ...]
     initial: tuple[tuple[int, Template, tuple[int, ...]], ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[LoopSegment, ...]
     args: tuple[Tensor, ...]
 
-    def with_args(self, args: tuple[Tensor, ...]) -> Loop:
+    def with_args(self, args: tuple[Tensor, ...]) -> LoweredLoop:
         """The same loop of other arguments."""
-        return Loop(self.reverse, self.results, self.initial, self.segments, args)
+        return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args)

@@ -9,7 +9,7 @@ from typing import Any
 from einsmith.dtypes import DType
 from einsmith.expr.functions import FUNCTIONS, SCATTERED
 from einsmith.expr.interned import Node
-from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -287,7 +287,7 @@ def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
     return lines
 
 
-def _loop(node: Loop, name: str, args: Sequence[str]) -> list[str]:
+def _loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
     """A line for the loop, what its members begin with, then the graph of a step of each segment, whose tensors have
     names of their own; t is the number of the step."""
     members = [f"{name}.{j}" for j in range(len(node.results))]
@@ -300,7 +300,7 @@ def _loop(node: Loop, name: str, args: Sequence[str]) -> list[str]:
     return lines
 
 
-def _segment(s: Segment, members: Sequence[str], args: Sequence[str]) -> list[str]:
+def _segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -> list[str]:
     """The steps of a segment; what lies outside of them is called outer."""
     done = [f" from {args[s.first]}"] if s.first is not None else []
     done += [f" before {args[s.stop]}"] if s.stop is not None else []
@@ -311,11 +311,11 @@ def _segment(s: Segment, members: Sequence[str], args: Sequence[str]) -> list[st
     lines += [f"  {line}" for line in show_graph(s.body).splitlines()[1:-1]]  # without its inputs and outputs
     names = tensor_names(s.body)
     for t, (j, first) in zip(s.body.outputs, s.targets, strict=True):
-        lines.append(f"  outer {members[j]}{_part(Place('member', j, first, s.rows or 1, s.rows))} <- {names[t]}")
+        lines.append(f"  outer {members[j]}{_part(InputPlace('member', j, first, s.rows or 1, s.rows))} <- {names[t]}")
     return lines
 
 
-def _part(place: Place) -> str:
+def _part(place: InputPlace) -> str:
     """What a step has of a tensor, as an index or a slice of its first dimension."""
 
     def index(n: int) -> str:
@@ -351,7 +351,7 @@ def show_graph(g: Graph) -> str:
             continue
         if isinstance(node, Recurrence):
             lines += _recurrence(node, names[node], [names[a] for a in node.args])
-        elif isinstance(node, Loop):
+        elif isinstance(node, LoweredLoop):
             lines += _loop(node, names[node], [names[a] for a in node.args])
         elif isinstance(node, Compute):
             slots = [names[a] for a in node.args]

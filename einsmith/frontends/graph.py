@@ -23,7 +23,7 @@ layer: ContextVar[str] = ContextVar("einsmith_layer", default="")
 
 
 @dataclass(frozen=True)
-class Entry:
+class OperatorEntry:
     """One operator. family: the file it stands in; formula: what it gives, in a line; run: the function of tensors;
     static: places of the operands whose values must be known as a trace is made, since extents depend on them."""
 
@@ -34,7 +34,7 @@ class Entry:
     static: tuple[int, ...] = ()
 
 
-class Table(dict[str, Entry]):
+class OperatorTable(dict[str, OperatorEntry]):
     """Operators by name, with what each of them is here."""
 
     def enter(
@@ -43,7 +43,7 @@ class Table(dict[str, Entry]):
         """Adds operators, their names between blanks."""
         for name in names.split():
             assert name not in self, name
-            self[name] = Entry(name, family or run.__module__.rpartition(".")[2], formula, run, tuple(static))
+            self[name] = OperatorEntry(name, family or run.__module__.rpartition(".")[2], formula, run, tuple(static))
 
     def operator(self, names: str, static: Sequence[int] = ()) -> Callable[[F], F]:
         """Adds the function under it. Its docstring's first paragraph is the formula."""
@@ -137,7 +137,7 @@ class Taken:
 # ------------------------------------------------------------------------------------------------------------- modules
 
 
-class Part(Module):
+class ModulePart(Module):
     """A part of an imported network: its parameters, buffers and parts. `kind`: the name of its class there."""
 
     def __init__(self, kind: str):

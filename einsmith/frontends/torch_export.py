@@ -20,8 +20,9 @@ from einsmith.dtypes import ALL, dtype_of
 from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE, check
-from einsmith.frontends.aten.graph import Guards, Kind, Node, OperatorGraph, Ref
-from einsmith.frontends.aten.module import Imported, Part
+from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph, Ref
+from einsmith.frontends.aten.module import AtenModule
+from einsmith.frontends.graph import ModulePart
 from einsmith.frontends.torch_nodes import KNOWN, kind_of, line_of, node_of, operator_name
 from einsmith.lang import trace
 from einsmith.modes import trace_shapes
@@ -32,7 +33,7 @@ _TELLS_GUARDS = "_guards_code" in torch.export.ExportedProgram.__annotations__
 _STORED = KNOWN - {"bfloat16", "float16"}
 
 
-def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = None) -> Imported:
+def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = None) -> AtenModule:
     """`module` as a module of Einsmith: equal names, shapes and values of parameters and buffers, an equal forward.
 
     example: arguments of its forward, tensors or nested tuples, lists and dicts of them; numbers and None become
@@ -62,7 +63,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     if made[True][1] != made[False][1]:
         raise TraceError(f"{name} gives other outputs in training than in evaluation, which one module cannot")
     takes = _plain(tree_unflatten(range(len(made[True][0].inputs)), tree_flatten(tensors)[1]), name)
-    network = Imported(name, {mode: graph for mode, (graph, _) in made.items()}, takes, made[True][1])
+    network = AtenModule(name, {mode: graph for mode, (graph, _) in made.items()}, takes, made[True][1])
     _with_parts(network, module, {})
     _try(network, tensors)
     return network
@@ -93,7 +94,7 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _try(network: Imported, example: tuple) -> None:
+def _try(network: AtenModule, example: tuple) -> None:
     """Traces both graphs for the example's shapes, so that what no formula takes is an error now."""
     leaves, structure = tree_flatten(example)
     at = [n for n, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
@@ -120,7 +121,7 @@ def _modes(module: torch.nn.Module) -> Iterator[None]:
             m.training = training
 
 
-def _with_parts(ours: Part, theirs: torch.nn.Module, known: dict[int, Any], path: str = "") -> Part:
+def _with_parts(ours: ModulePart, theirs: torch.nn.Module, known: dict[int, Any], path: str = "") -> ModulePart:
     """`ours` with the parameters, buffers and parts of `theirs`; what is shared there is shared here."""
     known[id(theirs)] = ours
     for name, x in (*theirs._parameters.items(), *theirs._buffers.items()):
@@ -137,7 +138,7 @@ def _with_parts(ours: Part, theirs: torch.nn.Module, known: dict[int, Any], path
         ours.register_buffer(name, None if b is None else known[id(b)], persistent)
     for name, part in theirs._modules.items():
         if part is not None and id(part) not in known:
-            _with_parts(Part(type(part).__name__), part, known, f"{path}{name}.")
+            _with_parts(ModulePart(type(part).__name__), part, known, f"{path}{name}.")
         ours.add_module(name, None if part is None else known[id(part)])
     return ours
 
@@ -224,7 +225,7 @@ def _guards(exported: Any, module: torch.nn.Module) -> Guards:
 
 def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph, Any]:
     signature = exported.graph_signature
-    nodes: list[Node] = []
+    nodes: list[AtenNode] = []
     values: dict[str, Any] = {}
     for n in exported.graph.nodes:
         values[n.name] = n.meta.get("val")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from einsmith.dtypes import DType, dtype_of
-from einsmith.frontends.aten.graph import Kind, Node, Ref
+from einsmith.frontends.aten.graph import AtenNode, Kind, Ref
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 """Arguments that say where a tensor lies."""
@@ -79,8 +79,8 @@ def layer_of(node: torch.fx.Node) -> str:
     return path.removeprefix("L['self']").removeprefix(".")
 
 
-def node_of(n: torch.fx.Node, value: Any) -> Node:
+def node_of(n: torch.fx.Node, value: Any) -> AtenNode:
     """A call of an operator. value: what tracing found it to give."""
     kwargs = tuple((k, argument(v)) for k, v in n.kwargs.items() if k not in PLACES)
     args = tuple(argument(x) for x in n.args)
-    return Node(n.name, operator_name(n.target), args, kwargs, layer_of(n), line_of(n), kind_of(value))
+    return AtenNode(n.name, operator_name(n.target), args, kwargs, layer_of(n), line_of(n), kind_of(value))

@@ -83,7 +83,7 @@ def _thaw(x: Any, arrays: Iterator[Any]) -> Any:
     return tuple(items) if x[0] == "tuple" else items
 
 
-class Call:
+class PartialCall:
     """A function with every argument fixed but its arrays."""
 
     def __init__(self, function: Callable[..., Any], structure: Any):
@@ -104,7 +104,7 @@ class Call:
         return self.__name__
 
 
-_CALLS: Cache[tuple, Call] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
+_CALLS: Cache[tuple, PartialCall] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
 
 
 def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
@@ -122,11 +122,11 @@ def _holes(x: Any) -> int:
     return 0 if x[0] == "value" else sum(_holes(v[1] if x[0] == "dict" else v) for v in x[1])
 
 
-def _kept(function: Callable[..., Any], structure: Any) -> Call:
+def _kept(function: Callable[..., Any], structure: Any) -> PartialCall:
     """The one call of a function with these arguments."""
     key = function, structure
     try:
-        return _CALLS.get(key) or _CALLS.setdefault(key, Call(function, structure))
+        return _CALLS.get(key) or _CALLS.setdefault(key, PartialCall(function, structure))
     except TypeError:
         pass
     for name, x in _named(function, *structure[1]):

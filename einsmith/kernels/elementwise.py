@@ -10,9 +10,9 @@ from einsmith.expr.nodes import Piece, Reduce
 from einsmith.kernels.emit import boxes, loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.plan.footprint import touched_bytes
 from einsmith.plan.kernel import Kernel
 from einsmith.target.cost import dealt_out
@@ -75,7 +75,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
         turned = partial(_turned, em, box, along, across)
         return loops.sweep_box(em, box, along, 1, config.tasks, turned, first, alone, (across, em.lanes))
 
-    def stand(lanes: Lanes, active: int | None) -> None:
+    def stand(lanes: LanePattern, active: int | None) -> None:
         if axis is not None:
             em.bind(axis, lanes)
         em.mask = active
@@ -92,7 +92,9 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     return loops.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
 
 
-def _turned(em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: Value | int, rows: int) -> None:
+def _turned(
+    em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: SSAValue | int, rows: int
+) -> None:
     """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
     n, ((lanes, active),) = em.lanes, ramps
     em.give({})
@@ -100,13 +102,13 @@ def _turned(em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, 
     columns = {read: loops.turned_tile(em, read, along, lanes, active, across, base, rows) for read in reads}
     em.mask = active
     for c in range(rows):
-        em.bind(across, Lanes(base, (c,) * n, n))
+        em.bind(across, LanePattern(base, (c,) * n, n))
         em.bind(along, lanes)
         em.give({read: turned[c] for read, turned in columns.items()})
         loops.store_point(em, box, _values(em, box))
 
 
-def _values(em: VectorEmitter, box: Box) -> dict[int, Value]:
+def _values(em: VectorEmitter, box: Box) -> dict[int, SSAValue]:
     return loops.values_of(em, box, [em.emit(e) for e in box.bodies])
 
 

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from einsmith.errors import CompileError
 from einsmith.kernels.genes import Space, space_of
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.cost import Cost
 from einsmith.target.facts import Target
 
-__all__ = ["Buffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe"]
+__all__ = ["KernelBuffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe"]
 
 
 @dataclass

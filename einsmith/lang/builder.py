@@ -31,7 +31,7 @@ from einsmith.expr.origins import Origin
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.lang import formula, trace, views
 from einsmith.lang.array_methods import ArrayMethods
-from einsmith.lang.formula import AxisVar, Form, Weak
+from einsmith.lang.formula import AxisVar, Form, WeakForm
 from einsmith.lang.lower import lower
 from einsmith.lang.operators import Operators
 from einsmith.lang.protocol import RunTimeOnly, arraylike
@@ -326,9 +326,11 @@ def _elementwise(key: tuple, operands: Sequence[Value], make: Callable[..., Form
                 for v in values
             )
         )
-        weak = isinstance(form.ty, Weak) and builtins.all(v.weak for v in values)
-        wide = form.ty is Weak.INT and ranges.leaves(form.reach, dt.i32)
-        return Value(lower(out, form, (dt.i64 if form.ty is Weak.INT else dt.f64) if weak else None), weak, wide=wide)
+        weak = isinstance(form.ty, WeakForm) and builtins.all(v.weak for v in values)
+        wide = form.ty is WeakForm.INT and ranges.leaves(form.reach, dt.i32)
+        return Value(
+            lower(out, form, (dt.i64 if form.ty is WeakForm.INT else dt.f64) if weak else None), weak, wide=wide
+        )
 
     return _shared(key, operands, build)
 

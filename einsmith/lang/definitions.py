@@ -23,11 +23,19 @@ from einsmith.expr.recurrence.define import recurrence
 from einsmith.lang import formula
 from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
-from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, Weak
+from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, WeakForm
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import Scope, accumulated_type, index_type, lower, lower_pieces, lower_scatter, push_guards
-from einsmith.lang.parser import Element, Name, ShapeOf
-from einsmith.lang.program import Line, Program, conditions, reads_of
+from einsmith.lang.lower import (
+    TemplateScope,
+    accumulated_type,
+    index_type,
+    lower,
+    lower_pieces,
+    lower_scatter,
+    push_guards,
+)
+from einsmith.lang.parser import Name, ParsedRead, ShapeOf
+from einsmith.lang.program import FormulaProgram, Line, conditions, reads_of
 from einsmith.lang.result_types import float_type, of_type, result_type
 from einsmith.lang.sweeps import in_one_sweep
 
@@ -35,7 +43,7 @@ _COUNTABLE = 1_000_000  # elements up to which a message names the one that is m
 
 
 def tensors(
-    program: Program,
+    program: FormulaProgram,
     operands: Mapping[str, Value],
     inputs: Iterable[str],
     static: Mapping[str, Any],
@@ -62,7 +70,7 @@ def tensors(
 
 
 def _defined(
-    program: Program,
+    program: FormulaProgram,
     name: str,
     extents: Extents,
     values: Mapping[str, Value],
@@ -80,7 +88,7 @@ def _defined(
 
 
 def _cycle(
-    program: Program,
+    program: FormulaProgram,
     group: Sequence[str],
     extents: Extents,
     values: Mapping[str, Value],
@@ -94,10 +102,10 @@ def _cycle(
     itself, and what that widens follows.
     """
     logical = conditions(program, group, (n for n, v in values.items() if v.dtype.is_bool))
-    types: dict[str, Ty] = {n: dt.bool_ if n in logical else Weak.INT for n in group}
+    types: dict[str, Ty] = {n: dt.bool_ if n in logical else WeakForm.INT for n in group}
     while True:
         leaves = {n: leaf(extents.shapes[n], _assumed(ty)) for n, ty in types.items()}
-        known = {**values, **{n: Value(x, weak=isinstance(types[n], Weak)) for n, x in leaves.items()}}
+        known = {**values, **{n: Value(x, weak=isinstance(types[n], WeakForm)) for n, x in leaves.items()}}
         bodies = {
             n: [_Part(program, k, program.lines[k], extents, known, numbers).body for k in program.defined[n]]
             for n in group
@@ -106,8 +114,8 @@ def _cycle(
         if found == types:  # what is no more than a number is of the formula's float type
             every = [b for own in bodies.values() for b in own]
             number = float_type(every)
-            whole = result_type(every) if all(ty is Weak.INT for ty in found.values()) else number
-            found = {n: whole if isinstance(ty, Weak) else ty for n, ty in found.items()}
+            whole = result_type(every) if all(ty is WeakForm.INT for ty in found.values()) else number
+            found = {n: whole if isinstance(ty, WeakForm) else ty for n, ty in found.items()}
         if found == types:
             break
         types = found
@@ -142,10 +150,10 @@ def _cycle(
 
 
 def _assumed(ty: Ty) -> DType:
-    return ty if isinstance(ty, DType) else dt.i64 if ty is Weak.INT else dt.f64
+    return ty if isinstance(ty, DType) else dt.i64 if ty is WeakForm.INT else dt.f64
 
 
-def _located(e: Exception, program: Program, at: int) -> Exception:
+def _located(e: Exception, program: FormulaProgram, at: int) -> Exception:
     if isinstance(e, FormulaError) and e.source is None:
         kind = BoundsError if isinstance(e, BoundsError) else FormulaError
         return kind(e.message, program.text, at, e.hint)
@@ -153,7 +161,7 @@ def _located(e: Exception, program: Program, at: int) -> Exception:
 
 
 def _tensor(
-    program: Program,
+    program: FormulaProgram,
     name: str,
     extents: Extents,
     parts: Sequence[_Part],
@@ -185,7 +193,7 @@ class _Part:
 
     def __init__(
         self,
-        program: Program,
+        program: FormulaProgram,
         k: int,
         line: Line,
         extents: Extents,
@@ -201,7 +209,7 @@ class _Part:
         def name(node: Name) -> Form:
             return Index(axes[node.id]) if node.id in axes else numbers[node.id]
 
-        def read(node: Element, index: Sequence[Form]) -> Form:
+        def read(node: ParsedRead, index: Sequence[Form]) -> Form:
             v = values[node.name]
             if v.literal is not None and not index:
                 return element(v, ())
@@ -231,7 +239,7 @@ class _Part:
 
     def piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
         """Offset, step and axis of each output dimension; a constant index gets an axis of extent 1."""
-        scope = Scope(self.left, float_type([self.body]))
+        scope = TemplateScope(self.left, float_type([self.body]))
         offset, step, out = [], [], []
         for d, i in enumerate(self.index):
             at = self.line.statement.index[d].at
@@ -249,7 +257,7 @@ class _Part:
 
 
 def _partition(
-    program: Program, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
+    program: FormulaProgram, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
 ) -> None:
     """Raises FormulaError where pieces overlap, leave a gap, or leave the tensor."""
     for n, ((offset, step, axes, _), at) in enumerate(zip(pieces, ats, strict=True)):

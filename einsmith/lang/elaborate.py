@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError
 from einsmith.lang import formula
 from einsmith.lang.formula import AxisVar, Form, Literal
-from einsmith.lang.parser import Apply, Ast, Cast, Element, Name, Number, Reduction, ShapeOf, SizeOf
+from einsmith.lang.parser import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf
 
 
 class NotYet(Exception):
@@ -22,7 +22,7 @@ class Elaborator:
         self,
         text: str,
         name: Callable[[Name], Form],
-        element: Callable[[Element, Sequence[Form]], Form] | None = None,
+        element: Callable[[ParsedRead, Sequence[Form]], Form] | None = None,
         shape: Callable[[ShapeOf, int], int] | None = None,
         size: Callable[[str], int] | None = None,
         axis: Callable[[str], AxisVar] | None = None,
@@ -67,7 +67,7 @@ class Elaborator:
             return Literal(node.value)
         if isinstance(node, Name):
             return self.name(node)
-        if isinstance(node, Element):
+        if isinstance(node, ParsedRead):
             if self.element is None:
                 raise FormulaError("a tensor cannot be read here")
             return self.element(node, args)
@@ -82,9 +82,9 @@ class Elaborator:
             return Literal(self.size(node.axis))
         if isinstance(node, Cast):
             return formula.convert(args[0], node.dtype)
-        if isinstance(node, Reduction):
+        if isinstance(node, ParsedReduction):
             if self.axis is None:
                 raise FormulaError("a reduction cannot stand here")
             return formula.fold(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
-        assert isinstance(node, Apply)
+        assert isinstance(node, ParsedApply)
         return formula.op(node.fn, *args)

@@ -31,13 +31,13 @@ from einsmith.lang.composed import COMPOSED, NUMPY
 from einsmith.lang.integers import folded, measured
 
 
-class Weak(Enum):
+class WeakForm(Enum):
     INT = "an integer literal"
     SCALAR = "a number"
     FLOAT = "a float"
 
 
-Ty = DType | Weak
+Ty = DType | WeakForm
 
 
 class AxisVar:
@@ -100,7 +100,7 @@ class Literal(Form):
     def __init__(self, value: bool | int | float, passed: bool = False):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise FormulaError(f"the integer {_short(value)} does not fit 64 bits", hint="write a float, as in 1e20")
-        ty: Ty = dt.bool_ if isinstance(value, bool) else Weak.INT if isinstance(value, int) else Weak.SCALAR
+        ty: Ty = dt.bool_ if isinstance(value, bool) else WeakForm.INT if isinstance(value, int) else WeakForm.SCALAR
         super().__init__(ty)
         self.value, self.passed = value, passed
 
@@ -133,7 +133,7 @@ class Load(Form):
         self, tensor: Tensor, index: Sequence[Form], weak: bool, name: str, at: tuple[str, int] | None,
         wide: bool = False,
     ):  # fmt: skip
-        number = Weak.INT if tensor.dtype.is_int else Weak.SCALAR
+        number = WeakForm.INT if tensor.dtype.is_int else WeakForm.SCALAR
         super().__init__(number if weak else tensor.dtype, index, at)
         self.tensor, self.weak, self.wide, self.name = tensor, weak, wide, name
         self.computed = any(i.loads and _reads_floats(i) for i in index)
@@ -150,12 +150,12 @@ def _reads_floats(index: Form) -> bool:
         node = stack.pop()
         if isinstance(node, Load) and isinstance(node.ty, DType) and node.ty.is_float:
             return True
-        if not isinstance(node, Fold):
+        if not isinstance(node, FormulaFold):
             stack.extend(node.args)
     return False
 
 
-class Op(Form):
+class FormulaOp(Form):
     """A scalar function. `wraps`: integers are computed with that are elements of tensors, and the exact result may
     be none of the type. Of axes and literals, the type is int64 where the result or a literal leaves `ty`."""
 
@@ -179,7 +179,7 @@ def exact(index: Form) -> Form:
         return index
     new: dict[Form, Form] = {}
     for n in reversed(_integers(index)):
-        if isinstance(n, Op):
+        if isinstance(n, FormulaOp):
             new[n] = op(n.fn, *(new.get(a, a) for a in n.args))
         elif isinstance(n.ty, DType) and not isinstance(n, Index):
             new[n] = convert(n, dt.i64)
@@ -191,7 +191,7 @@ def _integers(root: Form) -> list[Form]:
     order = postorder(root)
     wanted = {root}
     for n in reversed(order):
-        if n in wanted and isinstance(n, Op):
+        if n in wanted and isinstance(n, FormulaOp):
             wanted.update(a for a in n.args if is_integer(a.ty))
     return [n for n in reversed(order) if n in wanted]
 
@@ -211,7 +211,7 @@ class Convert(Form):
         return x.reach if known else super().reach
 
 
-class Fold(Form):
+class FormulaFold(Form):
     """`combiner` of `args[0]` over `axes`; sum prod max min argmax argmin."""
 
     __slots__ = ("combiner", "axes")
@@ -245,21 +245,21 @@ def join(types: Iterable[Ty]) -> Ty:
         for t in floats[1:]:
             out = promote(out, t)
         return out
-    if Weak.FLOAT in types or (Weak.SCALAR in types and strong):
-        return Weak.FLOAT
-    if Weak.SCALAR in types:
-        return Weak.SCALAR
+    if WeakForm.FLOAT in types or (WeakForm.SCALAR in types and strong):
+        return WeakForm.FLOAT
+    if WeakForm.SCALAR in types:
+        return WeakForm.SCALAR
     ints = [t for t in strong if t.is_int]
     if ints:
         out = ints[0]
         for t in ints[1:]:
             out = promote(out, t)
         return out
-    return Weak.INT if Weak.INT in types else dt.bool_
+    return WeakForm.INT if WeakForm.INT in types else dt.bool_
 
 
 def is_integer(ty: Ty) -> bool:
-    return ty is Weak.INT or (isinstance(ty, DType) and ty.is_int)
+    return ty is WeakForm.INT or (isinstance(ty, DType) and ty.is_int)
 
 
 def is_bool(ty: Ty) -> bool:
@@ -350,11 +350,11 @@ def op(fn: str, *args: Form) -> Form:
     if fn == "random_bits":
         if not all(is_integer(t) for t in types):
             raise DtypeError("random_bits takes integers: a key and a counter of two words each")
-        return Op(fn, tuple(convert(a, dt.i32) for a in args), dt.i32)
+        return FormulaOp(fn, tuple(convert(a, dt.i32) for a in args), dt.i32)
     if fn == "stop_gradient":
-        return args[0] if not args[0].loads else Op(fn, args, types[0])
+        return args[0] if not args[0].loads else FormulaOp(fn, args, types[0])
     if fn == "differentiate_as":
-        return Op(fn, args, join(types)) if any(a.loads for a in args) else args[0]
+        return FormulaOp(fn, args, join(types)) if any(a.loads for a in args) else args[0]
     if fn in _LOGIC:
         for t in types:
             if not is_bool(t):
@@ -370,10 +370,10 @@ def op(fn: str, *args: Form) -> Form:
         if fn == "floor" and is_integer(ty):
             return args[0]
         if fn == "div" or fn in _FLOATS:
-            if ty is Weak.INT and all(isinstance(a, Literal) for a in args):
-                ty = Weak.SCALAR
+            if ty is WeakForm.INT and all(isinstance(a, Literal) for a in args):
+                ty = WeakForm.SCALAR
             elif is_integer(ty):
-                ty = Weak.FLOAT
+                ty = WeakForm.FLOAT
     else:
         raise FormulaError(f"there is no function {fn}")
     if fn in ("floordiv", "mod") and is_integer(ty) and isinstance(args[1], Literal) and args[1].value == 0:
@@ -383,19 +383,19 @@ def op(fn: str, *args: Form) -> Form:
         if folded is not None:
             folded.passed = any(a.passed for a in args)  # type: ignore[attr-defined]
             return folded
-    return Op(fn, args, ty)
+    return FormulaOp(fn, args, ty)
 
 
 def _where(c: Form, a: Form, b: Form) -> Form:
     if not is_bool(c.ty):
         raise FormulaError(f"where needs a condition first, not {type_name(c.ty)}", hint="compare it, as in x != 0")
     ty = join((a.ty, b.ty))
-    if ty is Weak.SCALAR and c.free:
-        ty = Weak.FLOAT
+    if ty is WeakForm.SCALAR and c.free:
+        ty = WeakForm.FLOAT
     if isinstance(c, Literal):
         chosen = a if c.value else b
         return Convert(chosen, ty) if isinstance(ty, DType) and chosen.ty is not ty else chosen
-    return Op("where", (c, a, b), ty)
+    return FormulaOp("where", (c, a, b), ty)
 
 
 def _relu(x: Form) -> Form:
@@ -405,7 +405,7 @@ def _relu(x: Form) -> Form:
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
     if is_integer(x.ty) or isinstance(x, Literal):
         return op("max", x, Literal(0))
-    return Op("relu", (x,), x.ty)
+    return FormulaOp("relu", (x,), x.ty)
 
 
 def _pow(x: Form, y: Form) -> Form:
@@ -438,7 +438,7 @@ def _pow(x: Form, y: Form) -> Form:
         assert folded is not None
         folded.passed = x.passed or y.passed
         return folded
-    return Op("pow", (x, y), Weak.FLOAT if is_integer(ty) else ty)
+    return FormulaOp("pow", (x, y), WeakForm.FLOAT if is_integer(ty) else ty)
 
 
 def convert(x: Form, dtype: DType) -> Form:
@@ -480,14 +480,14 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
                 f"{combiner} over {points} elements has positions that leave int32, its type: {_boxes(axes)}",
                 hint=f"take {combiner} over some of the axes, then over the others",
             )
-        return Fold(combiner, axes, body, dt.i32, at)
+        return FormulaFold(combiner, axes, body, dt.i32, at)
     if combiner in ("sum", "prod") and isinstance(ty, DType) and not ty.is_float:
         body, ty = convert(body, dt.i64), dt.i64
-    if ty is Weak.SCALAR:
-        ty = Weak.FLOAT
-    if isinstance(body, Fold) and body.combiner == combiner and body.ty is ty and not set(axes) & set(body.axes):
-        return Fold(combiner, axes + body.axes, body.args[0], ty, at)
-    return Fold(combiner, axes, body, ty, at)
+    if ty is WeakForm.SCALAR:
+        ty = WeakForm.FLOAT
+    if isinstance(body, FormulaFold) and body.combiner == combiner and body.ty is ty and not set(axes) & set(body.axes):
+        return FormulaFold(combiner, axes + body.axes, body.args[0], ty, at)
+    return FormulaFold(combiner, axes, body, ty, at)
 
 
 def _boxes(axes: Sequence[AxisVar]) -> str:
@@ -519,7 +519,7 @@ def rebuilt(node: Form, args: Sequence[Form]) -> Form:
     if isinstance(node, Convert):
         assert isinstance(node.ty, DType)
         return Convert(args[0], node.ty)
-    if isinstance(node, Fold):
-        return Fold(node.combiner, node.axes, args[0], node.ty, node.at)
-    assert isinstance(node, Op)
-    return Op(node.fn, args, node.ty)
+    if isinstance(node, FormulaFold):
+        return FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at)
+    assert isinstance(node, FormulaOp)
+    return FormulaOp(node.fn, args, node.ty)

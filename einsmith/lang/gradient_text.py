@@ -43,7 +43,7 @@ from einsmith.expr.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.infer import infer
 from einsmith.lang.parser import RESERVED, Name, parse
-from einsmith.lang.program import Program, resolve_source
+from einsmith.lang.program import FormulaProgram, resolve_source
 
 if TYPE_CHECKING:
     from einsmith.lang.op import Operator
@@ -124,7 +124,7 @@ def _split(tensors: Sequence[Tensor], n: int) -> tuple[list[Tensor], list[Tensor
 class _Names:
     """Names of tensors and axes; an axis name has one extent throughout, so that `extents=` can give it."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: FormulaProgram):
         self.program = program
         self.tensors = {*program.defined, *program.inputs, *program.parameters}
         self.theirs = {a for line in program.lines for a in line.axes}  # the user's axes

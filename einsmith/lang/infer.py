@@ -24,9 +24,9 @@ from einsmith.expr.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
 from einsmith.lang.limits import keeps_in, limits, rises
-from einsmith.lang.lower import Scope, index_type
-from einsmith.lang.parser import Ast, Element, Name, ShapeOf, walk
-from einsmith.lang.program import Line, Program, ReadSite
+from einsmith.lang.lower import TemplateScope, index_type
+from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, walk
+from einsmith.lang.program import FormulaProgram, Line, ReadSite
 
 Key = tuple  # ("axis", line, name) or ("dim", tensor, dimension)
 LARGEST = 2**31 - 1
@@ -45,7 +45,9 @@ class _Unreadable(Exception):
     """An expression that depends on the elements of tensors."""
 
 
-def infer(program: Program, shapes: Mapping[str, Sequence[int]], values: Mapping[str, int | float | bool]) -> Extents:
+def infer(
+    program: FormulaProgram, shapes: Mapping[str, Sequence[int]], values: Mapping[str, int | float | bool]
+) -> Extents:
     """The extents of all axes and the shapes of all tensors.
 
     shapes: of the inputs; values: of the static parameters. Raises ShapeError where extents disagree, FormulaError for
@@ -55,13 +57,13 @@ def infer(program: Program, shapes: Mapping[str, Sequence[int]], values: Mapping
 
 
 class _Inference:
-    def __init__(self, program: Program, shapes: Mapping[str, Sequence[int]], values: Mapping):
+    def __init__(self, program: FormulaProgram, shapes: Mapping[str, Sequence[int]], values: Mapping):
         self.program, self.values = program, values
         self.parent: dict[Key, Key] = {}
         self.known: dict[Key, tuple[int, str]] = {}
         self.ranks = {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
         self.ranks |= {n: len(s) for n, s in shapes.items()}
-        self.scopes = [Scope([AxisVar(a, 0) for a in line.axes], dt.f32) for line in program.lines]
+        self.scopes = [TemplateScope([AxisVar(a, 0) for a in line.axes], dt.f32) for line in program.lines]
         self.pending = dict(program.extents)
         self.exprs: dict[tuple[int, Ast], Expr] = {}
         for name, shape in shapes.items():
@@ -120,7 +122,7 @@ class _Inference:
                 raise _Unreadable
             return Literal(self.values[node.id])
 
-        def element(node: Element, index: Sequence[Form]) -> Form:
+        def element(node: ParsedRead, index: Sequence[Form]) -> Form:
             raise _Unreadable
 
         def shape(node: ShapeOf, d: int) -> int:

@@ -18,10 +18,10 @@ from einsmith.expr.analysis import ranges
 from einsmith.expr.analysis.ranges import Range
 
 if TYPE_CHECKING:
-    from einsmith.lang.formula import Fold, Op, Ty
+    from einsmith.lang.formula import FormulaFold, FormulaOp, Ty
 
 
-def measured(e: Op) -> tuple[Ty, bool, Range]:
+def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
     """(type, whether its arithmetic may wrap, interval) of a function of integers, whose type is `e.ty` if that is wide
     enough. Raises FormulaError where no type holds the values, or a literal is none of the type of what it meets."""
     found = ranges.reach_of(e.fn, [a.reach for a in e.args])
@@ -53,7 +53,7 @@ def measured(e: Op) -> tuple[Ty, bool, Range]:
     return dtype, wraps, dtype.range if wraps else found
 
 
-def folded(e: Fold, own: Range) -> Range:
+def folded(e: FormulaFold, own: Range) -> Range:
     """The interval of a reduction of integers; `own` is that of its type."""
     if e.combiner in ("max", "min"):
         return e.args[0].reach

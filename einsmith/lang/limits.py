@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from einsmith.lang.parser import Apply, Ast, Cast, Element, Name, Number, Reduction, ShapeOf, SizeOf, walk
+from einsmith.lang.parser import (
+    Ast,
+    Cast,
+    Name,
+    Number,
+    ParsedApply,
+    ParsedRead,
+    ParsedReduction,
+    ShapeOf,
+    SizeOf,
+    walk,
+)
 
 Comparison = tuple[Ast, Ast, bool]  # a < b where true, else a <= b
 
@@ -22,7 +33,7 @@ def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -
 
     def constant(e: Ast) -> bool:
         return not any(
-            isinstance(n, (Element, Reduction)) or (isinstance(n, Name) and n.id in others)
+            isinstance(n, (ParsedRead, ParsedReduction)) or (isinstance(n, Name) and n.id in others)
             or (isinstance(n, SizeOf) and n.axis == axis)
             for n in walk(e)
         )  # fmt: skip
@@ -56,7 +67,7 @@ def _certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
     stack = [(c, chosen)]
     while stack:
         c, chosen = stack.pop()
-        if not isinstance(c, Apply):
+        if not isinstance(c, ParsedApply):
             continue
         if c.fn == "not":
             stack.append((c.operands[0], not chosen))
@@ -90,7 +101,7 @@ def _bounded(e: Ast, axis: str, above: bool) -> bool:
             return True
         if isinstance(e, Cast):
             stack.append((e.operand, above))
-        if not isinstance(e, Apply):
+        if not isinstance(e, ParsedApply):
             continue
         a, *rest = e.operands
         if e.fn == ("min" if above else "max"):
@@ -124,10 +135,10 @@ def _linear(e: Ast) -> dict | None:
     stack = [(e, 1)]
     while stack:
         e, sign = stack.pop()
-        if isinstance(e, Apply) and e.fn in ("add", "sub"):
+        if isinstance(e, ParsedApply) and e.fn in ("add", "sub"):
             stack += [(e.operands[0], sign), (e.operands[1], sign if e.fn == "add" else -sign)]
             continue
-        form = None if isinstance(e, Apply) else _linear(e)
+        form = None if isinstance(e, ParsedApply) else _linear(e)
         if form is None:
             return None
         for atom, c in form.items():

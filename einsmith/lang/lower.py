@@ -41,14 +41,14 @@ from einsmith.lang.composed import COMPOSED
 from einsmith.lang.formula import (
     AxisVar,
     Convert,
-    Fold,
     Form,
+    FormulaFold,
+    FormulaOp,
     Index,
     Literal,
     Load,
-    Op,
     Ty,
-    Weak,
+    WeakForm,
     exact,
     identity,
     is_integer,
@@ -64,7 +64,7 @@ from einsmith.lang.trace import current_trace, know
 Guards = tuple[tuple[Form, bool], ...]
 
 
-class Scope:
+class TemplateScope:
     """The axes and arguments of one template under construction."""
 
     def __init__(self, axes: Sequence[AxisVar], float_: DType):
@@ -85,9 +85,9 @@ class Scope:
         """The type to compute in: a strong type's own, a number is float64, the rest take what is wanted."""
         if isinstance(ty, DType):
             return ty.arithmetic
-        if ty is Weak.SCALAR:
+        if ty is WeakForm.SCALAR:
             return dt.f64
-        if want is not None and (want.is_float or (ty is Weak.INT and want.is_int)):
+        if want is not None and (want.is_float or (ty is WeakForm.INT and want.is_int)):
             return want.arithmetic
         return self.float_.arithmetic
 
@@ -113,11 +113,11 @@ class Scope:
     def _key(node: Form, want: DType, guards: Guards) -> tuple[Form, DType, Guards]:
         return node, want, guards if node.folds else ()
 
-    def _operands(self, node: Op, want: DType) -> DType:
+    def _operands(self, node: FormulaOp, want: DType) -> DType:
         if node.fn in ("lt", "le", "eq", "ne"):
             ty = join(a.ty for a in node.args)
             small = not any(a.loads for a in node.args)
-            out = (dt.i32 if small else dt.i64) if ty is Weak.INT else self.resolve(ty, None)
+            out = (dt.i32 if small else dt.i64) if ty is WeakForm.INT else self.resolve(ty, None)
             wide = out.is_int and any(not isinstance(a.ty, DType) and leaves(a.reach, out) for a in node.args)
             return dt.i64 if wide else out
         if node.fn in ("and", "or", "not"):
@@ -130,9 +130,9 @@ class Scope:
         if isinstance(node, Convert):
             (x,) = node.args
             assert isinstance(node.ty, DType)
-            inner = dt.i32 if x.ty is Weak.INT and node.ty.is_bool else node.ty
+            inner = dt.i32 if x.ty is WeakForm.INT and node.ty.is_bool else node.ty
             return [self._key(x, self.resolve(x.ty, inner), guards)]
-        if isinstance(node, Op):
+        if isinstance(node, FormulaOp):
             ty = self._operands(node, want)
             if node.fn == "where":
                 c, a, b = node.args
@@ -159,17 +159,17 @@ class Scope:
         if isinstance(node, Convert):
             assert isinstance(node.ty, DType)
             return cast(cast(args[0], node.ty), want)
-        if isinstance(node, Op):
+        if isinstance(node, FormulaOp):
             if node.fn == "relu":
                 zero = Const(0.0, args[0].dtype)
                 return cast(apply("where", apply("le", args[0], zero), zero, args[0]), want)
             if node.fn in COMPOSED:
                 return cast(COMPOSED[node.fn](args[0]), want)
             return cast(_wrapping(node, args, self._operands(node, want)), want)
-        assert isinstance(node, Fold)
+        assert isinstance(node, FormulaFold)
         return self._nested(node, want, guards)
 
-    def _nested(self, node: Fold, want: DType, guards: Guards) -> Expr:
+    def _nested(self, node: FormulaFold, want: DType, guards: Guards) -> Expr:
         """The read of the tensor that a nested reduction becomes."""
         clash = [a.name for a in node.axes if a in self.position]
         if clash:
@@ -190,7 +190,7 @@ class Scope:
         index = tuple(Axis(self.position[a]) for a in axes)
         return cast(Read(self.slot(tensor), index, tensor.dtype), want)
 
-    def _outer(self, node: Fold) -> list[AxisVar]:
+    def _outer(self, node: FormulaFold) -> list[AxisVar]:
         missing = [a for a in node.free if a not in self.position]
         if missing:
             name = min(a.name for a in missing)
@@ -201,7 +201,7 @@ class Scope:
         return sorted(node.free, key=self.position.__getitem__)
 
 
-def _guarded(node: Fold, guards: Guards) -> Fold:
+def _guarded(node: FormulaFold, guards: Guards) -> FormulaFold:
     """A reduction that reads nothing where the guards do not hold."""
     condition: Form | None = None
     for c, chosen in guards:
@@ -210,7 +210,7 @@ def _guarded(node: Fold, guards: Guards) -> Fold:
     assert condition is not None
     (body,) = node.args
     neutral = Literal(identity(node.combiner, body.ty))
-    return Fold(node.combiner, node.axes, op("where", condition, body, neutral), node.ty, node.at)
+    return FormulaFold(node.combiner, node.axes, op("where", condition, body, neutral), node.ty, node.at)
 
 
 def push_guards(root: Form) -> Form:
@@ -224,13 +224,13 @@ def push_guards(root: Form) -> Form:
         key = (node, guards)
         if key not in memo:
             under = [guards] * len(node.args)
-            if isinstance(node, Op) and node.fn == "where":
+            if isinstance(node, FormulaOp) and node.fn == "where":
                 c = node.args[0]
                 under[1:] = (*guards, (c, True)), (*guards, (c, False))
             args = [pushed(a, g) for a, g in zip(node.args, under, strict=True)]
             memo[key] = rebuilt(node, args)
-            if isinstance(node, Fold) and guards:
-                memo[key] = _guarded(Fold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
+            if isinstance(node, FormulaFold) and guards:
+                memo[key] = _guarded(FormulaFold(node.combiner, node.axes, args[0], node.ty, node.at), guards)
         return memo[key]
 
     return pushed(root, ())
@@ -239,7 +239,7 @@ def push_guards(root: Form) -> Form:
 _RING = ("add", "sub", "mul", "neg")
 
 
-def _computed_in(node: Op, ty: DType) -> DType:
+def _computed_in(node: FormulaOp, ty: DType) -> DType:
     """The type that operands are converted to. Integers that wrap are computed exactly in a wider type, then cast: all
     integer arithmetic of a template is exact, but for that in int64 on elements of tensors."""
     if not node.wraps or ty.bits == 64 or not ty.is_int or node.fn == "where":
@@ -247,13 +247,13 @@ def _computed_in(node: Op, ty: DType) -> DType:
     return dt.i32 if ty.bits < 32 or node.ty is dt.u8 else dt.i64
 
 
-def _wrapping(node: Op, args: Sequence[Expr], ty: DType) -> Expr:
+def _wrapping(node: FormulaOp, args: Sequence[Expr], ty: DType) -> Expr:
     wide, own = _computed_in(node, ty), node.ty if node.wraps and node.ty is dt.u8 else ty
     if wide is own:
         return apply(node.fn, *args)
     if node.fn in _RING:  # sums and products of what has wrapped wrap to the same value as those of what has not
         args = [
-            _before_wrap(e) if isinstance(a, Op) and a.wraps and a.ty is node.ty and a.fn in _RING else e
+            _before_wrap(e) if isinstance(a, FormulaOp) and a.wraps and a.ty is node.ty and a.fn in _RING else e
             for a, e in zip(node.args, args, strict=True)
         ]
     return cast(cast(apply(node.fn, *args), own), ty)
@@ -271,8 +271,8 @@ def index_type(i: Form) -> DType:
     return dt.i64 if leaves(i.reach, dt.i32) else dt.i32
 
 
-def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: Scope) -> Expr | Reduce:
-    if not isinstance(root, Fold):
+def _body(axes: Sequence[AxisVar], root: Form, dtype: DType, float_: DType, scope: TemplateScope) -> Expr | Reduce:
+    if not isinstance(root, FormulaFold):
         return cast(scope.convert(root, dtype.arithmetic), dtype)
     if dtype.in_memory_only:
         return cast(scope._nested(root, dtype.arithmetic, ()), dtype)
@@ -296,12 +296,12 @@ def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float
     parts = []
     scopes = []
     slots: dict[Tensor, int] = {}
-    combiners = {root.combiner if isinstance(root, Fold) else "" for *_, root in pieces}
+    combiners = {root.combiner if isinstance(root, FormulaFold) else "" for *_, root in pieces}
     positions = len(combiners) == 1 and combiners <= {"argmax", "argmin"}
     for offset, step, axes, root in pieces:
-        scope = Scope(axes, float_)
+        scope = TemplateScope(axes, float_)
         scope.args, scope.slots = args, slots
-        if not positions and isinstance(root, Fold) and root.combiner.startswith("arg"):
+        if not positions and isinstance(root, FormulaFold) and root.combiner.startswith("arg"):
             body: Expr | Reduce = scope._nested(root, dtype, ())
         else:
             body = _body(axes, root, dtype, float_, scope)
@@ -315,7 +315,11 @@ def _finish(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, float
 
 
 def _compute(
-    t: Template, args: list[Tensor], roots: list[tuple[Scope, Form]], places: Sequence[Form] = (), name: str = ""
+    t: Template,
+    args: list[Tensor],
+    roots: list[tuple[TemplateScope, Form]],
+    places: Sequence[Form] = (),
+    name: str = "",
 ) -> Compute:
     """The tensor of a template. `places`, `name`: of what is scattered, where it goes and what it is called."""
     indexed: list[Load] = []
@@ -385,7 +389,7 @@ def lower_scatter(
 ) -> Tensor:
     """`out[index] += body`, or with another combiner, over the box of `axes`, from `start`, or from what is neutral to
     it. Where `start` is made without reductions, it becomes a part of the new tensor. `name` is for messages."""
-    scope = Scope(axes, float_type([body]))
+    scope = TemplateScope(axes, float_type([body]))
     for d, i in enumerate(index):
         if not is_integer(i.ty):
             raise FormulaError(f"index {d} is {type_name(i.ty)}, not an integer", hint="use // or i32(...)")
@@ -434,17 +438,17 @@ def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], nam
 # ---------------------------------------------------------------------------------------------------------- diagnosis
 
 
-def _diagnose(scope: Scope, root: Form) -> None:
+def _diagnose(scope: TemplateScope, root: Form) -> None:
     """Raises the BoundsError that names the read of `root` that is not proven in bounds, if one is found."""
     extents = [a.extent for a in scope.axes]
-    stack: list[tuple[Form, Guards]] = [(root.args[0] if isinstance(root, Fold) else root, ())]
+    stack: list[tuple[Form, Guards]] = [(root.args[0] if isinstance(root, FormulaFold) else root, ())]
     seen = set()
     while stack:
         node, guards = stack.pop()
-        if isinstance(node, Fold) or (node, guards) in seen:
+        if isinstance(node, FormulaFold) or (node, guards) in seen:
             continue
         seen.add((node, guards))
-        if isinstance(node, Op) and node.fn == "where":
+        if isinstance(node, FormulaOp) and node.fn == "where":
             c, a, b = node.args
             stack += [(b, (*guards, (c, False))), (a, (*guards, (c, True))), (c, guards)]
             continue
@@ -453,7 +457,7 @@ def _diagnose(scope: Scope, root: Form) -> None:
             _check_load(scope, node, guards, extents)
 
 
-def _check_load(scope: Scope, node: Load, guards: Guards, extents: list[int]) -> None:
+def _check_load(scope: TemplateScope, node: Load, guards: Guards, extents: list[int]) -> None:
     conditions = []
     for c, chosen in guards:
         e = scope.convert(c, dt.bool_)
@@ -479,7 +483,7 @@ def _check_load(scope: Scope, node: Load, guards: Guards, extents: list[int]) ->
         raise BoundsError(message, source, offset, _remedy(scope, node, d, e, n, lo, bool(guards)))
 
 
-def _remedy(scope: Scope, node: Load, d: int, e: Expr, n: int, lo: int | None, guarded: bool) -> str:
+def _remedy(scope: TemplateScope, node: Load, d: int, e: Expr, n: int, lo: int | None, guarded: bool) -> str:
     guard = "guard the read, as in where(0 <= index and index < extent, read, 0)"
     form = linear(e)
     if node.computed:

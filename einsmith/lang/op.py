@@ -22,7 +22,7 @@ from einsmith.lang.builder import Ex, Number, Value, as_value, shared
 from einsmith.lang.definitions import tensors
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.parser import Name, Source, near
-from einsmith.lang.program import Program, resolve, resolve_source
+from einsmith.lang.program import FormulaProgram, resolve, resolve_source
 
 _COUNT = itertools.count()
 BOUND = Bound("operators with values of static parameters", 1024)
@@ -55,7 +55,7 @@ class Operator:
         resolved = resolve if isinstance(text, str) else resolve_source
         if extents is None and isinstance(text, FormulaText):
             extents = text.extents
-        self.program: Program = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
+        self.program: FormulaProgram = resolved(text, extents, self.defaults)  # type: ignore[arg-type]
         self.name = name or "_".join(self.program.outputs)
         self.inputs = _ordered(self.name, tuple(self.program.inputs), inputs)
         parameters = self.program.parameters

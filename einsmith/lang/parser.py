@@ -56,7 +56,7 @@ class Name(Ast):
 
 
 @dataclass(frozen=True, eq=False)
-class Element(Ast):
+class ParsedRead(Ast):
     """`name[index]`, a read."""
 
     name: str
@@ -87,7 +87,7 @@ class SizeOf(Ast):
 
 
 @dataclass(frozen=True, eq=False)
-class Apply(Ast):
+class ParsedApply(Ast):
     """A scalar function, under its name in the IR or `relu`."""
 
     fn: str
@@ -109,7 +109,7 @@ class Cast(Ast):
 
 
 @dataclass(frozen=True, eq=False)
-class Reduction(Ast):
+class ParsedReduction(Ast):
     combiner: str
     axes: tuple[str, ...]
     body: Ast
@@ -268,7 +268,7 @@ class _Parser:
                 if own < level:
                     return left
                 self.take()
-                left = Apply(token.at, token.text, (left, self.expression(own + 1)))
+                left = ParsedApply(token.at, token.text, (left, self.expression(own + 1)))
             elif token.text in _COMPARISONS:
                 if level > 4:
                     return left
@@ -278,7 +278,7 @@ class _Parser:
                 if own < level:
                     return left
                 self.take()
-                left = Apply(token.at, fn, (left, self.expression(own + 1)))
+                left = ParsedApply(token.at, fn, (left, self.expression(own + 1)))
             else:
                 return left
 
@@ -288,8 +288,8 @@ class _Parser:
             token = self.take()
             right = self.expression(5)
             sides = (right, left) if token.text in (">", ">=") else (left, right)
-            term = Apply(token.at, _COMPARISONS[token.text], sides)
-            out = term if out is None else Apply(token.at, "and", (out, term))
+            term = ParsedApply(token.at, _COMPARISONS[token.text], sides)
+            out = term if out is None else ParsedApply(token.at, "and", (out, term))
             left = right
         assert out is not None
         return out
@@ -300,10 +300,10 @@ class _Parser:
             if level > 3:
                 raise self.fail("`not` needs parentheses here")
             self.take()
-            return Apply(token.at, "not", (self.expression(3),))
+            return ParsedApply(token.at, "not", (self.expression(3),))
         if self.accept("-"):
             inner = self.expression(7)
-            return Number(token.at, -inner.value) if type(inner) is Number and _is_number(inner.value) else Apply(
+            return Number(token.at, -inner.value) if type(inner) is Number and _is_number(inner.value) else ParsedApply(
                 token.at, "neg", (inner,)
             )  # fmt: skip
         if self.accept("+"):
@@ -314,7 +314,7 @@ class _Parser:
         base = self.atom()
         token = self.token
         if self.accept("**"):
-            return Apply(token.at, "pow", (base, self.expression(7)))
+            return ParsedApply(token.at, "pow", (base, self.expression(7)))
         return base
 
     def atom(self) -> Ast:
@@ -352,7 +352,7 @@ class _Parser:
             hint = "a choice is written where(condition, a, b)" if name in ("if", "else") else "choose another name"
             raise self.fail(f"{name!r} is a reserved name", token.at, hint)
         if follows == "[":
-            return Element(token.at, name, self.brackets())
+            return ParsedRead(token.at, name, self.brackets())
         if follows == ".":
             self.take()
             attribute = self.take()
@@ -382,7 +382,7 @@ class _Parser:
         self.take("(")
         body = self.expression()
         self.take(")")
-        return Reduction(token.at, token.text, tuple(names), body)
+        return ParsedReduction(token.at, token.text, tuple(names), body)
 
     def call(self, token: Token) -> Ast:
         name = token.text
@@ -407,9 +407,9 @@ class _Parser:
             return SizeOf(token.at, args[0].id)
         if name in CASTS:
             return Cast(token.at, CASTS[name], args[0])
-        out = Apply(token.at, name, tuple(args[:arity]))
+        out = ParsedApply(token.at, name, tuple(args[:arity]))
         for extra in args[arity:]:
-            out = Apply(token.at, name, (out, extra))
+            out = ParsedApply(token.at, name, (out, extra))
         return out
 
 

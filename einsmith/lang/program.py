@@ -14,13 +14,13 @@ from einsmith import dtypes as dt
 from einsmith.errors import FormulaError
 from einsmith.expr.order import components
 from einsmith.lang.parser import (
-    Apply,
     Ast,
     Cast,
-    Element,
     Name,
     Number,
-    Reduction,
+    ParsedApply,
+    ParsedRead,
+    ParsedReduction,
     ShapeOf,
     SizeOf,
     Source,
@@ -39,7 +39,7 @@ MOST_AXES = 32  # as many as NumPy's arrays have had dimensions
 class ReadSite:
     """A read in a statement: `guards` are the conditions of the enclosing `where`s with the side taken."""
 
-    node: Element
+    node: ParsedRead
     guards: tuple[Guard, ...]
 
 
@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(eq=False)
-class Program:
+class FormulaProgram:
     """A resolved formula. `inputs`: name -> rank (None where only its shape is used); `parameters`: name -> static;
     `order`: the defined tensors, each after those it reads, those that read each other in a cycle together."""
 
@@ -75,14 +75,14 @@ class Program:
         return self.source.text
 
 
-def resolve(text: str, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()) -> Program:
+def resolve(text: str, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()) -> FormulaProgram:
     """The program of a text. `known` are names given as parameters. Raises FormulaError."""
     return resolve_source(parse(text), extents, known)
 
 
 def resolve_source(
     source: Source, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()
-) -> Program:
+) -> FormulaProgram:
     text, given = source.text, set(known)
     defined: dict[str, list[int]] = {}
     for k, s in enumerate(source.statements):
@@ -95,7 +95,7 @@ def resolve_source(
                 f"{s.name} is defined with = after it is accumulated", text, s.at, "put the = statements first"
             )
     lines = tuple(_line(text, s, given, set(extents or ())) for s in source.statements)
-    program = Program(source, lines, (), {}, {}, defined, ())
+    program = FormulaProgram(source, lines, (), {}, {}, defined, ())
     _tensors(program)
     _parameters(program, given)
     _extents(program, extents or {})
@@ -140,7 +140,7 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
         stack: list[tuple[Ast, tuple[Guard, ...], frozenset[str]]] = [(root, guards, frozenset(left))]
         while stack:
             node, around, bound = stack.pop()
-            if isinstance(node, Reduction):
+            if isinstance(node, ParsedReduction):
                 for a in node.axes:
                     if a in bound:
                         raise FormulaError(
@@ -152,11 +152,11 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
                     if a not in axes:
                         axes.append(a)
                 stack.append((node.body, around, bound | set(node.axes)))
-            elif isinstance(node, Apply) and node.fn == "where":
+            elif isinstance(node, ParsedApply) and node.fn == "where":
                 c, a_, b_ = node.operands
                 stack += [(b_, (*around, (c, False)), bound), (a_, (*around, (c, True)), bound), (c, around, bound)]
             else:
-                if isinstance(node, Element):
+                if isinstance(node, ParsedRead):
                     reads.append(ReadSite(node, around))
                 if isinstance(node, Name):
                     used.append((node.id, node.at, bound))
@@ -184,14 +184,14 @@ def _line(text: str, s: Statement, given: set[str], extents: set[str]) -> Line:
     return Line(s, tuple(left), tuple(axes), tuple(reads))
 
 
-def _tensors(program: Program) -> None:
+def _tensors(program: FormulaProgram) -> None:
     text, ranks = program.text, {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
     inputs: dict[str, int | None] = {}
     integer: set[str] = set()
     for line in program.lines:
         everything = _in_text_order((*line.statement.index, line.statement.value))
         for node in everything:
-            if isinstance(node, Element):
+            if isinstance(node, ParsedRead):
                 rank = ranks.setdefault(node.name, len(node.index))
                 if rank != len(node.index):
                     raise FormulaError(
@@ -200,7 +200,7 @@ def _tensors(program: Program) -> None:
                     )  # fmt: skip
                 for i in node.index:
                     integer |= _whole_numbers(i)
-            if isinstance(node, (Element, ShapeOf)) and node.name not in program.defined:
+            if isinstance(node, (ParsedRead, ShapeOf)) and node.name not in program.defined:
                 inputs[node.name] = ranks.get(node.name)
         for i in line.statement.index:
             integer |= _whole_numbers(i)
@@ -219,7 +219,7 @@ def _bound_at(text: str, line: Line, axis: str) -> int:
     for node in _in_text_order((*line.statement.index, line.statement.value)):
         if isinstance(node, Name) and node.id == axis:
             return node.at
-        if isinstance(node, Reduction) and axis in node.axes:
+        if isinstance(node, ParsedReduction) and axis in node.axes:
             found = re.compile(rf"\b{axis}\b").search(text, node.at)
             return found.start() if found else node.at
     return line.statement.at
@@ -231,9 +231,9 @@ def _whole_numbers(index: Ast) -> set[str]:
     todo = [index]
     while todo:
         node = todo.pop()
-        if isinstance(node, Element):
+        if isinstance(node, ParsedRead):
             found.add(node.name)  # what stands in its own index is looked at as that
-        elif not isinstance(node, Cast) and not (isinstance(node, Apply) and node.fn in ("lt", "le", "eq", "ne")):
+        elif not isinstance(node, Cast) and not (isinstance(node, ParsedApply) and node.fn in ("lt", "le", "eq", "ne")):
             todo += node.args
     return found
 
@@ -243,7 +243,7 @@ def _in_text_order(roots: Iterable[Ast]) -> list[Ast]:
     return sorted((n for r in roots for n in walk(r)), key=lambda n: n.at)
 
 
-def _parameters(program: Program, given: set[str]) -> None:
+def _parameters(program: FormulaProgram, given: set[str]) -> None:
     text, places = program.text, program.places
     static: dict[str, bool] = {}
     tensors = {*program.defined, *program.inputs}
@@ -265,7 +265,7 @@ def _parameters(program: Program, given: set[str]) -> None:
                 for part in _integer_places(node, axes):
                     for n in free_names(part, axes):
                         static[n.id] = True
-                        if isinstance(node, (Element, ShapeOf)):
+                        if isinstance(node, (ParsedRead, ShapeOf)):
                             in_index.add(n.id)
         for i in line.statement.index:
             for n in free_names(i, axes):
@@ -280,28 +280,28 @@ def _parameters(program: Program, given: set[str]) -> None:
 
 def _integer_places(node: Ast, axes: set[str]) -> list[Ast]:
     """The parts of a node where a parameter must be an integer or a condition, known when the formula is compiled."""
-    if isinstance(node, Element):
+    if isinstance(node, ParsedRead):
         return list(node.index)
     if isinstance(node, ShapeOf):
         return [node.dim]
-    if not isinstance(node, Apply):
+    if not isinstance(node, ParsedApply):
         return []
     if node.fn in ("and", "or", "not"):
         return [a for a in node.operands if isinstance(a, Name)]
     if node.fn == "where":
         return [node.operands[0]] if isinstance(node.operands[0], Name) else []
     if node.fn in ("lt", "le", "eq", "ne", "floordiv", "mod"):
-        leaves = [n for n in walk(node) if not n.args or isinstance(n, (Element, Reduction))]
+        leaves = [n for n in walk(node) if not n.args or isinstance(n, (ParsedRead, ParsedReduction))]
         whole = all(
             isinstance(n, (Name, SizeOf, ShapeOf)) or (isinstance(n, Number) and isinstance(n.value, int))
             for n in leaves
-        ) and not any(isinstance(n, Apply) and n.fn in ("div", "pow") for n in walk(node))
+        ) and not any(isinstance(n, ParsedApply) and n.fn in ("div", "pow") for n in walk(node))
         anchored = any(isinstance(n, (SizeOf, ShapeOf)) or (isinstance(n, Name) and n.id in axes) for n in leaves)
         return [node] if whole and anchored else []
     return []
 
 
-def _extents(program: Program, extents: Mapping[str, int | str]) -> None:
+def _extents(program: FormulaProgram, extents: Mapping[str, int | str]) -> None:
     axes = {a for line in program.lines for a in line.axes}
     tensors = {*program.defined, *program.inputs}
     for name, value in extents.items():
@@ -318,7 +318,7 @@ def _extents(program: Program, extents: Mapping[str, int | str]) -> None:
                     program.parameters[n.id] = True
                 elif isinstance(n, ShapeOf) and n.name not in tensors:
                     raise FormulaError(f"unknown tensor {n.name}", value, n.at, near(n.name, tensors))
-                elif isinstance(n, (Element, Reduction, SizeOf)):
+                elif isinstance(n, (ParsedRead, ParsedReduction, SizeOf)):
                     raise FormulaError("an extent is an integer expression of parameters and A.shape[n]", value, n.at)
         elif isinstance(value, int) and not isinstance(value, bool):
             parsed = value
@@ -327,7 +327,7 @@ def _extents(program: Program, extents: Mapping[str, int | str]) -> None:
         program.extents[name] = parsed
 
 
-def _outputs(program: Program) -> tuple[str, ...]:
+def _outputs(program: FormulaProgram) -> tuple[str, ...]:
     source = program.source
     if source.returns is not None:
         for name, at in source.returns:
@@ -344,7 +344,7 @@ def _outputs(program: Program) -> tuple[str, ...]:
     return found
 
 
-def reads_of(program: Program, name: str) -> list[str]:
+def reads_of(program: FormulaProgram, name: str) -> list[str]:
     """The defined tensors that a defined tensor reads."""
     lines = (program.lines[k] for k in program.defined[name])
     return list(dict.fromkeys(r.node.name for line in lines for r in line.reads if r.node.name in program.defined))
@@ -353,18 +353,18 @@ def reads_of(program: Program, name: str) -> list[str]:
 _CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
 
 
-def conditions(program: Program, group: Iterable[str], known: Iterable[str] = ()) -> set[str]:
+def conditions(program: FormulaProgram, group: Iterable[str], known: Iterable[str] = ()) -> set[str]:
     """The tensors of a group, which read each other, that are conditions by the words of their definitions. `known`:
     other tensors that are conditions."""
     group, others = tuple(group), frozenset(known)
     found: set[str] = set()
 
     def is_condition(e: Ast) -> bool:
-        if isinstance(e, Apply):
+        if isinstance(e, ParsedApply):
             return any(map(is_condition, e.operands[1:])) if e.fn == "where" else e.fn in _CONDITIONS
         if isinstance(e, Cast):
             return e.dtype is dt.bool_
-        if isinstance(e, Element):
+        if isinstance(e, ParsedRead):
             return e.name in found or e.name in others
         return isinstance(e, Number) and isinstance(e.value, bool)
 
@@ -375,6 +375,6 @@ def conditions(program: Program, group: Iterable[str], known: Iterable[str] = ()
         found = more
 
 
-def _order(program: Program) -> tuple[tuple[str, ...], ...]:
+def _order(program: FormulaProgram) -> tuple[tuple[str, ...], ...]:
     """The defined tensors in an order of evaluation."""
     return tuple(tuple(group) for group in components(program.defined, lambda n: reads_of(program, n)))

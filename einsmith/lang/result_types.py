@@ -6,7 +6,19 @@ from collections.abc import Iterable, Sequence
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.lang.formula import Convert, Fold, Form, Index, Literal, Load, Op, Weak, is_bool, join, postorder
+from einsmith.lang.formula import (
+    Convert,
+    Form,
+    FormulaFold,
+    FormulaOp,
+    Index,
+    Literal,
+    Load,
+    WeakForm,
+    is_bool,
+    join,
+    postorder,
+)
 
 
 def float_type(roots: Iterable[Form]) -> DType:
@@ -25,7 +37,7 @@ def result_type(roots: Iterable[Form]) -> DType:
         return ty
     found = _widest_float(roots)
     if found is None and _of_numbers(roots):
-        return dt.i64 if ty is Weak.INT else dt.f64
+        return dt.i64 if ty is WeakForm.INT else dt.f64
     return found or dt.f32
 
 
@@ -50,7 +62,7 @@ def _of_numbers(roots: Sequence[Form]) -> bool:
             passed = passed or not node.args
         elif isinstance(node, Literal):
             passed = passed or node.passed
-        elif isinstance(node, Op) and node.fn == "where":
+        elif isinstance(node, FormulaOp) and node.fn == "where":
             stack += node.args[1:]
         elif not is_bool(node.ty):
             stack += node.args
@@ -60,8 +72,8 @@ def _of_numbers(roots: Sequence[Form]) -> bool:
 def of_type(root: Form, dtype: DType, always: bool = False) -> Form:
     """A formula whose result would be a float of no certain type, as one of this type; others as they are, but
     `always`."""
-    if root.ty not in (Weak.FLOAT, Weak.SCALAR) and not always:
+    if root.ty not in (WeakForm.FLOAT, WeakForm.SCALAR) and not always:
         return root
-    if isinstance(root, Fold) and isinstance(root.ty, Weak):
-        return Fold(root.combiner, root.axes, Convert(root.args[0], dtype.arithmetic), dtype, root.at)
+    if isinstance(root, FormulaFold) and isinstance(root.ty, WeakForm):
+        return FormulaFold(root.combiner, root.axes, Convert(root.args[0], dtype.arithmetic), dtype, root.at)
     return Convert(root, dtype)

@@ -12,23 +12,23 @@ from typing import NamedTuple
 
 from einsmith.dtypes import DType
 from einsmith.expr.analysis import obvious
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece
-from einsmith.loops.nest import Value, elem_of
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.loops.nest import SSAValue, elem_of
+from einsmith.plan.kernel import Kernel, KernelBuffer
 
 COMPARISONS = ("lt", "le", "eq", "ne")
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class BufferMemory:
     """A buffer that begins at `value`, which is None where code is analysed only."""
 
-    value: Value | None
-    buffer: Buffer
+    value: SSAValue | None
+    buffer: KernelBuffer
 
     @property
-    def pointer(self) -> Value:
+    def pointer(self) -> SSAValue:
         assert self.value is not None
         return self.value
 
@@ -41,12 +41,12 @@ class Memory:
         return elem_of(self.buffer.dtype)
 
 
-def memories_of(kernel: Kernel, pointers: Sequence[Value] | None = None) -> dict[int, Memory]:
+def memories_of(kernel: Kernel, pointers: Sequence[SSAValue] | None = None) -> dict[int, BufferMemory]:
     """The buffers of a kernel, by number, at these pointers."""
-    return {n: Memory(pointers[n] if pointers else None, x) for n, x in enumerate(kernel.buffers)}
+    return {n: BufferMemory(pointers[n] if pointers else None, x) for n, x in enumerate(kernel.buffers)}
 
 
-def arguments_of(kernel: Kernel, found: Mapping[int, Memory]) -> dict[int, Memory]:
+def arguments_of(kernel: Kernel, found: Mapping[int, BufferMemory]) -> dict[int, BufferMemory]:
     """The root's arguments by slot, of the kernel's buffers by number."""
     return {slot: found[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
 
@@ -63,26 +63,26 @@ class Affine(NamedTuple):
         return Affine(const, {a: c for a, c in self.coef.items() if a not in point})
 
 
-def address(index: Sequence[Expr | Linear], strides: Sequence[int]) -> Linear:
+def address(index: Sequence[Expr | LinearForm], strides: Sequence[int]) -> LinearForm:
     """The address of the element at an index, of a buffer of these strides."""
     const, terms = 0, dict[Expr, int]()
     for e, stride in zip(reversed(index), reversed(strides), strict=True):
-        form = e if isinstance(e, Linear) else linear(e)
+        form = e if isinstance(e, LinearForm) else linear(e)
         const += form.const * stride
         for atom, c in form.terms.items():
             terms[atom] = terms.get(atom, 0) + c * stride
-    return Linear(const, {atom: c for atom, c in terms.items() if c} if 0 in terms.values() else terms)
+    return LinearForm(const, {atom: c for atom, c in terms.items() if c} if 0 in terms.values() else terms)
 
 
-def stored(piece: Piece, buffer: Buffer) -> Affine:
+def stored(piece: Piece, buffer: KernelBuffer) -> Affine:
     """The address of a piece's result, by the piece's output axes."""
-    places = [Linear(o, {Axis(d): s}) for d, (o, s) in enumerate(zip(piece.offset, piece.step, strict=True))]
+    places = [LinearForm(o, {Axis(d): s}) for d, (o, s) in enumerate(zip(piece.offset, piece.step, strict=True))]
     form = affine_of(address(places, buffer.strides))
     assert form is not None
     return form
 
 
-def affine_of(x: Linear, extents: Sequence[int] | None = None) -> Affine | None:
+def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> Affine | None:
     """The form of a sum, without axes of one point where `extents` tells them; None where it has other atoms."""
     coef: dict[int, int] = {}
     for a, c in x.terms.items():
@@ -100,7 +100,7 @@ def compared(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] =
     return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)
 
 
-def leaves(flat: Linear, extents: Sequence[int], size: int) -> bool | None:
+def leaves(flat: LinearForm, extents: Sequence[int], size: int) -> bool | None:
     """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
     ends = obvious.ends(flat, extents)
     return None if ends is None else ends[0] < 0 or ends[1] >= size

@@ -7,11 +7,11 @@ from collections.abc import Generator
 
 from einsmith.expr.analysis.widths import modulo
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, SSAValue, elem_of
 
-Memo = dict[tuple[Expr, int | None], Value]
+Memo = dict[tuple[Expr, int | None], SSAValue]
 """What has been emitted, by the expression and the condition under which its reads may touch memory."""
-_Visit = Generator[tuple[Expr, Value | None], Value, Value]
+_Visit = Generator[tuple[Expr, SSAValue | None], SSAValue, SSAValue]
 
 
 class ExpressionEmitter(ABC):
@@ -23,22 +23,22 @@ class ExpressionEmitter(ABC):
 
     b: Builder
 
-    def op(self, fn: str, *args: Value | int) -> Value:
+    def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
         """A function of the IR; scalars that meet vectors are meant in every lane."""
         return self.b.op(fn, *args)
 
-    def cast(self, x: Value, elem: str) -> Value:
+    def cast(self, x: SSAValue, elem: str) -> SSAValue:
         return self.b.cast(x, elem)
 
-    def const(self, value: float | int | bool, elem: str) -> Value:
+    def const(self, value: float | int | bool, elem: str) -> SSAValue:
         return self.b.const(value, elem)
 
     @abstractmethod
-    def read(self, x: Read, guard: Value | None) -> Value:
+    def read(self, x: Read, guard: SSAValue | None) -> SSAValue:
         """What the read names."""
 
     @abstractmethod
-    def index(self, x: Expr, elem: str) -> Value | None:
+    def index(self, x: Expr, elem: str) -> SSAValue | None:
         """The value of an axis, or of an integer expression of axes whose value is known without its operands' (None
         where it is not), in a type that may be wider than that of the expression's operands."""
 
@@ -46,15 +46,15 @@ class ExpressionEmitter(ABC):
     def unsafe(self, x: Expr) -> bool:
         """Whether x holds a read that may be out of bounds where a guard around it does not hold."""
 
-    def guard_of(self, x: Expr, guard: Value | None) -> Value | None:
+    def guard_of(self, x: Expr, guard: SSAValue | None) -> SSAValue | None:
         """The guard that x needs of the one around it."""
         return guard
 
-    def evaluate(self, root: Expr, guard: Value | None, memo: Memo) -> Value:
+    def evaluate(self, root: Expr, guard: SSAValue | None, memo: Memo) -> SSAValue:
         """The value of `root`; `memo` is read and added to. Expressions may be deep: nothing recurses along them."""
         stack: list[tuple[tuple[Expr, int | None], _Visit]] = []
-        value: Value | None = None
-        request: tuple[Expr, Value | None] | None = (root, guard)
+        value: SSAValue | None = None
+        request: tuple[Expr, SSAValue | None] | None = (root, guard)
         while True:
             if request is not None:
                 e, g = request[0], self.guard_of(*request)
@@ -73,7 +73,7 @@ class ExpressionEmitter(ABC):
             except StopIteration as stop:
                 value, request = stop.value, None
 
-    def _visit(self, x: Expr, guard: Value | None) -> _Visit:
+    def _visit(self, x: Expr, guard: SSAValue | None) -> _Visit:
         if isinstance(x, Const):
             return self.const(x.value, elem_of(x.dtype))
         if isinstance(x, Read):
@@ -99,7 +99,7 @@ class ExpressionEmitter(ABC):
             return self.cast(args[0], elem_of(x.dtype))
         return args[0] if x.fn == "stop_gradient" else self.op(x.fn, *args)
 
-    def _where(self, x: Apply, guard: Value | None) -> _Visit:
+    def _where(self, x: Apply, guard: SSAValue | None) -> _Visit:
         """Both sides, each with reads under its condition where they need it."""
         condition = yield x.args[0], guard
         sides = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from einsmith.loops.nest import PTR, Builder, Value
+from einsmith.loops.nest import PTR, Builder, SSAValue
 
 
 class Hoisting:
@@ -20,19 +20,19 @@ class Hoisting:
 
     def __init__(self, b: Builder, lanes: int = 0):
         self.b, self.lanes = b, lanes
-        self.mask: int | Value | None = None
+        self.mask: int | SSAValue | None = None
         self._levels: dict[int, int] = {v.id: 0 for v in (*b.buffers, b.scratch_base, b.task)}
-        self._made: dict[tuple, tuple[Value, int, list]] = {}
+        self._made: dict[tuple, tuple[SSAValue, int, list]] = {}
 
-    def stay(self, v: Value) -> None:
+    def stay(self, v: SSAValue) -> None:
         """What depends on v stays inside the region that is open now."""
         self._levels[v.id] = self.b.depth
 
-    def level(self, v: Value) -> int:
+    def level(self, v: SSAValue) -> int:
         """How deep in the open regions v stands."""
         return min(self._levels.setdefault(v.id, 0 if self.b.known(v) is not None else self.b.depth), self.b.depth)
 
-    def made(self, key: tuple, args: Sequence[Value | None], make: Callable[[], Value]) -> Value:
+    def made(self, key: tuple, args: Sequence[SSAValue | None], make: Callable[[], SSAValue]) -> SSAValue:
         """The value of `make()`, placed in the outermost region where `args` exist; made once there per `key`."""
         blocks = self.b._blocks
         old = self._made.get(key)
@@ -45,43 +45,43 @@ class Hoisting:
         self._made[key] = (out, depth, blocks[depth])
         return out
 
-    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
+    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
         out = self.b.const(value, elem, lanes)
         self._levels.setdefault(out.id, 0)
         return out
 
-    def splat(self, x: Value) -> Value:
+    def splat(self, x: SSAValue) -> SSAValue:
         """x in every lane (itself where it is a vector, or where there are no lanes)."""
         if x.type.lanes or not self.lanes:
             return x
         return self.made(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
 
-    def op(self, fn: str, *args: Value | int) -> Value:
+    def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
         """Builder.op; scalars meeting vectors are splatted."""
         values = [self.const(a) if isinstance(a, int) else a for a in args]
         if any(a.type.lanes for a in values):
             values = [self.splat(a) for a in values]
         return self.made((fn, *(a.id for a in values)), values, lambda: self.b.op(fn, *values))
 
-    def cast(self, x: Value, elem: str) -> Value:
+    def cast(self, x: SSAValue, elem: str) -> SSAValue:
         if x.type.elem == elem:
             return x
         return self.made(("cast", x.id, elem), [x], lambda: self.b.cast(x, elem))
 
-    def shuffle(self, a: Value, c: Value, lanes: Sequence[int]) -> Value:
+    def shuffle(self, a: SSAValue, c: SSAValue, lanes: Sequence[int]) -> SSAValue:
         return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
 
-    def literal(self, values: Sequence[float | int | bool], elem: str) -> Value:
+    def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
         """A vector of literals."""
         out = self.b.literal(values, elem) if len(set(values)) > 1 else self.b.const(values[0], elem, len(values))
         self._levels[out.id] = 0
         return out
 
-    def first(self, n: int) -> Value:
+    def first(self, n: int) -> SSAValue:
         """The i1 vector whose first n lanes hold."""
         return self.op("lt", self.literal(range(self.lanes), "i32"), self.const(n, "i32", self.lanes))
 
-    def lane_mask(self, guard: Value | None = None) -> Value | None:
+    def lane_mask(self, guard: SSAValue | None = None) -> SSAValue | None:
         """The i1 vector of the lanes that count and for which `guard` holds; None: all of them."""
         active = self.mask
         if isinstance(active, int):
@@ -91,16 +91,18 @@ class Hoisting:
         guard = self.splat(guard)
         return guard if active is None else self.op("and", active, guard)
 
-    def load(self, ptr: Value, offset: Value, elem: str, lanes: int = 0, mask: Value | None = None) -> Value:
+    def load(
+        self, ptr: SSAValue, offset: SSAValue, elem: str, lanes: int = 0, mask: SSAValue | None = None
+    ) -> SSAValue:
         """Builder.load, hoisted and shared: memory that is read is not written by the same sweep at other positions."""
         key = ("load", ptr.id, offset.id, elem, lanes, None if mask is None else mask.id)
         return self.made(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
 
-    def address(self, ptr: Value, offset: Value, elem: str) -> Value:
+    def address(self, ptr: SSAValue, offset: SSAValue, elem: str) -> SSAValue:
         out = self.made(("address", ptr.id, offset.id, elem), [ptr, offset], lambda: self.b.address(ptr, offset, elem))
         assert out.type == PTR
         return out
 
-    def gather(self, ptr: Value, offsets: Value, elem: str, mask: Value | None) -> Value:
+    def gather(self, ptr: SSAValue, offsets: SSAValue, elem: str, mask: SSAValue | None) -> SSAValue:
         key = ("gather", ptr.id, offsets.id, elem, None if mask is None else mask.id)
         return self.made(key, [ptr, offsets, mask], lambda: self.b.gather(ptr, offsets, elem, mask))

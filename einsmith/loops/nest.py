@@ -45,7 +45,7 @@ BYTES = {elem_of(d): d.itemsize for d in dt.ALL}
 _FORMATS = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
 
 
-class Value:
+class SSAValue:
     """The result of an instruction, a parameter, or a loop's variable."""
 
     __slots__ = ("id", "type")
@@ -62,8 +62,8 @@ class Op:
     """`result = name(args)`, `attrs` being literals (constants, lane lists, alignment)."""
 
     name: str
-    args: tuple[Value | None, ...]
-    result: Value | None
+    args: tuple[SSAValue | None, ...]
+    result: SSAValue | None
     attrs: tuple = ()
 
 
@@ -72,15 +72,15 @@ class Loop:
     """`for var in range(lo, hi, step)`, carrying values; `step` is a positive literal; hi may be below lo (no turn),
     unless `runs`."""
 
-    var: Value
-    lo: Value
-    hi: Value
+    var: SSAValue
+    lo: SSAValue
+    hi: SSAValue
     step: int
-    init: tuple[Value, ...]
-    carried: tuple[Value, ...]
-    results: tuple[Value, ...]
+    init: tuple[SSAValue, ...]
+    carried: tuple[SSAValue, ...]
+    results: tuple[SSAValue, ...]
     body: list = field(default_factory=list)
-    next: Sequence[Value] = ()
+    next: Sequence[SSAValue] = ()
     unroll: int = 1
     runs: bool = False
     _builder: Any = None
@@ -102,7 +102,7 @@ class Loop:
 class If:
     """Runs `body` where the scalar i1 `cond` holds. Yields nothing: use select, or memory."""
 
-    cond: Value
+    cond: SSAValue
     body: list = field(default_factory=list)
     _builder: Any = None
 
@@ -121,9 +121,9 @@ class Function:
     long that it looks now and then whether its run is stopped, and then ends."""
 
     name: str
-    buffers: tuple[Value, ...]
-    scratch: Value
-    task: Value
+    buffers: tuple[SSAValue, ...]
+    scratch: SSAValue
+    task: SSAValue
     body: list
     scratch_bytes: int
     looks: bool = False
@@ -153,14 +153,14 @@ class Builder:
         self.scratch_base = self._new(PTR)
         self.task = self._new(I64)
         self._scratch = 0
-        self._consts: dict[tuple, Value] = {}
+        self._consts: dict[tuple, SSAValue] = {}
         self._const_ops: list[Op] = []
-        self._known: dict[Value, int] = {}  # i64 and i1 scalars
+        self._known: dict[SSAValue, int] = {}  # i64 and i1 scalars
 
-    def _new(self, type: Type) -> Value:
-        return Value(next(self._ids), type)
+    def _new(self, type: Type) -> SSAValue:
+        return SSAValue(next(self._ids), type)
 
-    def _emit(self, name: str, args: Sequence[Value | None], type: Type | None, attrs: tuple = ()) -> Any:
+    def _emit(self, name: str, args: Sequence[SSAValue | None], type: Type | None, attrs: tuple = ()) -> Any:
         result = None if type is None else self._new(type)
         self._blocks[-1].append(Op(name, tuple(args), result, attrs))
         return result
@@ -173,7 +173,7 @@ class Builder:
 
     # -- constants and shapes of values
 
-    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> Value:
+    def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
         """A literal, splatted where lanes > 0. Made once per function."""
         key = (repr(value), elem, lanes)
         if key not in self._consts:
@@ -184,15 +184,15 @@ class Builder:
                 self._known[out] = int(value)
         return self._consts[key]
 
-    def known(self, x: Value | int) -> int | None:
+    def known(self, x: SSAValue | int) -> int | None:
         """The number that a place or a count is certain to be."""
         return x if isinstance(x, int) else self._known.get(x)
 
-    def index(self, value: Value | int) -> Value:
+    def index(self, value: SSAValue | int) -> SSAValue:
         """A place or a count, which may be known."""
         return self.const(value) if isinstance(value, int) else value
 
-    def iota(self, lanes: int, elem: str = "i64") -> Value:
+    def iota(self, lanes: int, elem: str = "i64") -> SSAValue:
         """The vector 0, 1, ..., lanes-1."""
         key = ("iota", elem, lanes)
         if key not in self._consts:
@@ -201,7 +201,7 @@ class Builder:
             self._const_ops.append(Op("iota", (), out))
         return self._consts[key]
 
-    def literal(self, values: Sequence[float | int | bool], elem: str) -> Value:
+    def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
         """A vector of these numbers, lane by lane."""
         key = ("literal", tuple(values), elem)
         if key not in self._consts:
@@ -210,18 +210,18 @@ class Builder:
             self._const_ops.append(Op("literal", (), out, (tuple(values),)))
         return self._consts[key]
 
-    def splat(self, x: Value, lanes: int) -> Value:
+    def splat(self, x: SSAValue, lanes: int) -> SSAValue:
         """A scalar in every lane (itself where lanes is 0 or it is a vector already)."""
         if lanes == 0 or x.type.lanes:
             return x
         return self._emit("splat", [x], Type(x.type.elem, lanes))
 
-    def _same(self, args: Sequence[Value | int]) -> list[Value]:
+    def _same(self, args: Sequence[SSAValue | int]) -> list[SSAValue]:
         values = [self.index(a) for a in args]
         lanes = max(a.type.lanes for a in values)
         return [self.splat(a, lanes) for a in values]
 
-    def _folded(self, fn: str, args: Sequence[Value | int]) -> Value | None:
+    def _folded(self, fn: str, args: Sequence[SSAValue | int]) -> SSAValue | None:
         """What a function of places and counts is known to be, or which of its arguments it is."""
         numbers = [self.known(a) for a in args]
         if fn == "select":
@@ -240,7 +240,7 @@ class Builder:
 
     # -- arithmetic; scalars meeting vectors are splatted
 
-    def op(self, fn: str, *args: Value | int) -> Value:
+    def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
         """A scalar function of the IR (expr.functions) on scalars or vectors; also fma(a, b, c) = a*b + c, and
         where(c, a, b), which selects: both sides have been evaluated. floordiv and mod follow Python. A number stands
         for a place or a count (i64); where these are known, so is the result."""
@@ -267,41 +267,41 @@ class Builder:
             return self._emit(fn, a, a[0].type)
         raise CompileError(f"no instruction {fn} of {len(a)} arguments")
 
-    def add(self, a: Value | int, b: Value | int) -> Value:
+    def add(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         return self.op("add", a, b)
 
-    def sub(self, a: Value | int, b: Value | int) -> Value:
+    def sub(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         return self.op("sub", a, b)
 
-    def mul(self, a: Value | int, b: Value | int) -> Value:
+    def mul(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         return self.op("mul", a, b)
 
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
+    def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         return self.op("fma", a, b, c)
 
-    def select(self, c: Value, a: Value | int, b: Value | int) -> Value:
+    def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         return self.op("select", c, a, b)
 
-    def cast(self, x: Value, elem: str) -> Value:
+    def cast(self, x: SSAValue, elem: str) -> SSAValue:
         """Conversion between numbers: towards zero from float to integer; a bool gives 0 or 1; to i1 by != 0; to f16
         and bf16 to the nearest, ties to even, by way of f32."""
         return x if x.type.elem == elem else self._emit("cast", [x], Type(elem, x.type.lanes))
 
     # -- lanes
 
-    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+    def shuffle(self, a: SSAValue, b: SSAValue, lanes: Sequence[int]) -> SSAValue:
         """Lanes chosen from a's then b's, by literal numbers (-1: any value)."""
         return self._emit("shuffle", [a, b], Type(a.type.elem, len(lanes)), (tuple(lanes),))
 
-    def extract(self, x: Value, lane: int | Value) -> Value:
-        if isinstance(lane, Value):
+    def extract(self, x: SSAValue, lane: int | SSAValue) -> SSAValue:
+        if isinstance(lane, SSAValue):
             return self._emit("extract", [x, lane], Type(x.type.elem))
         return self._emit("extract", [x], Type(x.type.elem), (lane,))
 
-    def insert(self, x: Value, value: Value, lane: int) -> Value:
+    def insert(self, x: SSAValue, value: SSAValue, lane: int) -> SSAValue:
         return self._emit("insert", [x, value], x.type, (lane,))
 
-    def horizontal(self, fn: str, x: Value) -> Value:
+    def horizontal(self, fn: str, x: SSAValue) -> SSAValue:
         """All lanes combined by add, mul, min or max, in a fixed tree (halves, then quarters, ...)."""
         if fn not in _HORIZONTAL:
             raise CompileError(f"no horizontal {fn}")
@@ -317,7 +317,7 @@ class Builder:
             x, n = self.op(fn, low, high), half
         return x
 
-    def any(self, mask: Value) -> Value:
+    def any(self, mask: SSAValue) -> SSAValue:
         """Whether some lane of an i1 vector holds."""
         return mask if not mask.type.lanes else self._emit("any", [mask], I1)
 
@@ -325,41 +325,41 @@ class Builder:
 
     def load(
         self,
-        ptr: Value,
-        offset: Value | int,
+        ptr: SSAValue,
+        offset: SSAValue | int,
         elem: str,
         lanes: int = 0,
-        mask: Value | None = None,
-        other: Value | None = None,
-    ) -> Value:
+        mask: SSAValue | None = None,
+        other: SSAValue | None = None,
+    ) -> SSAValue:
         """Elements offset, offset+1, ... A masked-off lane (or scalar) is not touched and gives `other` (or 0)."""
         return self._emit("load", [ptr, self.index(offset), mask, other], Type(elem, lanes))
 
-    def store(self, value: Value, ptr: Value, offset: Value | int, mask: Value | None = None) -> None:
+    def store(self, value: SSAValue, ptr: SSAValue, offset: SSAValue | int, mask: SSAValue | None = None) -> None:
         self._emit("store", [ptr, self.index(offset), value, mask], None)
 
-    def stream(self, value: Value, ptr: Value, offset: Value) -> None:
+    def stream(self, value: SSAValue, ptr: SSAValue, offset: SSAValue) -> None:
         """A store that goes past the caches; the address must be aligned to the vector."""
         self._emit("stream", [ptr, offset, value], None)
 
-    def gather(self, ptr: Value, offsets: Value, elem: str, mask: Value | None = None) -> Value:
+    def gather(self, ptr: SSAValue, offsets: SSAValue, elem: str, mask: SSAValue | None = None) -> SSAValue:
         """Lane l gets the element at offsets[l] (i32 or i64); masked-off lanes are not touched and give 0."""
         return self._emit("gather", [ptr, offsets, mask], Type(elem, offsets.type.lanes))
 
-    def scatter(self, value: Value, ptr: Value, offsets: Value, mask: Value | None = None) -> None:
+    def scatter(self, value: SSAValue, ptr: SSAValue, offsets: SSAValue, mask: SSAValue | None = None) -> None:
         """Lane l is stored at offsets[l]; offsets are distinct."""
         self._emit("scatter", [ptr, offsets, value, mask], None)
 
-    def prefetch(self, ptr: Value, offset: Value | int, elem: str) -> None:
+    def prefetch(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> None:
         self._emit("prefetch", [ptr, self.index(offset)], None, (elem,))
 
-    def alloc(self, elem: str, n: int) -> Value:
+    def alloc(self, elem: str, n: int) -> SSAValue:
         """A pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
         at = self._scratch
         self._scratch += (n * BYTES[elem] + 63) // 64 * 64
         return self._emit("address", [self.scratch_base], PTR, (at,))
 
-    def address(self, ptr: Value, offset: Value | int, elem: str) -> Value:
+    def address(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> SSAValue:
         """ptr advanced by offset elements."""
         return self._emit("advance", [ptr, self.index(offset)], PTR, (elem,))
 
@@ -367,10 +367,10 @@ class Builder:
 
     def loop(
         self,
-        lo: Value | int,
-        hi: Value | int,
+        lo: SSAValue | int,
+        hi: SSAValue | int,
         step: int = 1,
-        init: Sequence[Value] = (),
+        init: Sequence[SSAValue] = (),
         unroll: int = 1,
         runs: bool = False,
     ) -> Loop:
@@ -398,7 +398,7 @@ class Builder:
         self._blocks[-1].append(out)
         return out
 
-    def if_(self, cond: Value) -> If:
+    def if_(self, cond: SSAValue) -> If:
         out = If(cond)
         out._builder = self
         self._blocks[-1].append(out)
@@ -431,10 +431,10 @@ class Builder:
 
 def show(f: Function) -> str:
     """The nest as text, one instruction a line; constants stand where they are used."""
-    literals: dict[Value, str] = {}
+    literals: dict[SSAValue, str] = {}
     lines = [f"function {f.name}({', '.join(map(str, f.buffers))}, scratch {f.scratch}, task {f.task})"]
 
-    def name(v: Value | None) -> str:
+    def name(v: SSAValue | None) -> str:
         return "None" if v is None else literals.get(v, str(v))
 
     def line(x: Op) -> str:

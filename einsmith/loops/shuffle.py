@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from einsmith.loops.hoist import Hoisting
-from einsmith.loops.nest import BYTES, Builder, Value
+from einsmith.loops.nest import BYTES, Builder, SSAValue
 
 T = TypeVar("T")
 
 
-def blocks(b: Builder | Hoisting, vectors: list[Value], n: int, width: int) -> list[Value]:
+def blocks(b: Builder | Hoisting, vectors: list[SSAValue], n: int, width: int) -> list[SSAValue]:
     """As many vectors of n lanes as they have blocks of `width`: result L is block L of every vector."""
     if len(vectors) == 1:
         return vectors
@@ -24,20 +24,20 @@ def blocks(b: Builder | Hoisting, vectors: list[Value], n: int, width: int) -> l
     return [x for pair in zip(*sides, strict=True) for x in pair]
 
 
-def transpose(b: Builder | Hoisting, rows: Sequence[Value], size: int = 1) -> list[Value]:
+def transpose(b: Builder | Hoisting, rows: Sequence[SSAValue], size: int = 1) -> list[SSAValue]:
     """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
     are interleaved first, then blocks of 128 bits."""
     n = len(rows) * size
     width = min(n, 16 // BYTES[rows[0].type.elem])
 
-    def interleave(x: Value, y: Value, unit: int, high: bool) -> Value:
+    def interleave(x: SSAValue, y: SSAValue, unit: int, high: bool) -> SSAValue:
         lanes: list[int] = []
         for block in range(0, n, width):
             for at in range(block + high * width // 2, block + (high + 1) * width // 2, unit):
                 lanes += [*range(at, at + unit), *range(n + at, n + at + unit)]
         return b.shuffle(x, y, lanes)
 
-    def columns(group: Sequence[Value], unit: int) -> list[Value]:
+    def columns(group: Sequence[SSAValue], unit: int) -> list[SSAValue]:
         """In block L of vector c, element c of block L of every vector of the group."""
         if len(group) == 1:
             return list(group)

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from einsmith.loops.nest import I64, PTR, Builder, Function, If, Loop, Op, Value
+from einsmith.loops.nest import I64, PTR, Builder, Function, If, Loop, Op, SSAValue
 
 _FRESH = 1 << 30  # numbers of values that no builder gives
 
 
-def splice(b: Builder, f: Function, buffers: Sequence[Value], scratch: Value, task: Value) -> None:
+def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAValue, task: SSAValue) -> None:
     """Appends what `f` does for one task to the region that is open in `b`, on these buffers and this scratch area.
 
     before: f(buffers p, q; scratch s; task t) = body.  after: body with the given values for p, q, s and t.
     """
-    values: dict[int, Value] = {v.id: w for v, w in zip(f.buffers, buffers, strict=True)}
+    values: dict[int, SSAValue] = {v.id: w for v, w in zip(f.buffers, buffers, strict=True)}
     values[f.scratch.id], values[f.task.id] = scratch, task
 
-    def new(v: Value) -> Value:
+    def new(v: SSAValue) -> SSAValue:
         values[v.id] = b._new(v.type)
         return values[v.id]
 
-    def known(found: Sequence[Value]) -> tuple[Value, ...]:
+    def known(found: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
         return tuple(values[v.id] for v in found)
 
     def copy(block: list, out: list[Any]) -> None:
@@ -51,10 +51,10 @@ def moved(f: Function, name: str, places: Sequence[tuple[int, int]], count: int)
     # A part may be made of parts: its numbers are fresh ones already.
     used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]
     fresh = max(_FRESH, 1 + max(used))
-    outer = [Value(fresh + n, PTR) for n in range(count)]
+    outer = [SSAValue(fresh + n, PTR) for n in range(count)]
     first: list[Op] = []
     for own, (number, start) in zip(f.buffers, places, strict=True):
-        offset = Value(fresh + count + len(first), I64)
+        offset = SSAValue(fresh + count + len(first), I64)
         first.append(Op("const", (), offset, (start,)))
         first.append(Op("advance", (outer[number], offset), own, ("i8",)))
     return replace(f, name=name, buffers=tuple(outer), body=[*first, *f.body])

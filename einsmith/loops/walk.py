@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 from math import isqrt
 from typing import Any
 
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 
-Bound = Value | int
+Bound = SSAValue | int
 Range = tuple[Bound, Bound]
 
 
@@ -27,16 +27,16 @@ def divisors(n: int) -> tuple[int, ...]:
     return (*low, *(n // d for d in reversed(low) if d * d != n))
 
 
-def digits(b: Builder, flat: Value, extents: Sequence[Bound]) -> list[Value]:
+def digits(b: Builder, flat: SSAValue, extents: Sequence[Bound]) -> list[SSAValue]:
     """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
-    out: list[Value] = []
+    out: list[SSAValue] = []
     for n in reversed(extents[1:]):
         out.append(b.op("mod", flat, n))
         flat = b.op("floordiv", flat, n)
     return [flat, *reversed(out)] if extents else []
 
 
-def part_range(b: Builder, number: Value, parts: int, count: int) -> Range:
+def part_range(b: Builder, number: SSAValue, parts: int, count: int) -> Range:
     """What part `number` of so many has of `count` points, tiles or rows."""
     if parts == 1:
         return 0, count
@@ -55,7 +55,9 @@ def tile_count(extent: int, tiles: int, group: int) -> int:
     return -(-extent // tile_size(extent, tiles, group))
 
 
-def part_bounds(b: Builder, extent: int, number: Value | None, parts: int, unit: int = 1, rest: bool = False) -> Range:
+def part_bounds(
+    b: Builder, extent: int, number: SSAValue | None, parts: int, unit: int = 1, rest: bool = False
+) -> Range:
     """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
     left beyond whole units."""
     end = extent if rest else extent // unit * unit
@@ -67,7 +69,7 @@ def part_bounds(b: Builder, extent: int, number: Value | None, parts: int, unit:
 
 
 @contextmanager
-def task_range(b: Builder, task: Value, first: int, count: int, alone: bool = False) -> Iterator[Value]:
+def task_range(b: Builder, task: SSAValue, first: int, count: int, alone: bool = False) -> Iterator[SSAValue]:
     """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
     if alone:
         yield task
@@ -82,11 +84,11 @@ def sweep(
     extents: Sequence[int],
     lo: Bound,
     hi: Bound,
-    init: Sequence[Value],
-    outer: Callable[[list[Value]], Any],
-    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    init: Sequence[SSAValue],
+    outer: Callable[[list[SSAValue]], Any],
+    inner: Callable[[Any, SSAValue, SSAValue, Sequence[SSAValue]], Sequence[SSAValue]],
     unrolled: int = 0,
-) -> Sequence[Value]:
+) -> Sequence[SSAValue]:
     """Loops over flattened points lo .. hi of a box, carrying values.
 
     outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
@@ -116,11 +118,11 @@ def nest(
     b: Builder,
     extents: Sequence[int],
     bounds: Sequence[Range],
-    init: Sequence[Value],
-    outer: Callable[[list[Value]], Any],
-    inner: Callable[[Any, Value, Value, Sequence[Value]], Sequence[Value]],
+    init: Sequence[SSAValue],
+    outer: Callable[[list[SSAValue]], Any],
+    inner: Callable[[Any, SSAValue, SSAValue, Sequence[SSAValue]], Sequence[SSAValue]],
     unrolled: int,
-) -> Sequence[Value]:
+) -> Sequence[SSAValue]:
     """`sweep` as one loop an extent, each within its own bounds."""
     bounds = list(bounds)
     some = None  # whether every loop but the first has a turn; without one, neither has the first
@@ -132,7 +134,7 @@ def nest(
         lo, hi = bounds[0]
         bounds[0] = (lo, b.select(some, hi, lo))
 
-    def level(d: int, values: list[Value], flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
+    def level(d: int, values: list[SSAValue], flat: SSAValue, carried: Sequence[SSAValue]) -> Sequence[SSAValue]:
         lo, hi = bounds[d]
         last = d == len(extents) - 1
         context = outer(values) if last else None
@@ -149,15 +151,15 @@ def nest(
     return level(0, [], b.const(0), init)
 
 
-State = list[list[Value]]
+State = list[list[SSAValue]]
 """What a loop carries: values in groups."""
 
 
-def carried(b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, Value], State]) -> State:
+def carried(b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, SSAValue], State]) -> State:
     """A loop that carries a state."""
     ends = list(accumulate(map(len, state), initial=0))
 
-    def grouped(flat: Sequence[Value]) -> State:
+    def grouped(flat: Sequence[SSAValue]) -> State:
         return [list(flat[low:high]) for low, high in pairwise(ends)]
 
     with b.loop(*bounds, step, init=[v for x in state for v in x]) as loop:
@@ -167,7 +169,7 @@ def carried(b: Builder, bounds: Range, step: int, state: State, body: Callable[[
 
 def in_groups(
     b: Builder, extent: int, group: int, state: State, body: Callable[[State, Bound, int], State],
-    part: Value | None = None, parts: int = 1, within: Range | None = None,
+    part: SSAValue | None = None, parts: int = 1, within: Range | None = None,
 ) -> State:  # fmt: skip
     """`body(state, base, count) -> state` for whole groups of `group` points of an axis, inside a loop unless there is
     one only, and once more for what is left at the end.
@@ -199,7 +201,7 @@ def in_groups(
     return state
 
 
-def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Bound, int], None]) -> None:
+def blocks(b: Builder, number: SSAValue, extent: int, size: int, emit: Callable[[Bound, int], None]) -> None:
     """Calls `emit(base, count)` for block `number` of `size` points of an axis, and apart from that for a shorter last
     block."""
     whole = extent // size
@@ -216,8 +218,13 @@ def blocks(b: Builder, number: Value, extent: int, size: int, emit: Callable[[Bo
 
 
 def strips(
-    b: Builder, lo: int, hi: int, size: int, body: Callable[[Value, int, list[Value]], Any], init: Sequence[Value] = ()
-) -> list[Value]:
+    b: Builder,
+    lo: int,
+    hi: int,
+    size: int,
+    body: Callable[[SSAValue, int, list[SSAValue]], Any],
+    init: Sequence[SSAValue] = (),
+) -> list[SSAValue]:
     """body(first point, points, carried), which gives what is carried next (None: nothing), for the whole strips of
     `size` points in lo .. hi, in a loop unless there is one, and for a shorter one at the end."""
     whole, out = lo + (hi - lo) // size * size, list(init)
@@ -231,7 +238,7 @@ def strips(
 
 
 def tiles(
-    b: Builder, span: Range, count: int, size: int, unit: int, full: int, body: Callable[[Value, int, bool], None]
+    b: Builder, span: Range, count: int, size: int, unit: int, full: int, body: Callable[[SSAValue, int, bool], None]
 ) -> None:
     """body(tile, its units, whether it is the last, smaller one) for the tiles of a range, of `count` with `size`
     points in all, `full` units of `unit` points each."""

@@ -24,19 +24,19 @@ _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 _WORDS = ("and", "or", "not", "True", "False", "inf", "nan")
 
 
-class Token(NamedTuple):
+class RuleToken(NamedTuple):
     kind: str
     text: str
     offset: int
 
 
 class _Statement(NamedTuple):
-    target: Token
+    target: RuleToken
     axes: tuple[str, ...]
-    body: list[Token]
+    body: list[RuleToken]
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def _tokens(text: str) -> Iterator[RuleToken]:
     """Tokens less blanks and comments; line ends inside brackets are blanks."""
     depth = 0
     for match in _TOKEN.finditer(text):
@@ -46,11 +46,11 @@ def _tokens(text: str) -> Iterator[Token]:
         elif match.group() in ")]":
             depth -= 1
         if kind != "skip" and not (kind == "line" and depth > 0):
-            yield Token(kind, match.group(), match.start())
+            yield RuleToken(kind, match.group(), match.start())
 
 
 def _statements(text: str) -> list[_Statement]:
-    lines: list[list[Token]] = [[]]
+    lines: list[list[RuleToken]] = [[]]
     for token in _tokens(text):
         if token.kind == "line":
             lines.append([])
@@ -75,7 +75,7 @@ def _statements(text: str) -> list[_Statement]:
     return out
 
 
-class Program:
+class RuleProgram:
     """A rule's text, taken apart.
 
     axes: those of p, one of which stands for all of a tensor; rank: how many they are; parameters: names that stand for
@@ -98,7 +98,7 @@ class Program:
                 )
         written: list[str] = []
         read: dict[str, tuple[str, ...]] = {}  # with the axes of the first read
-        self.parameters: dict[str, Token] = {}
+        self.parameters: dict[str, RuleToken] = {}
         for s in self.statements:
             bound = set(s.axes) | self._reduced(s.body)
             for n, token in enumerate(s.body):
@@ -135,7 +135,7 @@ class Program:
                 raise FormulaError(f"{name} is a tensor and needs its axes here", text, token.offset)
 
     @staticmethod
-    def _index(body: Sequence[Token], start: int) -> tuple[str, ...]:
+    def _index(body: Sequence[RuleToken], start: int) -> tuple[str, ...]:
         """The names between brackets that open before token `start`."""
         out = []
         for token in body[start:]:
@@ -153,12 +153,12 @@ class Program:
         return {n: tuple(extents[a] for a in axes) for n, axes in self.states.items()}
 
     @staticmethod
-    def _reduced(body: Sequence[Token]) -> set[str]:
+    def _reduced(body: Sequence[RuleToken]) -> set[str]:
         """Axes that reductions in `body` bind."""
         found: set[str] = set()
         for n, token in enumerate(body):
             if token.text in _REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
-                found.update(Program._index(body, n + 2))
+                found.update(RuleProgram._index(body, n + 2))
         return found
 
     def check_parameters(self, known: Sequence[str], all_used: bool = True) -> None:
@@ -196,7 +196,7 @@ class Program:
     def _spread(axis: str, rank: int) -> str:
         return ",".join(f"{axis}_{n}" for n in range(rank))
 
-    def _rewrite(self, body: Sequence[Token], names: dict[str, str], rank: int, spread: bool) -> str:
+    def _rewrite(self, body: Sequence[RuleToken], names: dict[str, str], rank: int, spread: bool) -> str:
         """The tokens with tensors under their present names and, with `spread`, each axis as `rank` axes."""
         out: list[str] = []
         open_brackets: list[bool] = []  # whether each holds the axes of a tensor or a reduction

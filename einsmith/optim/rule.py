@@ -15,7 +15,7 @@ from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, subst
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.optim.lr_scheduler import Schedule
-from einsmith.optim.program import Program
+from einsmith.optim.program import RuleProgram
 
 Hyper = float | Callable[[int], float]
 
@@ -45,13 +45,13 @@ class Rule:
         object.__setattr__(self, "hyper", {})
         self._text = text or ""
         self._init = dict(init) if isinstance(init, Mapping) else init
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, RuleProgram] = {}
         self._operators: dict[tuple[str, int], Any] = {}
         for name in ("step", "p", "g"):
             if name in hyper:
                 raise FormulaError(f"{name} has a meaning of its own in a rule and cannot be a hyperparameter")
         if text is not None:
-            program = Program(text)
+            program = RuleProgram(text)
             program.check_parameters(list(hyper))
             self._programs[text] = program
             if isinstance(init, Mapping):
@@ -81,11 +81,11 @@ class Rule:
         text=None, say here which."""
         return self._text
 
-    def _program(self, shape: tuple[int, ...], dtype: DType) -> Program:
+    def _program(self, shape: tuple[int, ...], dtype: DType) -> RuleProgram:
         text = self.text_for(shape, dtype)
         program = self._programs.get(text)
         if program is None:
-            program = self._programs[text] = Program(text)
+            program = self._programs[text] = RuleProgram(text)
             program.check_parameters(list(self.hyper), all_used=False)
         if program.rank > 1 and len(shape) != program.rank:
             raise ShapeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 
 Place = int | tuple[int, int]
 """A buffer of the fused kernel by number; or (stage, member), a result that it keeps to itself."""
@@ -48,14 +48,14 @@ def stages_apart(kernel: Kernel) -> list[Apart]:
     return out
 
 
-def _buffer(kernel: Kernel, place: Place, written: bool) -> Buffer:
+def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
     """written: the buffer is not read."""
     if isinstance(place, int):
         b = kernel.buffers[place]
-        return Buffer(b.dtype, b.shape, b.far and written, b.strides)
+        return KernelBuffer(b.dtype, b.shape, b.far and written, b.strides)
     stage, member = place
     template = kernel.stages[stage].template
-    return Buffer(template.dtypes[member], template.shape)
+    return KernelBuffer(template.dtypes[member], template.shape)
 
 
 def apart(kernel: Kernel | Rows) -> Iterator[Kernel]:

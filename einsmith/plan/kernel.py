@@ -38,7 +38,7 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...
     return tuple(out)
 
 
-class Buffer(Node):
+class KernelBuffer(Node):
     """An argument of a kernel: elements of `dtype` in `shape`, which lie `strides` elements apart along its dimensions,
     row-major where none are given. Dimensions may lie in any order, and apart: a stride is positive, and larger than
     what all smaller ones reach together, which Buffer(...) raises VerifyError for. `far`: the buffer is only written,
@@ -58,7 +58,7 @@ class Buffer(Node):
 
     def __new__(
         cls, dtype: DType, shape: tuple[int, ...], far: bool = False, strides: tuple[int, ...] | None = None
-    ) -> Buffer:
+    ) -> KernelBuffer:
         where = row_major(shape) if strides is None else _strides(shape, strides)
         return super().__new__(cls, dtype, shape, bool(far), where)
 
@@ -77,20 +77,20 @@ class Buffer(Node):
         return self.strides == row_major(self.shape)
 
     @property
-    def flat(self) -> Buffer:
+    def flat(self) -> KernelBuffer:
         """All that it spans, in one dimension."""
-        return Buffer(self.dtype, (self.size,), self.far)
+        return KernelBuffer(self.dtype, (self.size,), self.far)
 
-    def part(self, axis: int, count: int, far: bool | None = None) -> Buffer:
+    def part(self, axis: int, count: int, far: bool | None = None) -> KernelBuffer:
         """`count` places of a dimension, whose elements stay where they are; far: as the buffer, if not told."""
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
-        return Buffer(self.dtype, shape, self.far if far is None else far, self.strides)
+        return KernelBuffer(self.dtype, shape, self.far if far is None else far, self.strides)
 
-    def split(self, axis: int, low: int) -> Buffer:
+    def split(self, axis: int, low: int) -> KernelBuffer:
         """The same elements with two dimensions in the place of one, of which the second has `low` points."""
         (n, s), shape, strides = (self.shape[axis], self.strides[axis]), self.shape, self.strides
         shape = (*shape[:axis], n // low, low, *shape[axis + 1 :])
-        return Buffer(self.dtype, shape, self.far, (*strides[:axis], low * s, s, *strides[axis + 1 :]))
+        return KernelBuffer(self.dtype, shape, self.far, (*strides[:axis], low * s, s, *strides[axis + 1 :]))
 
 
 class Stage(Node):
@@ -125,11 +125,11 @@ class Kernel(Node):
     fields = ("stages", "buffers", "fixed")
     exact = True
     stages: tuple[Stage, ...]
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[KernelBuffer, ...]
     fixed: tuple[int, ...] | None
 
     def __new__(
-        cls, stages: tuple[Stage, ...], buffers: tuple[Buffer, ...], fixed: tuple[int, ...] | None = None
+        cls, stages: tuple[Stage, ...], buffers: tuple[KernelBuffer, ...], fixed: tuple[int, ...] | None = None
     ) -> Kernel:
         return super().__new__(cls, stages, buffers, fixed)
 
@@ -180,13 +180,13 @@ class Rows(Node):
     exact = True
     rows: int
     members: tuple[Member, ...]
-    buffers: tuple[Buffer, ...]
-    local: tuple[Buffer, ...]
+    buffers: tuple[KernelBuffer, ...]
+    local: tuple[KernelBuffer, ...]
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of everything that has rows."""
-        found: dict[int, Buffer] = {}
+        found: dict[int, KernelBuffer] = {}
         for m in self.members:
             found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}
         return max(1, sum(b.nbytes // self.rows for b in found.values()))

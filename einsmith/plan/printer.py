@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.expr.printer import show_statements
-from einsmith.plan.kernel import Buffer, Kernel, Rows
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 
 
 def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> str:
@@ -30,7 +30,7 @@ def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> 
     return "\n  ".join(lines)
 
 
-def _type(b: Buffer) -> str:
+def _type(b: KernelBuffer) -> str:
     strides = "" if b.row_major else f" at strides {list(b.strides)}"
     return f"{b.dtype.name}{list(b.shape)}{strides}{' past the caches' if b.far else ''}"
 

@@ -9,7 +9,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
-from einsmith.plan.kernel import Buffer, Kernel, Member, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Stage
 
 
 @lru_cache(maxsize=1024)
@@ -31,19 +31,19 @@ def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
     return Kernel(tuple(stages), buffers)
 
 
-def _of_rows(b: Buffer, axis: int, count: int, block: int, local: bool) -> Buffer:
+def _of_rows(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
     """The buffer from a block's first row on. Where other axes stand before the rows, what lies between its rows keeps
     its place, unless it is local."""
     # Stores may go past the caches only where every block of rows begins on a cache line.
     far = b.far and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
-    return Buffer(b.dtype, _resized(b.shape, axis, count), far) if local else b.part(axis, count, far)
+    return KernelBuffer(b.dtype, _resized(b.shape, axis, count), far) if local else b.part(axis, count, far)
 
 
 def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
     return (*shape[:axis], count, *shape[axis + 1 :])
 
 
-def _on_rows(stage: Stage, buffers: Sequence[Buffer], axis: int, count: int) -> Stage:
+def _on_rows(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: int) -> Stage:
     """The stage with `count` rows in its output."""
     t = stage.template
     params = []
@@ -91,7 +91,7 @@ def _numbered(kernel: Kernel, row: int) -> Kernel:
             t = map_bodies(t, partial(_shifted, row, len(stage.args)), (*t.params, (dt.i32, ())))
             stage = Stage(t, args, stage.outputs)
         stages.append(stage)
-    return Kernel(tuple(stages), (*kernel.buffers, Buffer(dt.i32, ())))
+    return Kernel(tuple(stages), (*kernel.buffers, KernelBuffer(dt.i32, ())))
 
 
 def _shifted(row: int, slot: int, body: Expr) -> Expr:
@@ -113,10 +113,10 @@ def inputs(member: Member) -> list[int]:
     return list(dict.fromkeys(where[0] for _, *where in member.kernel.stages[0].args))
 
 
-def partials(member: Member) -> list[Buffer]:
+def partials(member: Member) -> list[KernelBuffer]:
     """What a reducing member's root makes."""
     root = member.kernel.root
-    return [Buffer(d, root.shape) for d in root.dtypes]
+    return [KernelBuffer(d, root.shape) for d in root.dtypes]
 
 
 def _axes(rank: int) -> tuple[Axis, ...]:
@@ -146,13 +146,13 @@ def _accumulation(member: Member, count: int) -> Kernel:
     return Kernel(tuple(stages), (*buffers, *sums, *sums))
 
 
-def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[Buffer]) -> Kernel:
+def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[KernelBuffer]) -> Kernel:
     """One stage a body, each into a buffer of its own, over the same box; body m reads buffer m, if there are any."""
     stages = []
     for m, body in enumerate(bodies):
         params = [(reads[m].dtype, reads[m].shape)] if reads else []
         stages.append(Stage(template(shape, params, body), (("buffer", m),) if reads else (), (len(reads) + m,)))
-    return Kernel(tuple(stages), (*reads, *(Buffer(b.dtype, tuple(shape)) for b in bodies)))
+    return Kernel(tuple(stages), (*reads, *(KernelBuffer(b.dtype, tuple(shape)) for b in bodies)))
 
 
 def filled(member: Member) -> Kernel:
@@ -173,7 +173,7 @@ def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
     of the Rows it has after those."""
     kernel, root, sums = member.kernel, _root(member), partials(member)
     t, count = kernel.root, len(sums)
-    parts = [Buffer(x.dtype, (tasks, *x.shape)) for x in sums]
+    parts = [KernelBuffer(x.dtype, (tasks, *x.shape)) for x in sums]
     index = (Axis(t.rank), *_axes(t.rank))
     body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
     first = Stage(

@@ -27,13 +27,13 @@ from einsmith.expr.nodes import (
     Template,
     leaf,
 )
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _CLASSES = {
     c.__name__: c
     for c in (
-        Apply, Axis, Buffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence, Reduce, Rows,
-        Scatter, Stage, Template,
+        Apply, Axis, KernelBuffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence, Reduce,
+        Rows, Scatter, Stage, Template,
     )
 }  # fmt: skip
 

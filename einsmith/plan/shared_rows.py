@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _SPECIAL = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
 
@@ -154,7 +154,7 @@ def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> E
 def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     """The Rows with one more member, which evaluates `key` into one more local buffer, and reads of that."""
     last = len(rows.buffers) + len(rows.local)
-    held = Buffer(key.expr.dtype, key.extents)
+    held = KernelBuffer(key.expr.dtype, key.extents)
     found = [x for m in rows.members for x in zip(m.places, m.kernel.buffers, strict=True)]
     seen = {(place, b.shape): b.strides for place, b in found}
     dtypes = {place: b.dtype for place, b in found}
@@ -168,7 +168,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     (body,) = rebuild(
         [key.expr], lambda x: Read(views.index(view(x)), x.index, x.dtype) if isinstance(x, Read) else None
     )
-    buffers = tuple(Buffer(dtypes[p], shape, False, seen[p, shape]) for p, shape in views)
+    buffers = tuple(KernelBuffer(dtypes[p], shape, False, seen[p, shape]) for p, shape in views)
     t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(views))), (len(views),))
     kernel = Kernel((stage,), (*buffers, held))
@@ -182,7 +182,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     return Rows(rows.rows, tuple(members), rows.buffers, (*rows.local, held))
 
 
-def _reading(member: Member, uses: list[_Use], held: Buffer, place: int) -> Member:
+def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -> Member:
     """The member with one more buffer, read in the places of the uses."""
     kernel, last = member.kernel, len(member.kernel.buffers)
     stages = []

@@ -8,11 +8,11 @@ from typing import Any
 from einsmith.dtypes import DType
 from einsmith.expr.interned import Node, nodes_in
 from einsmith.expr.nodes import Const, Piece, Reduce, Scatter, Template
-from einsmith.plan.kernel import Buffer, Kernel, Rows
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 
 _SIZES: dict[type, tuple[str, ...]] = {
     Const: ("value",), Template: ("shape", "params"), Piece: ("offset", "extents"), Reduce: ("extents",),
-    Scatter: ("extents",), Buffer: ("shape", "strides"), Rows: ("rows",),
+    Scatter: ("extents",), KernelBuffer: ("shape", "strides"), Rows: ("rows",),
 }  # fmt: skip
 """The fields that change with extents; how many numbers they hold does not. Constants, as those of guards, are among
 them."""

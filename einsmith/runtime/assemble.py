@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.expr.loop import Segment
+from einsmith.expr.loop import LoopSegment
 from einsmith.expr.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.passes.schedule.arena import Life, arena, lives
-from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.passes.schedule.printer import label
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Rows
@@ -52,7 +52,7 @@ class CompiledKernel:
 Compiled = Mapping[Kernel | Rows, CompiledKernel]
 
 
-class Way(NamedTuple):
+class SideRun(NamedTuple):
     """A kernel that runs in a configuration beside the program's own, just before it. outputs: where it stores, by the
     numbers of its buffers; what it reads else is what the program's own reads."""
 
@@ -61,7 +61,7 @@ class Way(NamedTuple):
     workspace: int
 
 
-class Place(NamedTuple):
+class PointerTarget(NamedTuple):
     """What a pointer points to: so many bytes into the memory of `owner`, which has `nbytes`. Owners are tensors,
     (loop, tensor) for those of a loop's step, and ("workspace", call)."""
 
@@ -71,23 +71,23 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Layout:
+class ArenaLayout:
     """Offsets in the arena of a plan: by storage, and by call number for a kernel's workspace and for a loop's steps,
     whose own layouts are `inner` by (call number, segment). `lives()`: what it is the layout of."""
 
     offsets: dict[object, int]
     nbytes: int
-    inner: dict[tuple[int, int], Layout]
+    inner: dict[tuple[int, int], ArenaLayout]
     lives: Callable[[], list[Life]]
 
 
-def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
+def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> ArenaLayout:
     """Where everything lies that is not in `outside` and not at home in a leaf."""
-    inner: dict[tuple[int, int], Layout] = {}
+    inner: dict[tuple[int, int], ArenaLayout] = {}
     extra: dict[int, int] = {}
     kept: set[int] = set()
     for i, call in enumerate(plan.calls):
-        if isinstance(call, Call):
+        if isinstance(call, KernelCall):
             extra[i] = compiled[call.kernel].workspace
             if any(once for _, _, once in compiled[call.kernel].launches):
                 kept.add(i)
@@ -97,7 +97,7 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> Layout:
             inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled)
             needs.append(inner[i, k].nbytes)
         extra[i] = max(needs, default=0)
-    return Layout(*arena(plan, outside, extra, kept), inner, partial(lives, plan, outside, extra, kept))
+    return ArenaLayout(*arena(plan, outside, extra, kept), inner, partial(lives, plan, outside, extra, kept))
 
 
 class Assembler:
@@ -105,12 +105,12 @@ class Assembler:
     in which other ways some kernels run too."""
 
     def __init__(
-        self, compiled: Compiled, spare: int, beside: Mapping[Kernel | Rows, Sequence[Way]] = MappingProxyType({})
+        self, compiled: Compiled, spare: int, beside: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({})
     ):
         self.compiled, self.spare, self.beside = compiled, spare, beside
         self.steps: list[Step] = []
-        self.kernels: list[tuple[Call, list[int]]] = []
-        self.places: dict[At, Place] = {}
+        self.kernels: list[tuple[KernelCall, list[int]]] = []
+        self.places: dict[At, PointerTarget] = {}
         """Of the pointers that no loop moves."""
         self.values: dict[At, Any] = {}
         """What is stored to, or read from, memory whose owner has another value before (an update)."""
@@ -141,7 +141,7 @@ class Assembler:
     def plan(
         self,
         plan: Plan,
-        places: Layout,
+        places: ArenaLayout,
         base: int,
         pointer: Pointer,
         after: Callable[[int], None] = lambda i: None,
@@ -160,17 +160,17 @@ class Assembler:
                 self._kernel(call, work, pointer, already.get(i, ()))
             after(i)
 
-    def _kernel(self, call: Call, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
+    def _kernel(self, call: KernelCall, work: int, pointer: Pointer, already: Sequence[int] = ()) -> None:
         steps = [*already, *self._launches(call, work, pointer, False)]
         self.kernels.append((call, steps))
 
-    def _launches(self, call: Call, work: int, pointer: Pointer, once: bool) -> list[int]:
+    def _launches(self, call: KernelCall, work: int, pointer: Pointer, once: bool) -> list[int]:
         """The numbers of the added steps: launches that a loop repeats, or those that need run but once."""
         for way in self.beside.get(call.kernel, ()):
             self._way(call, way, pointer, once)
-        return self._way(call, Way(self.compiled[call.kernel], {}, work), pointer, once)
+        return self._way(call, SideRun(self.compiled[call.kernel], {}, work), pointer, once)
 
-    def _way(self, call: Call, way: Way, pointer: Pointer, once: bool) -> list[int]:
+    def _way(self, call: KernelCall, way: SideRun, pointer: Pointer, once: bool) -> list[int]:
         first = len(self.steps)
         offsets = call.offsets or (0,) * len(call.tensors)
         for code, tasks, kind in way.made.launches:
@@ -180,11 +180,13 @@ class Assembler:
                     way.outputs[b] if b in way.outputs else pointer(t, (n, b), offsets[b])
                     for b, t in enumerate(call.tensors)
                 ]
-                self.places[n, len(pointers)] = Place(("workspace", id(call)), 0, way.made.workspace)
+                self.places[n, len(pointers)] = PointerTarget(("workspace", id(call)), 0, way.made.workspace)
                 self.steps.append(RunLaunch(code, tasks, [*pointers, way.workspace]))
         return list(range(first, len(self.steps)))
 
-    def _loop(self, call: LoopCall, segment: Segment, plan: Plan, places: Layout, base: int, outer: Pointer) -> None:
+    def _loop(
+        self, call: LoopCall, segment: LoopSegment, plan: Plan, places: ArenaLayout, base: int, outer: Pointer
+    ) -> None:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
         outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
 
@@ -197,7 +199,7 @@ class Assembler:
         already = {
             i: self._launches(c, base + places.offsets.get(i, 0), unchanged, True)
             for i, c in enumerate(plan.calls)
-            if isinstance(c, Call) and (i in places.offsets or c.kernel in self.beside)
+            if isinstance(c, KernelCall) and (i in places.offsets or c.kernel in self.beside)
         }  # fmt: skip
         begin = len(self.steps)
         moves: list[Move] = []
@@ -225,7 +227,7 @@ class Assembler:
                 member, position = outputs[t]
                 return slice_of(Item(call.loop, member), position, segment.rows or 1, at, offset)
             if t not in inputs:
-                self.places[at] = Place((begin, t), offset, nbytes(t))
+                self.places[at] = PointerTarget((begin, t), offset, nbytes(t))
                 return base + places.offsets[t] + offset
             place = inputs[t]
             source = call.loop.args[place.number] if place.kind == "argument" else Item(call.loop, place.number)
@@ -238,7 +240,7 @@ class Assembler:
 
 
 def show_kernels(
-    roles: Sequence[str], calls: Sequence[Call], kernels: Sequence[CompiledKernel], turns: Sequence[int]
+    roles: Sequence[str], calls: Sequence[KernelCall], kernels: Sequence[CompiledKernel], turns: Sequence[int]
 ) -> list[str]:
     """A line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula; then
     the predicted time of each role, where there are several."""
@@ -282,7 +284,7 @@ def show_steps(made: Assembler, name: Callable[[Tensor], str]) -> str:
     return "\n".join(lines)
 
 
-def _place(place: Place | None, name: Callable[[Tensor], str]) -> str:
+def _place(place: PointerTarget | None, name: Callable[[Tensor], str]) -> str:
     if place is None:
         return "what the loop moves"
     if not isinstance(place.owner, tuple):

@@ -8,9 +8,9 @@ from math import prod, sqrt
 import numpy as np
 
 from einsmith.expr.nodes import Reduce
-from einsmith.plan.kernel import Buffer, Kernel, Rows
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime import buffers
-from einsmith.runtime.assemble import CompiledKernel, Way
+from einsmith.runtime.assemble import CompiledKernel, SideRun
 
 RED, ZONE = 0xA5, 4096
 """What lies before and behind the memory of a result, and how many bytes: whoever writes there is noticed."""
@@ -34,14 +34,14 @@ class Beside:
         self._written = written(kernel)
         self._memory: list[list[np.ndarray]] = []
         self._work: list[np.ndarray] = []
-        self.ways: list[Way] = []
+        self.ways: list[SideRun] = []
         for made in (own, other):
             arrays = [buffers.empty((kernel.buffers[n].nbytes + 2 * ZONE,), np.uint8) for n in self._written]
             work = buffers.empty((max(LEAST_WORK, made.workspace),), np.uint8)
             self._memory.append(arrays)
             self._work.append(work)
             places = {n: a.ctypes.data + ZONE for n, a in zip(self._written, arrays, strict=True)}
-            self.ways.append(Way(made, places, work.ctypes.data))
+            self.ways.append(SideRun(made, places, work.ctypes.data))
         self.clear()
 
     def clear(self) -> None:
@@ -62,7 +62,7 @@ class Beside:
                 return f"buffer {n}: {told}"
         return ""
 
-    def _apart(self, x: np.ndarray, y: np.ndarray, buffer: Buffer, terms: int) -> str:
+    def _apart(self, x: np.ndarray, y: np.ndarray, buffer: KernelBuffer, terms: int) -> str:
         dtype = buffer.dtype
         if not dtype.is_float:
             near_ties = any(b.combiner.startswith("arg") for b in _reductions(self.kernel))  # fall to either side

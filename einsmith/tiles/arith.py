@@ -10,7 +10,7 @@ from einsmith.codegen.vecmath import polynomials, trigonometric
 from einsmith.dtypes import DType
 from einsmith.errors import CompileError
 from einsmith.expr.random import threefry
-from einsmith.tiles.ir import FLOATS, INTEGERS, Builder, Value, elem_of
+from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "exp": polynomials.exp, "log": polynomials.log, "tanh": polynomials.tanh, "sigmoid": polynomials.sigmoid,
@@ -22,7 +22,7 @@ _DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqr
            "not")  # fmt: skip
 
 
-def apply(b: Builder, fn: str, *a: Value) -> Value:
+def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
     """A function of `expr.functions` but `where` and `cast`."""
     if fn in ("stop_gradient", "differentiate_as"):
         return a[0]
@@ -37,17 +37,19 @@ def apply(b: Builder, fn: str, *a: Value) -> Value:
     if fn == "random_bits":
         return _random(b, *a)
     if fn in _SPECIAL:
-        return b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else _SPECIAL[fn](Lanes(b, a[0].elem), *a)
+        return (
+            b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else _SPECIAL[fn](TileArithmetic(b, a[0].elem), *a)
+        )
     raise CompileError(f"there is no {fn} on tiles")
 
 
-def sign(b: Builder, x: Value) -> Value:
+def sign(b: TileBuilder, x: TileValue) -> TileValue:
     """-1, 0 or 1; of NaN NaN, of a zero of either sign +0."""
     zero, one = (b.const(v, x.elem) for v in (0, 1))
     return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), b.op("add", x, zero)))
 
 
-def division(b: Builder, fn: str, x: Value, y: Value, natural: bool = False) -> Value:
+def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, natural: bool = False) -> TileValue:
     """`floordiv` or `mod` of integers, towards minus infinity; by zero they give 0. natural: x is not below 0 at any
     point; lanes that are none hold anything, for which a divisor that is no literal must be defined too."""
     divisor = b.known(y)
@@ -68,9 +70,9 @@ def division(b: Builder, fn: str, x: Value, y: Value, natural: bool = False) -> 
     return b.select(none, 0, b.select(minus, b.op("neg", x), q))
 
 
-def float_division(b: Builder, fn: str, x: Value, y: Value) -> Value:
+def float_division(b: TileBuilder, fn: str, x: TileValue, y: TileValue) -> TileValue:
     """`floordiv` or `mod` as NumPy defines them: from the exact remainder, which takes the sign of the divisor."""
-    v = Lanes(b, x.elem)
+    v = TileArithmetic(b, x.elem)
     m, zero, one = b.op("rem", x, y), v.f(0.0), v.f(1.0)
     off = b.op("and", b.op("ne", m, zero), b.op("ne", v.lt(y, zero), v.lt(m, zero)))
     if fn == "mod":
@@ -83,7 +85,7 @@ def float_division(b: Builder, fn: str, x: Value, y: Value) -> Value:
     return b.select(v.eq(y, zero), plain, b.select(v.eq(whole, zero), v.copysign(zero, plain), down))
 
 
-def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
+def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue:
     """A cast of the IR: floats go to integers towards zero, the nearest one where they are out of range, and 0 for NaN;
     to a condition by != 0."""
     if to.is_bool:
@@ -103,7 +105,7 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
     return b.cast(x, elem_of(to))
 
 
-def _saturated(b: Builder, x: Value, to: DType) -> Value:
+def _saturated(b: TileBuilder, x: TileValue, to: DType) -> TileValue:
     x = b.cast(x, "f32") if x.elem not in FLOATS else x
     least, most = to.range
     wide = "i64" if to.bits == 64 else "i32"  # narrower ones by way of that
@@ -114,8 +116,8 @@ def _saturated(b: Builder, x: Value, to: DType) -> Value:
     return b.cast(b.select(b.op("le", end, x), most, out), to.name)
 
 
-def _random(b: Builder, *words: Value) -> Value:
-    def rotate(x: Value, n: int) -> Value:
+def _random(b: TileBuilder, *words: TileValue) -> TileValue:
+    def rotate(x: TileValue, n: int) -> TileValue:
         return b.op("or", b.shift("shl", x, n), b.shift("shr", x, 32 - n))
 
     return threefry(
@@ -124,128 +126,130 @@ def _random(b: Builder, *words: Value) -> Value:
     )  # fmt: skip
 
 
-class Lanes:
+class TileArithmetic:
     """`codegen.vecmath.polynomials.Arith` on tiles."""
 
     fused = True
 
-    def __init__(self, b: Builder, elem: str):
+    def __init__(self, b: TileBuilder, elem: str):
         self.b, self.elem = b, elem
         self.word = "i32" if elem == "f32" else "i64"
 
-    def f(self, value: float) -> Value:
+    def f(self, value: float) -> TileValue:
         return self.b.const(float(value), self.elem)
 
-    def i(self, value: int) -> Value:
+    def i(self, value: int) -> TileValue:
         return self.b.const(value, self.word)
 
-    def add(self, a: Value, b: Value) -> Value:
+    def add(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("add", a, b)
 
-    def sub(self, a: Value, b: Value) -> Value:
+    def sub(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("sub", a, b)
 
-    def mul(self, a: Value, b: Value) -> Value:
+    def mul(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("mul", a, b)
 
-    def div(self, a: Value, b: Value) -> Value:
+    def div(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("div", a, b)
 
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
+    def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
         return self.b.fma(a, b, c)
 
-    def neg(self, x: Value) -> Value:
+    def neg(self, x: TileValue) -> TileValue:
         return self.b.op("neg", x)
 
-    def abs(self, x: Value) -> Value:
+    def abs(self, x: TileValue) -> TileValue:
         return self.b.op("abs", x)
 
-    def copysign(self, magnitude: Value, sign: Value) -> Value:
+    def copysign(self, magnitude: TileValue, sign: TileValue) -> TileValue:
         top = self.i(1 << (31 if self.elem == "f32" else 63))
         return self.unbits(self.ior(self.bits(self.abs(magnitude)), self.iand(self.bits(sign), top)))
 
-    def lt(self, a: Value, b: Value) -> Value:
+    def lt(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("lt", a, b)
 
-    def eq(self, a: Value, b: Value) -> Value:
+    def eq(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("eq", a, b)
 
-    def select(self, c: Value, a: Value, b: Value) -> Value:
+    def select(self, c: TileValue, a: TileValue, b: TileValue) -> TileValue:
         return self.b.select(c, a, b)
 
-    def bits(self, x: Value) -> Value:
+    def bits(self, x: TileValue) -> TileValue:
         return self.b.bitcast(x, self.word)
 
-    def unbits(self, x: Value) -> Value:
+    def unbits(self, x: TileValue) -> TileValue:
         return self.b.bitcast(x, self.elem)
 
-    def from_int(self, x: Value) -> Value:
+    def from_int(self, x: TileValue) -> TileValue:
         return self.b.cast(x, self.elem)
 
-    def iadd(self, a: Value, b: Value) -> Value:
+    def iadd(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("add", a, b)
 
-    def isub(self, a: Value, b: Value) -> Value:
+    def isub(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("sub", a, b)
 
-    def imul(self, a: Value, b: Value) -> Value:
+    def imul(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("mul", a, b)
 
-    def iand(self, a: Value, b: Value) -> Value:
+    def iand(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("and", a, b)
 
-    def ior(self, a: Value, b: Value) -> Value:
+    def ior(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("or", a, b)
 
-    def ixor(self, a: Value, b: Value) -> Value:
+    def ixor(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("xor", a, b)
 
-    def ieq(self, a: Value, b: Value) -> Value:
+    def ieq(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("eq", a, b)
 
-    def iselect(self, c: Value, a: Value, b: Value) -> Value:
+    def iselect(self, c: TileValue, a: TileValue, b: TileValue) -> TileValue:
         return self.b.select(c, a, b)
 
-    def shl(self, a: Value, n: int) -> Value:
+    def shl(self, a: TileValue, n: int) -> TileValue:
         return self.b.shift("shl", a, n)
 
-    def ashr(self, a: Value, n: int) -> Value:
+    def ashr(self, a: TileValue, n: int) -> TileValue:
         return self.b.shift("sar", a, n)
 
-    def lshr(self, a: Value, n: int) -> Value:
+    def lshr(self, a: TileValue, n: int) -> TileValue:
         return self.b.shift("shr", a, n)
 
-    def floor(self, x: Value) -> Value:
+    def floor(self, x: TileValue) -> TileValue:
         return self.b.op("floor", x)
 
-    def both(self, a: Value, b: Value) -> Value:
+    def both(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("and", a, b)
 
-    def either(self, a: Value, b: Value) -> Value:
+    def either(self, a: TileValue, b: TileValue) -> TileValue:
         return self.b.op("or", a, b)
 
-    def negate(self, a: Value) -> Value:
+    def negate(self, a: TileValue) -> TileValue:
         return self.b.op("not", a)
 
-    def wide(self) -> Lanes:
-        return Lanes(self.b, "f64")
+    def wide(self) -> TileArithmetic:
+        return TileArithmetic(self.b, "f64")
 
-    def extend(self, x: Value) -> Value:
+    def extend(self, x: TileValue) -> TileValue:
         return self.b.cast(x, "f64")
 
-    def narrow(self, x: Value) -> Value:
+    def narrow(self, x: TileValue) -> TileValue:
         return self.b.cast(x, self.elem)
 
-    def extend_int(self, x: Value) -> Value:
+    def extend_int(self, x: TileValue) -> TileValue:
         """Without the sign."""
         return self.b.op("and", self.b.cast(x, "i64"), self.b.const(0xFFFFFFFF, "i64"))
 
-    def narrow_int(self, x: Value) -> Value:
+    def narrow_int(self, x: TileValue) -> TileValue:
         return self.b.cast(x, self.word)
 
-    def rarely(self, where: Value, value: Value, name: str, slow: Callable[..., Value], *args: Value) -> Value:
+    def rarely(
+        self, where: TileValue, value: TileValue, name: str, slow: Callable[..., TileValue], *args: TileValue
+    ) -> TileValue:
         """Lanes of a GPU share a branch with 31 others: both are computed."""
         return self.b.select(where, slow(self, *args), value)
 
-    def library(self, name: str, *args: Value) -> Value:
+    def library(self, name: str, *args: TileValue) -> TileValue:
         return self.b.op(name, *args)

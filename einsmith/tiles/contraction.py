@@ -15,10 +15,10 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Expr, Read
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.plan.kernel import Buffer, Kernel
-from einsmith.tiles.ir import Builder, Value
+from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
-from einsmith.tiles.points import NARROW, Memory, Points, numbers, unravel
+from einsmith.tiles.points import NARROW, Points, TileMemory, numbers, unravel
 from einsmith.tiles.verify import LEAST_K
 
 LEAST = 16
@@ -29,29 +29,29 @@ LEAST = 16
 class _Side:
     """Some axes of the output along a dimension of the tile: their numbers at its points, and which are points."""
 
-    number: Value
-    axes: dict[int, Value]
-    live: list[Value]
+    number: TileValue
+    axes: dict[int, TileValue]
+    live: list[TileValue]
 
 
 @dataclass
 class _Tile:
     """A program's results: the axes of the batch, which are the same for all, and those of M and N."""
 
-    batch: dict[int, Value]
+    batch: dict[int, TileValue]
     left: _Side
     right: _Side
 
     @property
-    def axes(self) -> dict[int, Value]:
+    def axes(self) -> dict[int, TileValue]:
         return {**self.batch, **self.left.axes, **self.right.axes}
 
     @property
-    def live(self) -> list[Value]:
+    def live(self) -> list[TileValue]:
         return [*self.left.live, *self.right.live]
 
 
-def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Memory], tiling: Tiling) -> None:
+def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """A piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`."""
     batch, m, n, k = p.sizes
     t = _fitted(tiling, p)
@@ -72,7 +72,7 @@ def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Memo
         _finish(b, kernel, p, tile.axes, tile.live, total, places)
         to.add(b, batch * blocks(m, t.m) * blocks(n, t.n))
         return
-    held = to.room(Buffer(p.dtype, (t.split, batch, m, n)))
+    held = to.room(KernelBuffer(p.dtype, (t.split, batch, m, n)))
     held.store(b, [part, number, tile.left.number, tile.right.number], total, tile.live)
     to.add(b, batch * blocks(m, t.m) * blocks(n, t.n) * t.split)
     _added(to, kernel, p, places, t, held)
@@ -90,7 +90,7 @@ def _fitted(t: Tiling, p: Problem) -> Tiling:
     )  # fmt: skip
 
 
-def _side(b: Builder, p: Problem, axes: Sequence[int], block: Value, size: int, expand: int) -> _Side:
+def _side(b: TileBuilder, p: Problem, axes: Sequence[int], block: TileValue, size: int, expand: int) -> _Side:
     """A dimension of the tile, of `size` points; expand: the other one."""
     count = p.count(axes)
     first = b.op("mul", b.cast(block, "i64") if count > NARROW else block, size)
@@ -100,14 +100,21 @@ def _side(b: Builder, p: Problem, axes: Sequence[int], block: Value, size: int, 
 
 
 def _sum(
-    b: Builder, kernel: Kernel, p: Problem, tile: _Tile, places: Sequence[Memory], t: Tiling, lo: Value, hi: Value
-) -> Value:
+    b: TileBuilder,
+    kernel: Kernel,
+    p: Problem,
+    tile: _Tile,
+    places: Sequence[TileMemory],
+    t: Tiling,
+    lo: TileValue,
+    hi: TileValue,
+) -> TileValue:
     """The sums of the terms lo .. hi-1."""
     arguments = slots(kernel.stages[0], places)
     count = p.count(p.k)
     extents = [p.extents[a] for a in p.k]
 
-    def operand(o: Operand, side: _Side, first: Value, expand: int, shape: tuple[int, int]) -> Value:
+    def operand(o: Operand, side: _Side, first: TileValue, expand: int, shape: tuple[int, int]) -> TileValue:
         """The tile of an operand whose K runs along the dimension that is not expanded."""
         number = b.expand(numbers(b, b.arange(t.k), first, count), expand)
         at = dict(zip(p.k, unravel(b, number, extents), strict=True))
@@ -128,7 +135,9 @@ def _sum(
     return _repaired(b, p, tile, arguments, total, lo, hi) if needed(p) else total
 
 
-def _repaired(b: Builder, p: Problem, tile: _Tile, arguments: Sequence, total: Value, lo: Value, hi: Value) -> Value:
+def _repaired(
+    b: TileBuilder, p: Problem, tile: _Tile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
+) -> TileValue:
     """Sums that are NaN made again, term by term: a zero for a guard meets an operand that is infinite or NaN there.
     Where a tile has none the loop makes no turn."""
     odd = b.op("ne", total, total)
@@ -147,13 +156,13 @@ def _repaired(b: Builder, p: Problem, tile: _Tile, arguments: Sequence, total: V
 
 
 def _finish(
-    b: Builder,
+    b: TileBuilder,
     kernel: Kernel,
     p: Problem,
-    axes: dict[int, Value],
-    live: Sequence[Value],
-    total: Value,
-    places: Sequence[Memory],
+    axes: dict[int, TileValue],
+    live: Sequence[TileValue],
+    total: TileValue,
+    places: Sequence[TileMemory],
 ) -> None:
     """The steps that follow the sum within the root, then the stages and the stores."""
     every = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
@@ -169,7 +178,9 @@ def _finish(
     finish(b, kernel, p.piece, [every[a] for a in range(len(p.piece.extents))], live, [total], places)
 
 
-def _added(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Memory], t: Tiling, held: Memory) -> None:
+def _added(
+    to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, held: TileMemory
+) -> None:
     """The parts of each result added in order, and what follows."""
     order = (*p.batch, *p.left, *p.right)
     extents = [p.extents[a] for a in order]
@@ -179,7 +190,7 @@ def _added(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Memory], 
     first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), size)
     number = numbers(b, b.arange(size), first, count)
     live = below(b, number, count, size)
-    flat = Memory(Buffer(held.layout.dtype, (t.split, count)), None, held.offset)
+    flat = TileMemory(KernelBuffer(held.layout.dtype, (t.split, count)), None, held.offset)
     with b.loop(0, t.split, 1, [b.full((size,), 0.0, p.dtype.name)]) as loop:
         x = b.load(flat.parameter(b), flat.offsets(b, [loop.var, number]), b.both(live))
         loop.next = [b.op("add", loop.carried[0], x)]

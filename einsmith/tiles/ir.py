@@ -36,7 +36,7 @@ from einsmith.errors import CompileError
 from einsmith.expr.analysis.ranges import wrapped
 
 
-class Type(NamedTuple):
+class TileType(NamedTuple):
     """Element type and extents; those of a scalar are none."""
 
     elem: str
@@ -65,12 +65,12 @@ def stored(elem: str) -> str:
     return "i8" if elem == "i1" else elem
 
 
-class Value:
+class TileValue:
     """The result of an instruction, or a loop's variable."""
 
     __slots__ = ("id", "type")
 
-    def __init__(self, id: int, type: Type):
+    def __init__(self, id: int, type: TileType):
         self.id, self.type = id, type
 
     @property
@@ -86,7 +86,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class TileParameter:
     """A pointer that every program is given: to `size` elements of a kernel's buffer, or, where `buffer` is None, of
     the workspace from byte `offset` on."""
 
@@ -97,41 +97,41 @@ class Parameter:
 
 
 @dataclass(slots=True)
-class Op:
+class TileOp:
     """`results = name(args)`; `attrs` are literals, `memory` the parameter that a load or store goes to."""
 
     name: str
-    args: tuple[Value | None, ...]
-    results: tuple[Value, ...]
+    args: tuple[TileValue | None, ...]
+    results: tuple[TileValue, ...]
     attrs: tuple = ()
     memory: int | None = None
 
 
 @dataclass(slots=True)
-class Loop:
+class TileLoop:
     """`for var in range(lo, hi, step)`, carrying tiles; `step` is a positive literal, bounds are scalars of i32 or i64,
     and hi may be below lo (no turn)."""
 
-    var: Value
-    lo: Value
-    hi: Value
+    var: TileValue
+    lo: TileValue
+    hi: TileValue
     step: int
-    init: tuple[Value, ...]
-    carried: tuple[Value, ...]
-    results: tuple[Value, ...]
-    body: list[Op | Loop] = field(default_factory=list)
-    next: Sequence[Value] = ()
+    init: tuple[TileValue, ...]
+    carried: tuple[TileValue, ...]
+    results: tuple[TileValue, ...]
+    body: list[TileOp | TileLoop] = field(default_factory=list)
+    next: Sequence[TileValue] = ()
 
 
 @dataclass
-class Function:
+class TileFunction:
     """A finished one. `constants` are seen everywhere in `body`."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[TileParameter, ...]
     programs: int
-    constants: list[Op]
-    body: list[Op | Loop]
+    constants: list[TileOp]
+    body: list[TileOp | TileLoop]
 
 
 UNARY = ("neg", "abs", "not", "floor", "sqrt", "sin", "cos")
@@ -170,67 +170,69 @@ def common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return out
 
 
-class Builder:
+class TileBuilder:
     """Makes a Function, instruction by instruction, into the innermost open loop. Integers of Python stand for literals
     of the type that they meet (i32 where they meet none). What is computed twice is computed once."""
 
     def __init__(self, name: str):
         self.name = name
-        self.parameters: list[Parameter] = []
+        self.parameters: list[TileParameter] = []
         self._count = 0
-        self._constants: dict[tuple, Value] = {}
-        self._known: dict[Value, int | float | bool] = {}
-        self._constant_ops: list[Op] = []
-        self._blocks: list[list[Op | Loop]] = [[]]
-        self._made: list[dict[tuple, tuple[Value, ...]]] = [{}]
+        self._constants: dict[tuple, TileValue] = {}
+        self._known: dict[TileValue, int | float | bool] = {}
+        self._constant_ops: list[TileOp] = []
+        self._blocks: list[list[TileOp | TileLoop]] = [[]]
+        self._made: list[dict[tuple, tuple[TileValue, ...]]] = [{}]
 
-    def finish(self, programs: int) -> Function:
-        return Function(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
+    def finish(self, programs: int) -> TileFunction:
+        return TileFunction(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
 
-    def parameter(self, p: Parameter) -> int:
+    def parameter(self, p: TileParameter) -> int:
         """The number of a parameter, which is made where there is none like it."""
         if p not in self.parameters:
             self.parameters.append(p)
         return self.parameters.index(p)
 
-    def _new(self, type: Type) -> Value:
+    def _new(self, type: TileType) -> TileValue:
         self._count += 1
-        return Value(self._count - 1, type)
+        return TileValue(self._count - 1, type)
 
-    def _pure(self, name: str, args: Sequence[Value], types: Sequence[Type], attrs: tuple = ()) -> tuple[Value, ...]:
+    def _pure(
+        self, name: str, args: Sequence[TileValue], types: Sequence[TileType], attrs: tuple = ()
+    ) -> tuple[TileValue, ...]:
         key = (name, tuple(args), tuple(types), attrs)
         for made in self._made:
             if key in made:
                 return made[key]
         results = tuple(map(self._new, types))
-        self._blocks[-1].append(Op(name, tuple(args), results, attrs))
+        self._blocks[-1].append(TileOp(name, tuple(args), results, attrs))
         self._made[-1][key] = results
         return results
 
     # -- literals
 
-    def const(self, value: float | int | bool, elem: str = "i32") -> Value:
+    def const(self, value: float | int | bool, elem: str = "i32") -> TileValue:
         """A scalar literal; an integer wraps."""
         if elem in INTEGERS:
             value = wrapped(int(value), INTEGERS[elem])
         key = (repr(value), elem)
         if key not in self._constants:
-            out = self._constants[key] = self._new(Type(elem))
+            out = self._constants[key] = self._new(TileType(elem))
             self._known[out] = value
-            self._constant_ops.append(Op("const", (), (out,), (value,)))
+            self._constant_ops.append(TileOp("const", (), (out,), (value,)))
         return self._constants[key]
 
-    def known(self, x: Value | int) -> int | float | bool | None:
+    def known(self, x: TileValue | int) -> int | float | bool | None:
         """The number that a value is certain to be."""
         return x if isinstance(x, int) else self._known.get(x)
 
-    def _values(self, args: Sequence[Value | int]) -> list[Value]:
-        elem = next((a.elem for a in args if isinstance(a, Value)), "i32")
-        return [a if isinstance(a, Value) else self.const(a, elem) for a in args]
+    def _values(self, args: Sequence[TileValue | int]) -> list[TileValue]:
+        elem = next((a.elem for a in args if isinstance(a, TileValue)), "i32")
+        return [a if isinstance(a, TileValue) else self.const(a, elem) for a in args]
 
     # -- arithmetic
 
-    def op(self, fn: str, *args: Value | int) -> Value:
+    def op(self, fn: str, *args: TileValue | int) -> TileValue:
         """A function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not meet."""
         a = self._values(args)
         found = self._folded(fn, a)
@@ -240,10 +242,10 @@ class Builder:
         fits = (fn in UNARY and len(a) == 1) or (fn in (*BINARY, *COMPARE) and len(a) == 2)
         if not fits or any(x.elem != elem for x in a):
             raise CompileError(f"{fn} of {', '.join(str(x.type) for x in a)}")
-        type = Type("i1" if fn in COMPARE else elem, common([x.shape for x in a]))
+        type = TileType("i1" if fn in COMPARE else elem, common([x.shape for x in a]))
         return self._pure(fn, a, [type])[0]
 
-    def _folded(self, fn: str, a: Sequence[Value]) -> Value | None:
+    def _folded(self, fn: str, a: Sequence[TileValue]) -> TileValue | None:
         """What a function of literals is, or which of its arguments it is."""
         elem, numbers = a[0].elem, [self.known(v) for v in a]
         if elem in INTEGERS and fn in _FOLD and None not in numbers and not (fn in ("quot", "rem") and numbers[1] == 0):
@@ -264,7 +266,7 @@ class Builder:
             return self.const(0, elem)
         return None
 
-    def shift(self, fn: str, x: Value, bits: int) -> Value:
+    def shift(self, fn: str, x: TileValue, bits: int) -> TileValue:
         """A function of SHIFTS."""
         value = self.known(x)
         if value is not None:
@@ -272,113 +274,117 @@ class Builder:
             return self.const((int(value) & mask) >> bits if fn == "shr" else _FOLD[fn](value, bits), x.elem)
         return self._pure(fn, [x], [x.type], (bits,))[0]
 
-    def select(self, c: Value, a: Value | int, b: Value | int) -> Value:
+    def select(self, c: TileValue, a: TileValue | int, b: TileValue | int) -> TileValue:
         """a where c holds, else b; both have been computed."""
         a, b = self._values([a, b])
         if self.known(c) is not None:
             return a if self.known(c) else b
         if c.elem != "i1" or a.elem != b.elem:
             raise CompileError(f"where of {c.type}, {a.type} and {b.type}")
-        return a if a is b else self._pure("select", [c, a, b], [Type(a.elem, common([c.shape, a.shape, b.shape]))])[0]
+        return (
+            a if a is b else self._pure("select", [c, a, b], [TileType(a.elem, common([c.shape, a.shape, b.shape]))])[0]
+        )
 
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
+    def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
         """a*b + c of floats, rounded once."""
-        return self._pure("fma", [a, b, c], [Type(a.elem, common([a.shape, b.shape, c.shape]))])[0]
+        return self._pure("fma", [a, b, c], [TileType(a.elem, common([a.shape, b.shape, c.shape]))])[0]
 
-    def cast(self, x: Value, elem: str) -> Value:
+    def cast(self, x: TileValue, elem: str) -> TileValue:
         """The number in another type. See the module for what is defined."""
         value = self.known(x)
         if x.elem == elem:
             return x
         if isinstance(value, int) and elem in (*INTEGERS, *FLOATS):
             return self.const(value if elem in INTEGERS else float(value), elem)
-        return self._pure("cast", [x], [Type(elem, x.shape)])[0]
+        return self._pure("cast", [x], [TileType(elem, x.shape)])[0]
 
-    def bitcast(self, x: Value, elem: str) -> Value:
+    def bitcast(self, x: TileValue, elem: str) -> TileValue:
         """The same bits as another type of that size."""
         value = self.known(x)
         if value is not None and x.elem in INTEGERS and elem in FLOATS:
             return self.const(struct.unpack(_PACKED[elem], struct.pack(_PACKED[x.elem], value))[0], elem)
-        return self._pure("bitcast", [x], [Type(elem, x.shape)])[0]
+        return self._pure("bitcast", [x], [TileType(elem, x.shape)])[0]
 
-    def both(self, conditions: Sequence[Value]) -> Value | None:
+    def both(self, conditions: Sequence[TileValue]) -> TileValue | None:
         """Where all hold; None where there are none."""
-        out: Value | None = None
+        out: TileValue | None = None
         for c in dict.fromkeys(conditions):
             out = c if out is None else self.op("and", out, c)
         return None if out is not None and self.known(out) is True else out
 
     # -- tiles
 
-    def program(self) -> Value:
+    def program(self) -> TileValue:
         """The number of this program, an i32 scalar."""
-        return self._pure("program", [], [Type("i32")])[0]
+        return self._pure("program", [], [TileType("i32")])[0]
 
-    def arange(self, n: int) -> Value:
+    def arange(self, n: int) -> TileValue:
         """0, 1, ..., n-1 as an i32 tile of one dimension."""
-        return self._pure("arange", [], [Type("i32", (n,))])[0]
+        return self._pure("arange", [], [TileType("i32", (n,))])[0]
 
-    def expand(self, x: Value, axis: int) -> Value:
+    def expand(self, x: TileValue, axis: int) -> TileValue:
         """The tile with one more dimension, of extent 1, before dimension `axis`; a scalar stays one."""
         if not x.shape:
             return x
-        return self._pure("expand", [x], [Type(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
+        return self._pure("expand", [x], [TileType(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
 
-    def broadcast(self, x: Value, shape: tuple[int, ...]) -> Value:
+    def broadcast(self, x: TileValue, shape: tuple[int, ...]) -> TileValue:
         """The scalar or tile with extents of 1 repeated."""
-        return x if x.shape == shape else self._pure("broadcast", [x], [Type(x.elem, shape)])[0]
+        return x if x.shape == shape else self._pure("broadcast", [x], [TileType(x.elem, shape)])[0]
 
-    def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> Value:
+    def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> TileValue:
         """A tile of one literal."""
         return self.broadcast(self.const(value, elem), shape)
 
-    def dot(self, a: Value, b: Value, total: Value, precision: str) -> Value:
+    def dot(self, a: TileValue, b: TileValue, total: TileValue, precision: str) -> TileValue:
         """total[m, n] + sum over k of a[m, k]*b[k, n]."""
         return self._pure("dot", [a, b, total], [total.type], (precision,))[0]
 
-    def reduce(self, combiner: str, axis: int, *tiles: Value) -> tuple[Value, ...]:
+    def reduce(self, combiner: str, axis: int, *tiles: TileValue) -> tuple[TileValue, ...]:
         """The tiles combined along a dimension, which goes: one, or, for argmax and argmin, values and places."""
-        types = [Type(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
+        types = [TileType(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
         return self._pure("reduce", tiles, types, (combiner, axis))
 
     # -- memory
 
-    def load(self, parameter: int, offset: Value, mask: Value | None = None) -> Value:
+    def load(self, parameter: int, offset: TileValue, mask: TileValue | None = None) -> TileValue:
         """Elements at offsets; zero where the mask does not hold."""
         elem = self.parameters[parameter].elem
         shape = offset.shape if mask is None else common([offset.shape, mask.shape])
-        out = self._new(Type(elem, shape))
+        out = self._new(TileType(elem, shape))
         other = None if mask is None else self.const(0.0 if elem[0] in "fb" else 0, elem)
         args = (self.broadcast(offset, shape), None if mask is None else self.broadcast(mask, shape), other)
-        self._blocks[-1].append(Op("load", args, (out,), (), parameter))
+        self._blocks[-1].append(TileOp("load", args, (out,), (), parameter))
         return out
 
-    def store(self, parameter: int, offset: Value, value: Value, mask: Value | None = None) -> None:
+    def store(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
         self._write("store", parameter, offset, value, mask)
 
-    def atomic_add(self, parameter: int, offset: Value, value: Value, mask: Value | None = None) -> None:
+    def atomic_add(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
         """Adds integers to elements, whichever programs and lanes do so at once."""
         self._write("atomic_add", parameter, offset, value, mask)
 
-    def _write(self, name: str, parameter: int, offset: Value, value: Value, mask: Value | None) -> None:
+    def _write(self, name: str, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None) -> None:
         shape = common([offset.shape, value.shape, () if mask is None else mask.shape])
         args = [None if x is None else self.broadcast(x, shape) for x in (offset, value, mask)]
-        self._blocks[-1].append(Op(name, tuple(args), (), (), parameter))
+        self._blocks[-1].append(TileOp(name, tuple(args), (), (), parameter))
 
     def barrier(self) -> None:
         """What the program has stored so far is loaded from here on."""
-        self._blocks[-1].append(Op("barrier", (), ()))
+        self._blocks[-1].append(TileOp("barrier", (), ()))
 
     # -- control
 
     @contextmanager
-    def loop(self, lo: Value | int, hi: Value | int, step: int, init: Sequence[Value] = ()) -> Iterator[Loop]:
+    def loop(
+        self, lo: TileValue | int, hi: TileValue | int, step: int, init: Sequence[TileValue] = ()
+    ) -> Iterator[TileLoop]:
         """`with b.loop(0, n, 16, [x]) as l: ...; l.next = [y]`, then `l.results`. Raises CompileError where what is
         carried changes its type."""
-        lo, hi = self._values([lo, hi]) if isinstance(lo, Value) else reversed(self._values([hi, lo]))
+        lo, hi = self._values([lo, hi]) if isinstance(lo, TileValue) else reversed(self._values([hi, lo]))
         types = [v.type for v in init]
         var, carried, results = self._new(lo.type), tuple(map(self._new, types)), tuple(map(self._new, types))
-        out = Loop(var, lo, hi, step, tuple(init), carried, results)
+        out = TileLoop(var, lo, hi, step, tuple(init), carried, results)
         self._blocks[-1].append(out)
         self._blocks.append(out.body)
         self._made.append({})
@@ -389,15 +395,15 @@ class Builder:
             raise CompileError(f"a loop yields {[str(v.type) for v in out.next]} where it carries {types}")
 
 
-def operations(body: Sequence[Op | Loop]) -> Iterator[Op]:
+def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:
     """All instructions, those of loops where these stand."""
     for x in body:
-        if isinstance(x, Loop):
+        if isinstance(x, TileLoop):
             yield from operations(x.body)
         else:
             yield x
 
 
-def points(type: Type) -> int:
+def points(type: TileType) -> int:
     """How many lanes a tile has."""
     return prod(type.shape)

@@ -13,7 +13,7 @@ from einsmith.kernels.pattern import Launch, Lowered, describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.tiles.contraction import LEAST, contraction
 from einsmith.tiles.pieces import Functions, Tiling, own, pointwise
-from einsmith.tiles.points import Memory
+from einsmith.tiles.points import TileMemory
 from einsmith.tiles.reduction import reduction
 from einsmith.tiles.rows import places_of, row_wise
 from einsmith.tiles.scatter import gathered
@@ -51,7 +51,7 @@ def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> 
     return Lowered([Launch(f, f.programs) for f in to.done], to.workspace)
 
 
-def _kernel(to: Functions, kernel: Kernel, places: Sequence[Memory], tiling: Tiling, pattern: str) -> None:
+def _kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling: Tiling, pattern: str) -> None:
     """The functions of a kernel whose buffers lie at `places`."""
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
@@ -72,7 +72,7 @@ def _pieces(
     to: Functions,
     kernel: Kernel,
     parts: Sequence,
-    places: Sequence[Memory],
+    places: Sequence[TileMemory],
     tiling: Tiling,
     reduces: Callable[..., None] = reduction,
 ) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from einsmith.expr.nodes import Piece
-from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
-from einsmith.tiles.ir import Builder, Function, Value
-from einsmith.tiles.points import NARROW, Memory, Points, Slot, numbers, unravel
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
+from einsmith.tiles.points import NARROW, Points, Slot, TileMemory, numbers, unravel
 
 ALIGNED = 64
 """Bytes: each part of the workspace begins at a multiple of it."""
@@ -33,31 +33,31 @@ class Tiling:
 class Functions:
     """The functions of a kernel so far, in the order in which they run, and the bytes of workspace that they share."""
 
-    done: list[Function] = field(default_factory=list)
+    done: list[TileFunction] = field(default_factory=list)
     workspace: int = 0
 
-    def begin(self, kind: str) -> Builder:
+    def begin(self, kind: str) -> TileBuilder:
         """The next function, under construction."""
-        return Builder(f"{kind}_{len(self.done)}")
+        return TileBuilder(f"{kind}_{len(self.done)}")
 
-    def add(self, b: Builder, programs: int) -> None:
+    def add(self, b: TileBuilder, programs: int) -> None:
         """The function is complete; one of no programs, whose result is empty, is not launched."""
         if programs:
             self.done.append(b.finish(programs))
 
-    def room(self, layout: Buffer) -> Memory:
+    def room(self, layout: KernelBuffer) -> TileMemory:
         """A part of the workspace for a buffer."""
         at = self.workspace
         self.workspace += -(-layout.nbytes // ALIGNED) * ALIGNED
-        return Memory(layout, None, at)
+        return TileMemory(layout, None, at)
 
 
-def own(kernel: Kernel | Rows) -> list[Memory]:
+def own(kernel: Kernel | Rows) -> list[TileMemory]:
     """The kernel's buffers where it is given them."""
-    return [Memory(layout, n) for n, layout in enumerate(kernel.buffers)]
+    return [TileMemory(layout, n) for n, layout in enumerate(kernel.buffers)]
 
 
-def slots(stage: Stage, places: Sequence[Memory], made: Sequence[Sequence[Value]] = ()) -> list[Slot]:
+def slots(stage: Stage, places: Sequence[TileMemory], made: Sequence[Sequence[TileValue]] = ()) -> list[Slot]:
     """What the arguments of a stage are: places of the kernel's buffers, results of stages before it."""
     return [places[where[0]] if kind == "buffer" else made[where[0]][where[1]] for kind, *where in stage.args]
 
@@ -72,12 +72,14 @@ def least_power(points: int) -> int:
     return 1 << max(0, points - 1).bit_length()
 
 
-def below(b: Builder, number: Value, count: int, block: int) -> list[Value]:
+def below(b: TileBuilder, number: TileValue, count: int, block: int) -> list[TileValue]:
     """The condition that a number is below a count, where blocks that begin at multiples of `block` may go past it."""
     return [b.op("lt", number, b.const(count, number.elem))] if count % block else []
 
 
-def some_points(b: Builder, first: Value, block: int, extents: Sequence[int]) -> tuple[list[Value], list[Value]]:
+def some_points(
+    b: TileBuilder, first: TileValue, block: int, extents: Sequence[int]
+) -> tuple[list[TileValue], list[TileValue]]:
     """(axes, what holds at points) of `block` points of a box from number `first` on."""
     count = prod(extents)
     number = numbers(b, b.arange(block), first, count)
@@ -85,18 +87,18 @@ def some_points(b: Builder, first: Value, block: int, extents: Sequence[int]) ->
 
 
 def finish(
-    b: Builder,
+    b: TileBuilder,
     kernel: Kernel,
     piece: Piece,
-    axes: Sequence[Value],
-    live: Sequence[Value],
-    root: Sequence[Value],
-    places: Sequence[Memory],
+    axes: Sequence[TileValue],
+    live: Sequence[TileValue],
+    root: Sequence[TileValue],
+    places: Sequence[TileMemory],
 ) -> None:
     """The stages after the root at points of one of its pieces, and all stores. axes: of the piece; root: the root's
     results there. What is stored may lie where something was read, so that stores come last."""
     at = [b.op("add", b.op("mul", x, s), o) for o, s, x in zip(piece.offset, piece.step, axes, strict=True)]
-    made: list[Sequence[Value]] = [root]
+    made: list[Sequence[TileValue]] = [root]
     for stage in kernel.stages[1:]:
         t = stage.template
         points = Points(b, t.shape, dict(enumerate(at)), live, slots(stage, places, made))
@@ -107,7 +109,7 @@ def finish(
                 places[n].store(b, at, value, live)
 
 
-def pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], tiling: Tiling) -> None:
+def pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """A piece without a reduction: a program has `m` of its points."""
     count = prod(piece.extents)
     block = min(tiling.m, least_power(count))

@@ -10,28 +10,28 @@ from typing import NamedTuple
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.widths import Reaches
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
-from einsmith.plan.kernel import Buffer
+from einsmith.plan.kernel import KernelBuffer
 from einsmith.tiles import arith
-from einsmith.tiles.ir import Builder, Parameter, Value, elem_of, stored
+from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, stored
 
 NARROW = 1 << 30
 """Elements and points that are numbered in i32: the numbers of lanes that are no points, behind the last one, must not
 wrap."""
 
 
-class Memory(NamedTuple):
+class TileMemory(NamedTuple):
     """Where a buffer lies: a kernel's, or, from byte `offset` on, the workspace."""
 
-    layout: Buffer
+    layout: KernelBuffer
     buffer: int | None
     offset: int = 0
 
-    def parameter(self, b: Builder) -> int:
+    def parameter(self, b: TileBuilder) -> int:
         """The pointer to it, in a function."""
         elem = stored(elem_of(self.layout.dtype))
-        return b.parameter(Parameter(elem, self.layout.size, self.buffer, self.offset))
+        return b.parameter(TileParameter(elem, self.layout.size, self.buffer, self.offset))
 
-    def offsets(self, b: Builder, index: Sequence[Value]) -> Value:
+    def offsets(self, b: TileBuilder, index: Sequence[TileValue]) -> TileValue:
         """Where its elements at an index lie."""
         elem = "i64" if self.layout.size > NARROW else "i32"
         out = b.const(0, elem)
@@ -39,33 +39,35 @@ class Memory(NamedTuple):
             out = b.op("add", out, b.op("mul", b.cast(i, elem), stride))
         return out
 
-    def store(self, b: Builder, index: Sequence[Value], value: Value, live: Iterable[Value] = ()) -> None:
+    def store(
+        self, b: TileBuilder, index: Sequence[TileValue], value: TileValue, live: Iterable[TileValue] = ()
+    ) -> None:
         """Stores a tile's lanes at an index, where all of `live` hold."""
         if value.elem == "i1":
             value = b.select(value, b.const(1, "i8"), b.const(0, "i8"))
         b.store(self.parameter(b), self.offsets(b, index), value, b.both(list(live)))
 
 
-Slot = Memory | Value
+Slot = TileMemory | TileValue
 """What a template's argument is: memory, or a result of an earlier stage at these very points."""
 
 
 class Flat(NamedTuple):
     """Numbers of points in a box of axes, the last one fastest, and the axes that they stand for."""
 
-    number: Value
-    axes: tuple[Value, ...]
+    number: TileValue
+    axes: tuple[TileValue, ...]
 
 
-def numbers(b: Builder, lane: Value, first: Value, count: int) -> Value:
+def numbers(b: TileBuilder, lane: TileValue, first: TileValue, count: int) -> TileValue:
     """first + lane, in a type that counts so many points."""
     elem = "i64" if count > NARROW else "i32"
     return b.op("add", b.cast(first, elem), b.cast(lane, elem))
 
 
-def unravel(b: Builder, number: Value, extents: Sequence[int]) -> tuple[Value, ...]:
+def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[TileValue, ...]:
     """The axes of a box of `extents` at points that are numbered in row-major order."""
-    out: list[Value] = []
+    out: list[TileValue] = []
     for d, n in reversed(list(enumerate(extents))):
         last = d == 0 or prod(extents[:d]) == 1
         at = number if last else b.op("rem", number, n)
@@ -74,7 +76,7 @@ def unravel(b: Builder, number: Value, extents: Sequence[int]) -> tuple[Value, .
     return tuple(reversed(out))
 
 
-def expanded(b: Builder, axes: Iterable[Value], axis: int) -> list[Value]:
+def expanded(b: TileBuilder, axes: Iterable[TileValue], axis: int) -> list[TileValue]:
     """Tiles with one more dimension."""
     return [b.expand(x, axis) for x in axes]
 
@@ -85,14 +87,19 @@ class Points:
     extents of all axes."""
 
     def __init__(
-        self, b: Builder, domain: Sequence[int], axes: Mapping[int, Value], live: Sequence[Value], slots: Sequence[Slot]
+        self,
+        b: TileBuilder,
+        domain: Sequence[int],
+        axes: Mapping[int, TileValue],
+        live: Sequence[TileValue],
+        slots: Sequence[Slot],
     ):
         self.b, self.axes, self.live, self.slots = b, axes, list(live), slots
         self._reaches = Reaches(domain)
-        self._known: dict[tuple[Expr, tuple[Expr, ...]], Value] = {}
+        self._known: dict[tuple[Expr, tuple[Expr, ...]], TileValue] = {}
         self._reading: dict[Expr, bool] = {}
 
-    def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[Value]:
+    def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[TileValue]:
         """The values of expressions where all `guards` hold; in other lanes they are anything. What is read under a
         condition is read where that holds alone."""
         roots = list(roots)
@@ -112,10 +119,10 @@ class Points:
                     self._known[key] = self._value(*key)
         return [self._known[k] for k in keys]
 
-    def value(self, e: Expr, guards: Sequence[Expr] = ()) -> Value:
+    def value(self, e: Expr, guards: Sequence[Expr] = ()) -> TileValue:
         return self.values([e], guards)[0]
 
-    def holds(self, guards: Sequence[Expr]) -> list[Value]:
+    def holds(self, guards: Sequence[Expr]) -> list[TileValue]:
         """The conditions, each where those before it hold."""
         return [self.value(g, tuple(guards[:n])) for n, g in enumerate(guards)]
 
@@ -131,11 +138,11 @@ class Points:
             self._reading[negated] = self._reading[c]
             return [self._key(c, guards), self._key(x, (*guards, c)), self._key(y, (*guards, negated))]
         out = [self._key(a, guards) for a in (e.args[:1] if _is_twin(e) else e.args)]
-        if isinstance(e, Read) and isinstance(self.slots[e.slot], Memory):
+        if isinstance(e, Read) and isinstance(self.slots[e.slot], TileMemory):
             out += [self._key(g, guards[:n]) for n, g in enumerate(guards)]
         return out
 
-    def _value(self, e: Expr, guards: tuple[Expr, ...]) -> Value:
+    def _value(self, e: Expr, guards: tuple[Expr, ...]) -> TileValue:
         b = self.b
         if isinstance(e, Const):
             return b.const(e.value, elem_of(e.dtype))
@@ -157,13 +164,13 @@ class Points:
             return arith.division(b, e.fn, args[0], args[1], natural=reach is not None and reach[0] >= 0)
         return arith.apply(b, e.fn, *args)
 
-    def _narrow(self, e: Expr, x: Value) -> Value:
+    def _narrow(self, e: Expr, x: TileValue) -> TileValue:
         """An axis of more points than i32 counts is one of i64, as an index alone."""
         return self.b.cast(x, "i32") if isinstance(e, Axis) else x
 
-    def _read(self, e: Read, index: Sequence[Value], guards: Sequence[Value]) -> Value:
+    def _read(self, e: Read, index: Sequence[TileValue], guards: Sequence[TileValue]) -> TileValue:
         b, slot = self.b, self.slots[e.slot]
-        if isinstance(slot, Value):
+        if isinstance(slot, TileValue):
             return slot
         at = slot.offsets(b, index)
         wide = {d for x in (at, *guards) for d, n in enumerate(x.shape) if n > 1}

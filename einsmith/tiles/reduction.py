@@ -12,19 +12,19 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Piece, Reduce
-from einsmith.plan.kernel import Buffer, Kernel
-from einsmith.tiles.ir import FLOATS, INTEGERS, Builder, Value, elem_of, stored
+from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, stored
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
-from einsmith.tiles.points import NARROW, Memory, Points, expanded, numbers, unravel
+from einsmith.tiles.points import NARROW, Points, TileMemory, expanded, numbers, unravel
 
 
-class Combine:
+class TileCombine:
     """What a Reduce carries, and how two of it become one. Conditions are carried as 0 and 1.
 
     The state of sum, prod, max and min is a tile a body; that of argmax and argmin is the values, and their places in
     the flattened reduction."""
 
-    def __init__(self, b: Builder, reduce: Reduce):
+    def __init__(self, b: TileBuilder, reduce: Reduce):
         self.b, self.combiner = b, reduce.combiner
         self.arg = reduce.combiner.startswith("arg")
         self.flags = [d.is_bool for d in reduce.dtypes]
@@ -35,13 +35,13 @@ class Combine:
         if unfit:
             raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a format of memory, is not lowered to tiles")
 
-    def start(self, shape: tuple[int, ...]) -> list[Value]:
+    def start(self, shape: tuple[int, ...]) -> list[TileValue]:
         """The state of no terms, which loses against every other."""
         return [self.b.full(shape, v, e) for v, e in zip(self.first, self.elems, strict=True)]
 
     def terms(
-        self, values: Sequence[Value], place: Value, live: Sequence[Value], shape: tuple[int, ...]
-    ) -> list[Value]:
+        self, values: Sequence[TileValue], place: TileValue, live: Sequence[TileValue], shape: tuple[int, ...]
+    ) -> list[TileValue]:
         """The state of one term a lane; that of none where a lane is no point."""
         b = self.b
         made = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
@@ -51,7 +51,7 @@ class Combine:
             made = [b.select(mask, v, b.const(x, e)) for v, x, e in zip(made, self.first, self.elems, strict=True)]
         return [b.broadcast(v, shape) for v in made]
 
-    def two(self, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
+    def two(self, x: Sequence[TileValue], y: Sequence[TileValue]) -> list[TileValue]:
         """Of two states, one."""
         b = self.b
         if not self.arg:
@@ -66,22 +66,22 @@ class Combine:
         take = b.op("or", better, b.op("and", same, b.op("lt", j, i)))
         return [b.select(take, w, v), b.select(take, j, i)]
 
-    def along(self, state: Sequence[Value], axis: int) -> list[Value]:
+    def along(self, state: Sequence[TileValue], axis: int) -> list[TileValue]:
         """The lanes of a dimension as one."""
         if self.arg:
             return list(self.b.reduce(self.combiner, axis, *state))
         return [self.b.reduce(self.combiner, axis, v)[0] for v in state]
 
-    def results(self, state: Sequence[Value]) -> list[Value]:
+    def results(self, state: Sequence[TileValue]) -> list[TileValue]:
         """What the Reduce gives."""
         return [self.b.op("ne", v, self.b.const(0, "i8")) if f else v for v, f in zip(state, self.flags, strict=True)]
 
-    def layouts(self, shape: tuple[int, ...]) -> list[Buffer]:
+    def layouts(self, shape: tuple[int, ...]) -> list[KernelBuffer]:
         """Memory for so many states."""
-        return [Buffer(dt.dtype_of(e), shape) for e in self.elems]
+        return [KernelBuffer(dt.dtype_of(e), shape) for e in self.elems]
 
 
-def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], tiling: Tiling) -> None:
+def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """A piece with a Reduce: a program has `m` results, of which it makes one of `split` parts, `k` terms at once."""
     body = piece.body
     assert isinstance(body, Reduce)
@@ -118,20 +118,20 @@ def fitted(t: Tiling, results: int, terms: int) -> Tiling:
 
 
 def swept(
-    b: Builder,
+    b: TileBuilder,
     kernel: Kernel,
     piece: Piece,
-    axes: Sequence[Value],
-    live: Sequence[Value],
-    places: Sequence[Memory],
+    axes: Sequence[TileValue],
+    live: Sequence[TileValue],
+    places: Sequence[TileMemory],
     t: Tiling,
-    lo: Value | int,
-    hi: Value | int,
-) -> tuple[Combine, list[Value]]:
+    lo: TileValue | int,
+    hi: TileValue | int,
+) -> tuple[TileCombine, list[TileValue]]:
     """The terms lo .. hi-1 of results at points (a tile of one dimension) combined: (how, the state)."""
     body = piece.body
     assert isinstance(body, Reduce)
-    combine, terms = Combine(b, body), prod(body.extents)
+    combine, terms = TileCombine(b, body), prod(body.extents)
     shape = (t.m, t.k)
     outer = dict(enumerate(expanded(b, axes, 1)))
     rows = expanded(b, live, 1)
@@ -147,13 +147,13 @@ def swept(
 
 
 def _combined(
-    to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], t: Tiling, held: Sequence[Memory]
+    to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], t: Tiling, held: Sequence[TileMemory]
 ) -> None:
     """What the parts of each result have found as one, and what follows."""
     assert isinstance(piece.body, Reduce)
     results, parts = prod(piece.extents), least_power(t.split)
     b = to.begin("combine")
-    combine = Combine(b, piece.body)
+    combine = TileCombine(b, piece.body)
     first = b.op("mul", b.cast(b.program(), "i64") if results > NARROW else b.program(), t.m)
     number = numbers(b, b.arange(t.m), first, results)
     live = below(b, number, results, t.m)

@@ -14,13 +14,13 @@ from einsmith.errors import CompileError
 from einsmith.expr.nodes import Piece, Reduce
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Member, Rows
-from einsmith.tiles.ir import Builder, Value
+from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, own, slots
-from einsmith.tiles.points import NARROW, Memory, Points, unravel
+from einsmith.tiles.points import NARROW, Points, TileMemory, unravel
 from einsmith.tiles.reduction import swept
 
 
-def places_of(to: Functions, rows: Rows) -> list[list[Memory]]:
+def places_of(to: Functions, rows: Rows) -> list[list[TileMemory]]:
     """Where the buffers of each member lie, as the member sees them."""
     held = own(rows) + [to.room(layout) for layout in rows.local]
     return [
@@ -30,7 +30,7 @@ def places_of(to: Functions, rows: Rows) -> list[list[Memory]]:
 
 
 def row_wise(
-    to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[Memory]], tiling: Tiling
+    to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[TileMemory]], tiling: Tiling
 ) -> None:
     """The function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
@@ -51,7 +51,13 @@ def row_wise(
 
 
 def _piece(
-    b: Builder, member: Member, piece: Piece, places: Sequence[Memory], tiling: Tiling, first: Value, last: Value
+    b: TileBuilder,
+    member: Member,
+    piece: Piece,
+    places: Sequence[TileMemory],
+    tiling: Tiling,
+    first: TileValue,
+    last: TileValue,
 ) -> None:
     """A piece's points in the rows first .. last-1, block by block; they are counted in the type that these have, which
     is one for all members."""

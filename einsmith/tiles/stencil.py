@@ -21,8 +21,8 @@ from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.plan.kernel import Kernel
 from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, slots, some_points
-from einsmith.tiles.points import NARROW, Memory, Points
-from einsmith.tiles.reduction import Combine
+from einsmith.tiles.points import NARROW, Points, TileMemory
+from einsmith.tiles.reduction import TileCombine
 
 MOST_TERMS = 64
 """Written out, at most: a text grows with each, and the time that it takes to compile."""
@@ -56,7 +56,7 @@ def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:
     return term.args if combiner == "sum" and not more and product_of_floats else ()
 
 
-def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory], tiling: Tiling) -> None:
+def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
     """A piece with a Reduce of few terms: a program has `m` of its results."""
     body = piece.body
     assert isinstance(body, Reduce)
@@ -65,7 +65,7 @@ def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Memory
     b = to.begin("stencil")
     first = b.op("mul", b.cast(b.program(), "i64") if count > NARROW else b.program(), block)
     axes, live = some_points(b, first, block, piece.extents)
-    combine = Combine(b, body)
+    combine = TileCombine(b, body)
     state = combine.start((block,))
     points = Points(b, piece.extents, dict(enumerate(axes)), live, slots(kernel.stages[0], places))
     for number, term in enumerate(product(*map(range, body.extents))):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from einsmith.errors import CompileError
-from einsmith.tiles.ir import BYTES, FLOATS, Function, Loop, Op, Type, Value, operations
+from einsmith.tiles.ir import BYTES, FLOATS, TileFunction, TileLoop, TileOp, TileType, TileValue, operations
 
 _TYPES = {
     "i1": "tl.int1", "i8": "tl.int8", "u8": "tl.uint8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -50,14 +50,14 @@ _COMBINERS = {
 _PAD = "    "
 
 
-def triton_text(functions: Sequence[Function]) -> str:
+def triton_text(functions: Sequence[TileFunction]) -> str:
     """A module of kernels, whose arguments are their parameters p0, p1, ... in order."""
     used = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "reduce"}
     parts = [_HEAD, *(f"@triton.jit\n{text}\n" for name, text in _COMBINERS.items() if name in used)]
     return "\n\n".join([*parts, *(_Text(f).text() for f in functions)])
 
 
-def signature(f: Function, launches: Iterable[Sequence[int]]) -> list[str]:
+def signature(f: TileFunction, launches: Iterable[Sequence[int]]) -> list[str]:
     """The types of a function's arguments as Triton spells them, `*fp32:16` where a pointer is promised to be a
     multiple of 16 bytes. An access faults where it is none, so that it must be one in every launch. launches: the
     addresses of the kernel's buffers and, last, of the workspace, in each. Raises CompileError where there is none."""
@@ -85,9 +85,9 @@ def _literal(value: float | int | bool, elem: str) -> str:
 class _Text:
     """The text of one function, line by line."""
 
-    def __init__(self, f: Function):
+    def __init__(self, f: TileFunction):
         self.f = f
-        self.names: dict[Value, str] = {}
+        self.names: dict[TileValue, str] = {}
         self.lines: list[str] = []
 
     def text(self) -> str:
@@ -101,14 +101,14 @@ class _Text:
         self._block(f.body, 1)
         return "\n".join(self.lines) + "\n"
 
-    def _let(self, v: Value, text: str, depth: int) -> str:
+    def _let(self, v: TileValue, text: str, depth: int) -> str:
         name = self.names[v] = f"v{v.id}"
         self.lines.append(f"{_PAD * depth}{name} = {text}")
         return name
 
-    def _block(self, body: Sequence[Op | Loop], depth: int) -> None:
+    def _block(self, body: Sequence[TileOp | TileLoop], depth: int) -> None:
         for x in body:
-            if isinstance(x, Loop):
+            if isinstance(x, TileLoop):
                 self._loop(x, depth)
             elif x.results:
                 names = [self.names.setdefault(v, f"v{v.id}") for v in x.results]
@@ -116,7 +116,7 @@ class _Text:
             else:
                 self.lines.append(_PAD * depth + self._expression(x))
 
-    def _loop(self, x: Loop, depth: int) -> None:
+    def _loop(self, x: TileLoop, depth: int) -> None:
         """A carried tile is one name before, in and after the loop, as Triton wants it."""
         for carried, result, first in zip(x.carried, x.results, x.init, strict=True):
             self.names[result] = self._let(carried, self._name(first), depth)
@@ -131,11 +131,11 @@ class _Text:
         if not x.body and not x.next:
             self.lines.append(f"{_PAD * (depth + 1)}pass")
 
-    def _name(self, v: Value | None) -> str:
+    def _name(self, v: TileValue | None) -> str:
         assert v is not None
         return self.names[v]
 
-    def _expression(self, x: Op) -> str:
+    def _expression(self, x: TileOp) -> str:
         special = _SPECIAL.get(x.name)
         if special is not None:
             return special(self, x)
@@ -156,70 +156,70 @@ class _Text:
 
     # -- instructions whose text is their own
 
-    def _call(self, name: str) -> Callable[[Op], str]:
+    def _call(self, name: str) -> Callable[[TileOp], str]:
         return lambda x: f"{name}({', '.join(self._name(v) for v in x.args)})"
 
-    def _cast(self, x: Op) -> str:
+    def _cast(self, x: TileOp) -> str:
         return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]})"
 
-    def _bitcast(self, x: Op) -> str:
+    def _bitcast(self, x: TileOp) -> str:
         return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]}, bitcast=True)"
 
-    def _neg(self, x: Op) -> str:
+    def _neg(self, x: TileOp) -> str:
         """Triton's minus is 0 - x, which leaves +0.0 what it is."""
         name = self._name(x.args[0])
         return f"{name} * -1.0" if x.results[0].elem in FLOATS else f"-{name}"
 
-    def _shr(self, x: Op) -> str:
+    def _shr(self, x: TileOp) -> str:
         """Of signed integers Triton shifts in copies of the sign."""
         elem = x.results[0].elem
         unsigned = f"{self._name(x.args[0])}.to(tl.u{_TYPES[elem][3:]}, bitcast=True)"
         return f"({unsigned} >> {x.attrs[0]}).to({_TYPES[elem]}, bitcast=True)"
 
-    def _expand(self, x: Op) -> str:
+    def _expand(self, x: TileOp) -> str:
         index = ["None" if d == x.attrs[0] else ":" for d in range(len(x.results[0].shape))]
         return f"{self._name(x.args[0])}[{', '.join(index)}]"
 
-    def _broadcast(self, x: Op) -> str:
+    def _broadcast(self, x: TileOp) -> str:
         (v,), out = x.args, x.results[0]
         assert v is not None
         if v.shape:
             return f"tl.broadcast_to({self._name(v)}, {_shape(out.type)})"
         return f"tl.full({_shape(out.type)}, {self._name(v)}, {_TYPES[out.elem]})"
 
-    def _dot(self, x: Op) -> str:
+    def _dot(self, x: TileOp) -> str:
         a, b, total = map(self._name, x.args)
         elem, precision = x.results[0].elem, x.attrs[0]
         if precision == "bf16":
             return f"tl.dot({a}.to(tl.bfloat16), {b}.to(tl.bfloat16), {total}, out_dtype={_TYPES[elem]})"
         return f'tl.dot({a}, {b}, {total}, input_precision="{precision}", out_dtype={_TYPES[elem]})'
 
-    def _reduce(self, x: Op) -> str:
+    def _reduce(self, x: TileOp) -> str:
         combiner, axis = x.attrs
         tiles = ", ".join(map(self._name, x.args))
         return f"tl.reduce({f'({tiles})' if len(x.args) > 1 else tiles}, {axis}, _{combiner})"
 
-    def _load(self, x: Op) -> str:
+    def _load(self, x: TileOp) -> str:
         offset, mask, other = x.args
         masked = "" if mask is None else f", mask={self._name(mask)}, other={self._name(other)}"
         return f"tl.load(p{x.memory} + {self._name(offset)}{masked})"
 
-    def _store(self, x: Op) -> str:
+    def _store(self, x: TileOp) -> str:
         offset, value, mask = x.args
         masked = "" if mask is None else f", mask={self._name(mask)}"
         order = ', sem="relaxed"' if x.name == "atomic_add" else ""
         return f"tl.{x.name}(p{x.memory} + {self._name(offset)}, {self._name(value)}{masked}{order})"
 
 
-def _shape(type: Type) -> str:
+def _shape(type: TileType) -> str:
     return f"({', '.join(map(str, type.shape))}{',' if len(type.shape) == 1 else ''})"
 
 
-def _named(name: str) -> Callable[[_Text, Op], str]:
+def _named(name: str) -> Callable[[_Text, TileOp], str]:
     return lambda text, x: text._call(name)(x)
 
 
-_SPECIAL: dict[str, Callable[[_Text, Op], str]] = {
+_SPECIAL: dict[str, Callable[[_Text, TileOp], str]] = {
     "program": lambda text, x: "tl.program_id(0)",
     "arange": lambda text, x: f"tl.arange(0, {x.results[0].shape[0]})",
     "barrier": lambda text, x: "tl.debug_barrier()",

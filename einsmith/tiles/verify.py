@@ -15,11 +15,11 @@ from einsmith.tiles.ir import (
     PRECISIONS,
     SHIFTS,
     UNARY,
-    Function,
-    Loop,
-    Op,
-    Type,
-    Value,
+    TileFunction,
+    TileLoop,
+    TileOp,
+    TileType,
+    TileValue,
     common,
     points,
     stored,
@@ -33,9 +33,9 @@ MOST_PROGRAMS = 2**31 - 1
 """Of a function: blocks of a CUDA grid along x, where all programs lie (along y and z there are at most 65535)."""
 
 
-def verify(f: Function) -> None:
+def verify(f: TileFunction) -> None:
     """Raises VerifyError that names the function and the instruction."""
-    seen: set[Value] = set()
+    seen: set[TileValue] = set()
     for op in f.constants:
         _expect(op.name == "const" and not op.args and len(op.results) == 1, f, op, "no literal stands here")
         seen.update(op.results)
@@ -51,10 +51,10 @@ def verify(f: Function) -> None:
     _block(f, f.body, seen)
 
 
-def _block(f: Function, body: Sequence[Op | Loop], outside: set[Value]) -> None:
+def _block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: set[TileValue]) -> None:
     seen = set(outside)
     for x in body:
-        if isinstance(x, Loop):
+        if isinstance(x, TileLoop):
             _loop(f, x, seen)
         else:
             _see(f, x, x.args, seen)
@@ -62,11 +62,16 @@ def _block(f: Function, body: Sequence[Op | Loop], outside: set[Value]) -> None:
         seen.update(x.results)
 
 
-def _loop(f: Function, x: Loop, seen: set[Value]) -> None:
+def _loop(f: TileFunction, x: TileLoop, seen: set[TileValue]) -> None:
     _see(f, x, (x.lo, x.hi, *x.init), seen)
     _expect(x.step > 0, f, x, "its step is not positive")
     bounds = {x.var.type, x.lo.type, x.hi.type}
-    _expect(len(bounds) == 1 and bounds <= {Type("i32"), Type("i64")}, f, x, "its bounds are no integers of one type")
+    _expect(
+        len(bounds) == 1 and bounds <= {TileType("i32"), TileType("i64")},
+        f,
+        x,
+        "its bounds are no integers of one type",
+    )
     groups = [[v.type for v in vs] for vs in (x.init, x.carried, x.next, x.results)]
     _expect(all(g == groups[0] for g in groups), f, x, "what it carries changes its type")
     inner = {*seen, x.var, *x.carried}
@@ -75,18 +80,18 @@ def _loop(f: Function, x: Loop, seen: set[Value]) -> None:
     _see(f, x, x.next, inner | made)
 
 
-def _see(f: Function, x: Op | Loop, values: Sequence[Value | None], seen: set[Value]) -> None:
+def _see(f: TileFunction, x: TileOp | TileLoop, values: Sequence[TileValue | None], seen: set[TileValue]) -> None:
     for v in values:
         _expect(v is None or v in seen, f, x, f"{v} is not known there")
 
 
-def _expect(holds: bool, f: Function, x: Op | Loop, message: str) -> None:
+def _expect(holds: bool, f: TileFunction, x: TileOp | TileLoop, message: str) -> None:
     if not holds:
-        what = "a loop" if isinstance(x, Loop) else f"{x.name}({', '.join(str(a and a.type) for a in x.args)})"
+        what = "a loop" if isinstance(x, TileLoop) else f"{x.name}({', '.join(str(a and a.type) for a in x.args)})"
         raise VerifyError(f"{f.name}: {what}: {message}")
 
 
-def _check(f: Function, x: Op) -> None:
+def _check(f: TileFunction, x: TileOp) -> None:
     for r in x.results:
         _expect(all(n & (n - 1) == 0 and n > 0 for n in r.shape), f, x, f"{r.type} has an extent that is no power of 2")
         _expect(points(r.type) <= LARGEST, f, x, f"{r.type} has more than {LARGEST} lanes")
@@ -98,23 +103,23 @@ def _check(f: Function, x: Op) -> None:
     _expect(not message, f, x, message)
 
 
-def _types(x: Op) -> list[Type]:
+def _types(x: TileOp) -> list[TileType]:
     return [a.type for a in x.args if a is not None]
 
 
-def _shape(x: Op) -> tuple[int, ...] | None:
+def _shape(x: TileOp) -> tuple[int, ...] | None:
     try:
         return common([t.shape for t in _types(x)])
     except Exception:
         return None
 
 
-def _elementwise(f: Function, x: Op) -> str:
+def _elementwise(f: TileFunction, x: TileOp) -> str:
     types, out = _types(x), x.results[0].type
     if len(types) != (1 if x.name in UNARY else 2) or len({t.elem for t in types}) != 1:
         return "its operands are not of one type"
     elem = types[0].elem
-    if out != Type("i1" if x.name in COMPARE else elem, _shape(x) or ()) or _shape(x) is None:
+    if out != TileType("i1" if x.name in COMPARE else elem, _shape(x) or ()) or _shape(x) is None:
         return f"its result is no {out}"
     floats = x.name in ("div", "floor", "sqrt", "sin", "cos", "pow")
     integers, flags = x.name in ("quot", "xor"), x.name in ("and", "or", "xor", "not")
@@ -124,24 +129,24 @@ def _elementwise(f: Function, x: Op) -> str:
     return f"there is none for {elem}" if elem == "i1" and not (flags or x.name in ("eq", "ne")) else ""
 
 
-def _select(f: Function, x: Op) -> str:
+def _select(f: TileFunction, x: TileOp) -> str:
     c, a, b = _types(x)
-    good = c.elem == "i1" and a.elem == b.elem and x.results[0].type == Type(a.elem, _shape(x) or ())
+    good = c.elem == "i1" and a.elem == b.elem and x.results[0].type == TileType(a.elem, _shape(x) or ())
     return "" if good and _shape(x) is not None else "a condition and two tiles of one type are needed"
 
 
-def _fma(f: Function, x: Op) -> str:
+def _fma(f: TileFunction, x: TileOp) -> str:
     types = _types(x)
     good = len({t.elem for t in types}) == 1 and types[0].elem in FLOATS
-    return "" if good and x.results[0].type == Type(types[0].elem, _shape(x) or ()) else "three floats are needed"
+    return "" if good and x.results[0].type == TileType(types[0].elem, _shape(x) or ()) else "three floats are needed"
 
 
-def _shift(f: Function, x: Op) -> str:
+def _shift(f: TileFunction, x: TileOp) -> str:
     (t,), (n,) = _types(x), x.attrs
     return "" if t.elem in INTEGERS and 0 <= n < INTEGERS[t.elem] and x.results[0].type == t else "no such shift"
 
 
-def _cast(f: Function, x: Op) -> str:
+def _cast(f: TileFunction, x: TileOp) -> str:
     (t,), out = _types(x), x.results[0].type
     formats = {t.elem, out.elem} & {"f16", "bf16"}
     if formats and not {t.elem, out.elem} & {"f32"}:
@@ -149,26 +154,26 @@ def _cast(f: Function, x: Op) -> str:
     return "" if out.shape == t.shape and out.elem != "i1" else "to a condition it is `ne`"
 
 
-def _bitcast(f: Function, x: Op) -> str:
+def _bitcast(f: TileFunction, x: TileOp) -> str:
     (t,), out = _types(x), x.results[0].type
     return "" if out.shape == t.shape and BYTES[t.elem] == BYTES[out.elem] else "the types have other sizes"
 
 
-def _program(f: Function, x: Op) -> str:
-    return "" if x.results[0].type == Type("i32") else "it is an i32"
+def _program(f: TileFunction, x: TileOp) -> str:
+    return "" if x.results[0].type == TileType("i32") else "it is an i32"
 
 
-def _arange(f: Function, x: Op) -> str:
+def _arange(f: TileFunction, x: TileOp) -> str:
     out = x.results[0].type
     return "" if out.elem == "i32" and len(out.shape) == 1 else "it is a tile of i32 of one dimension"
 
 
-def _expand(f: Function, x: Op) -> str:
+def _expand(f: TileFunction, x: TileOp) -> str:
     (t,), (axis,) = _types(x), x.attrs
     return "" if x.results[0].shape == (*t.shape[:axis], 1, *t.shape[axis:]) and t.shape else "no such dimension"
 
 
-def _broadcast(f: Function, x: Op) -> str:
+def _broadcast(f: TileFunction, x: TileOp) -> str:
     (t,), out = _types(x), x.results[0].type
     fits = not t.shape or (len(t.shape) == len(out.shape) and all(
         n in (1, m) for n, m in zip(t.shape, out.shape, strict=True)
@@ -176,7 +181,7 @@ def _broadcast(f: Function, x: Op) -> str:
     return "" if fits and t.elem == out.elem else "only extents of 1 are repeated"
 
 
-def _dot(f: Function, x: Op) -> str:
+def _dot(f: TileFunction, x: TileOp) -> str:
     a, b, total = _types(x)
     if x.attrs[0] not in PRECISIONS or {a.elem, b.elem, total.elem} > {a.elem} or a.elem not in FLOATS:
         return "it takes floats of one type and a precision"
@@ -191,7 +196,7 @@ def _dot(f: Function, x: Op) -> str:
     return "" if k >= LEAST_K else f"K is below {LEAST_K}"
 
 
-def _reduce(f: Function, x: Op) -> str:
+def _reduce(f: TileFunction, x: TileOp) -> str:
     combiner, axis = x.attrs
     types = _types(x)
     if combiner not in COMBINERS or len(types) != (2 if combiner.startswith("arg") else 1):
@@ -201,10 +206,14 @@ def _reduce(f: Function, x: Op) -> str:
     if combiner.startswith("arg") and types[1].elem != "i32":
         return "places are i32"
     shape = types[0].shape[:axis] + types[0].shape[axis + 1 :]
-    return "" if [r.type for r in x.results] == [Type(t.elem, shape) for t in types] else "its results have other types"
+    return (
+        ""
+        if [r.type for r in x.results] == [TileType(t.elem, shape) for t in types]
+        else "its results have other types"
+    )
 
 
-def _load(f: Function, x: Op) -> str:
+def _load(f: TileFunction, x: TileOp) -> str:
     offset, mask, other = x.args
     p = f.parameters[x.memory]  # type: ignore[index]
     if (mask is None) != (other is None):
@@ -214,12 +223,12 @@ def _load(f: Function, x: Op) -> str:
     shapes = {offset.shape, x.results[0].shape, offset.shape if mask is None else mask.shape}
     if len(shapes) > 1:
         return "offset, mask and result have several shapes"
-    if x.results[0].elem != p.elem or (other is not None and other.type != Type(p.elem)):
+    if x.results[0].elem != p.elem or (other is not None and other.type != TileType(p.elem)):
         return f"the memory holds {p.elem}"
     return _reachable(offset, p.size)
 
 
-def _store(f: Function, x: Op) -> str:
+def _store(f: TileFunction, x: TileOp) -> str:
     offset, value, mask = x.args
     p = f.parameters[x.memory]  # type: ignore[index]
     if offset is None or value is None or offset.elem not in ("i32", "i64") or (mask and mask.elem != "i1"):
@@ -233,15 +242,15 @@ def _store(f: Function, x: Op) -> str:
     return _reachable(offset, p.size)
 
 
-def _reachable(offset: Value, size: int) -> str:
+def _reachable(offset: TileValue, size: int) -> str:
     return "offsets of i32 do not reach its end" if offset.elem == "i32" and size > 2**31 else ""
 
 
-def _nothing(f: Function, x: Op) -> str:
+def _nothing(f: TileFunction, x: TileOp) -> str:
     return ""
 
 
-_RULES: dict[str, Callable[[Function, Op], str]] = {
+_RULES: dict[str, Callable[[TileFunction, TileOp], str]] = {
     **dict.fromkeys((*UNARY, *BINARY, *COMPARE), _elementwise), **dict.fromkeys(SHIFTS, _shift), "select": _select,
     "fma": _fma, "cast": _cast, "bitcast": _bitcast, "program": _program, "arange": _arange, "expand": _expand,
     "broadcast": _broadcast, "dot": _dot, "reduce": _reduce, "load": _load, "store": _store, "atomic_add": _store,

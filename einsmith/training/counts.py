@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(eq=False)
-class Group:
+class CountGroup:
     """Parameters that were always updated together: `done` updates so far, and the memory in which programs find the
     number of the next one."""
 
@@ -23,30 +23,30 @@ class Counts:
     makes of `step`, such as Adam's correction of means that began at zero, goes by its own number."""
 
     def __init__(self, names: Iterable[str]):
-        self.groups = [Group(set(names))]
+        self.groups = [CountGroup(set(names))]
 
     def begin(self, names: Collection[str]) -> None:
         """These have had no update yet."""
         for g in self.groups:
             g.names.difference_update(names)
-        self.groups = [g for g in self.groups if g.names] + [Group(set(names))]
+        self.groups = [g for g in self.groups if g.names] + [CountGroup(set(names))]
 
     def restrict(self, names: Collection[str]) -> None:
         """Forgets all others."""
         for g in self.groups:
             g.names.intersection_update(names)
 
-    def together(self, names: Collection[str]) -> tuple[list[Group], bool]:
+    def together(self, names: Collection[str]) -> tuple[list[CountGroup], bool]:
         """(the groups of parameters that a program updates, whether some had to be divided for that: programs that were
         made before then know too few numbers)."""
-        chosen: list[Group] = []
-        rest: list[Group] = []
+        chosen: list[CountGroup] = []
+        rest: list[CountGroup] = []
         divided = False
         for g in self.groups:
             inside = g.names & set(names)
             if inside and inside != g.names:
                 divided = True
-                rest.append(Group(g.names - inside, g.done))
+                rest.append(CountGroup(g.names - inside, g.done))
                 g.names = inside
             (chosen if inside else rest).append(g)
         self.groups = chosen + rest
@@ -66,4 +66,4 @@ class Counts:
         known: dict[int, set[str]] = {}
         for name, n in done.items():
             known.setdefault(n, set()).add(name)
-        self.groups = [Group(names, n) for n, names in known.items()]
+        self.groups = [CountGroup(names, n) for n, names in known.items()]

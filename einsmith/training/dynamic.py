@@ -32,7 +32,7 @@ from einsmith.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.training.budget import Budget
 from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
-from einsmith.training.trial import FEWEST, Known, Seconds, Trial, of_kernels, spread, told_apart
+from einsmith.training.trial import FEWEST, KernelRecord, Seconds, Trial, of_kernels, spread, told_apart
 
 LOST = 0.02
 """The part of the time of all steps that exploring may cost."""
@@ -79,7 +79,7 @@ class Exploration:
         self._failure = ""
         """An error that has ended exploring, until the thread that trains has warned of it."""
         self.budget = Budget(LOST)
-        self.kernels: dict[Kernel | Rows, Known] = {}
+        self.kernels: dict[Kernel | Rows, KernelRecord] = {}
         self.tried = 0
         self.kept: dict[Kernel | Rows, str] = {}
         self._end = time.monotonic() + seconds
@@ -333,7 +333,7 @@ class Exploration:
             runs[call.kernel] = runs.get(call.kernel, 0) + turns
         for call, made in zip(self.run.calls, self.run.kernels, strict=True):
             k = call.kernel
-            known = self.kernels[k] = Known(found[k] / runs[k], runs[k])
+            known = self.kernels[k] = KernelRecord(found[k] / runs[k], runs[k])
             if made.decision and not made.tuned:
                 known.over = "it is decided about by hand"
             elif found[k] < WORTH * whole:

@@ -20,7 +20,7 @@ from einsmith.lang.builder import Value
 from einsmith.modes import bound, names_of
 from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value
-from einsmith.training.counts import Group
+from einsmith.training.counts import CountGroup
 from einsmith.training.losses import named
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class StepGraph:
     live: list[tuple[Any, Memory]]
     depends: dict[int, Any]
     reports: tuple[str, ...]
-    groups: list[Group]
+    groups: list[CountGroup]
     divided: bool
     origins: Origins
 
@@ -54,7 +54,7 @@ class _Build:
         self.step, self.settings = step, step.settings
         self.own: list[tuple[Any, Leaf]] = []  # what the step itself has captured
         self.updates: list[tuple[Leaf, Tensor]] = []
-        self.groups: list[Group] = []
+        self.groups: list[CountGroup] = []
         self.divided = False
 
     def number(self, memory: np.ndarray) -> Value:

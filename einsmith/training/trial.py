@@ -21,7 +21,7 @@ Seconds = dict[Kernel | Rows, float]
 
 
 @dataclass
-class Known:
+class KernelRecord:
     """What is known of a kernel. seconds: of a run of it as it is now; least: of any configuration's; runs: in a step;
     part: what it takes of the time that it took as it was at first; barren: configurations in a row that brought
     nothing; over: why it is left alone.

@@ -68,7 +68,7 @@ class Failed(EinsmithError):
     """What was asked raised an error in the process."""
 
 
-class Bench:
+class BenchProcess:
     """`worker.Bench` (or another one, which `module` serves) in a process of its own, started when it is first needed
     and again when it was lost. Used by one thread at a time; `with` ends the process."""
 
@@ -83,7 +83,7 @@ class Bench:
         self.starts = 0
         """Processes that were started."""
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> BenchProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -66,7 +66,7 @@ def _limits(kernel: Kernel | Rows) -> dict[int, int]:
     return out
 
 
-class Made(NamedTuple):
+class MachineCode(NamedTuple):
     """A kernel's machine code in one configuration: (address, tasks, once) of each launch (`kernels.pattern.Launch`),
     bytes of a thread's scratch and of the workspace."""
 
@@ -75,13 +75,13 @@ class Made(NamedTuple):
     workspace: int
 
 
-def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> Made:
+def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
     """Compiles a kernel in one configuration. Raises CompileError where it cannot be lowered."""
     lowered = pattern.lower(kernel, config, target)
     functions = [x.function for x in lowered.launches]
     addresses = native.compile_functions(functions, target)
     launches = [(addresses[x.function.name], x.tasks, x.once) for x in lowered.launches]
-    return Made(launches, max((f.scratch_bytes for f in functions), default=0), max(64, lowered.workspace))
+    return MachineCode(launches, max((f.scratch_bytes for f in functions), default=0), max(64, lowered.workspace))
 
 
 class Prepared(NamedTuple):
@@ -91,7 +91,7 @@ class Prepared(NamedTuple):
     memory: list[np.ndarray]
 
 
-def on(made: Made, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
+def on(made: MachineCode, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
     """A kernel's machine code ready to run on `arrays`, one for each of its buffers (`example_buffers`), after its
     first run."""
     pointers = [a.ctypes.data for a in (*arrays, workspace)]

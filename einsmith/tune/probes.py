@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
-from einsmith.loops.nest import Builder, Function, Value
+from einsmith.loops.nest import Builder, Function, SSAValue
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
@@ -129,7 +129,7 @@ def _sweep(
     name: str,
     arrays: int,
     step: int,
-    body: Callable[[Builder, Value, list[Value]], list[Value]],
+    body: Callable[[Builder, SSAValue, list[SSAValue]], list[SSAValue]],
     sums: Sequence[tuple[float, int]] = (),
 ) -> Function:
     """`body(b, offset, sums)` for every `step`-th element of the task's own, as often as the control buffer says; the
@@ -197,7 +197,7 @@ def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
     cores = target.cores if level in ("l3", "memory") else 1
     size = max(step, nbytes // 12 // (step * cores) * step)
 
-    def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
+    def body(b: Builder, at: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
         x, y, z, *_ = b.buffers
         places = [b.add(at, b.const(u * lanes)) for u in range(UNROLL)]
         sums = [b.add(b.load(x, p, "f32", lanes), b.load(y, p, "f32", lanes)) for p in places]
@@ -242,7 +242,7 @@ def _load(target: Target, name: str, first: int) -> Probe:
     """Vectors that follow each other, from element `first` of an aligned buffer on."""
     lanes, count = target.lanes(), 8
 
-    def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
+    def body(b: Builder, at: SSAValue, sums: list[SSAValue]) -> list[SSAValue]:
         places = [b.add(at, b.const(first + u * lanes)) for u in range(count)]
         return [b.add(v, b.load(b.buffers[1], p, "f32", lanes)) for v, p in zip(sums, places, strict=True)]
 
@@ -253,7 +253,7 @@ def _load(target: Target, name: str, first: int) -> Probe:
 def _broadcast(target: Target, name: str) -> Probe:
     lanes, count = target.lanes(), 8
 
-    def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
+    def body(b: Builder, at: SSAValue, sums: list[SSAValue]) -> list[SSAValue]:
         scalars = [b.load(b.buffers[1], b.add(at, b.const(u)), "f32") for u in range(count)]
         return [b.add(v, b.splat(x, lanes)) for v, x in zip(sums, scalars, strict=True)]
 
@@ -264,7 +264,7 @@ def _broadcast(target: Target, name: str) -> Probe:
 def _store(target: Target, name: str) -> Probe:
     lanes, count = target.lanes(), 8
 
-    def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
+    def body(b: Builder, at: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
         for u in range(count):
             b.store(b.const(1.0, "f32", lanes), b.buffers[0], b.add(at, b.const(u * lanes)))
         return []
@@ -276,7 +276,7 @@ def _store(target: Target, name: str) -> Probe:
 def _gather(target: Target, name: str) -> Probe:
     lanes, count = target.lanes(), 2
 
-    def body(b: Builder, at: Value, sums: list[Value]) -> list[Value]:
+    def body(b: Builder, at: SSAValue, sums: list[SSAValue]) -> list[SSAValue]:
         places = [b.load(b.buffers[2], b.add(at, b.const(u * lanes)), "i32", lanes) for u in range(count)]
         return [b.add(v, b.gather(b.buffers[1], p, "f32")) for v, p in zip(sums, places, strict=True)]
 
@@ -289,7 +289,7 @@ def _gather(target: Target, name: str) -> Probe:
 def special_function(target: Target, fn: str, lanes: int) -> Probe:
     """y = fn(x) (or fn(x, x') of two arrays), along vectors."""
 
-    def body(b: Builder, at: Value, _: list[Value]) -> list[Value]:
+    def body(b: Builder, at: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
         x, other, y, *_ = b.buffers
         places = [b.add(at, b.const(u * lanes)) for u in range(UNROLL)]
         values = [b.load(x, p, "f32", lanes) for p in places]

@@ -54,7 +54,7 @@ class Record(NamedTuple):
     described: str
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record and where it is from. machine: as `store.machine_of` has it; version: of the sources that made the code;
     own: it was measured here, not imported."""
 
@@ -258,11 +258,11 @@ def _all(query: str) -> list[tuple]:
     return _asked_for(lambda link: link.execute(query).fetchall(), list[tuple]())
 
 
-def every() -> list[Stored]:
+def every() -> list[StoredRecord]:
     """All that is recorded, the newest first."""
     query = f"SELECT machine, version, own, {_OF_RECORD} FROM records ORDER BY at DESC"
     rows = _all(query)
-    return [Stored(Record(*record), machine, made, bool(own)) for machine, made, own, *record in rows]
+    return [StoredRecord(Record(*record), machine, made, bool(own)) for machine, made, own, *record in rows]
 
 
 def forget(prefix: str = "") -> int:

@@ -19,7 +19,7 @@ from einsmith.kernels import autoconfig
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import KEPT, Target
-from einsmith.tune.bench import CHOICE, Bench, Failed, Lost
+from einsmith.tune.bench import CHOICE, BenchProcess, Failed, Lost
 from einsmith.tune.genetic import Candidate, Search
 from einsmith.tune.race import bounds, paired
 
@@ -118,7 +118,7 @@ class KernelSearch:
             return f.turns * max(f.seconds - self.floor, UNKNOWN * f.seconds)
         return f.turns * (f.seconds - self.floor) * 0.5**self.barren
 
-    def visit(self, bench: Bench, threads: int, end: float, tell: Tell, first: First) -> None:
+    def visit(self, bench: BenchProcess, threads: int, end: float, tell: Tell, first: First) -> None:
         """Measures some candidates, and keeps what is faster. Raises Lost or Failed where the choice itself cannot be
         measured."""
         f, before = self.found, self.found.seconds
@@ -137,12 +137,12 @@ class KernelSearch:
             f.over = f"it takes what its bytes and operations take, within {1 - PEAK:.0%}"
         self.barren = 0 if f.seconds < GAIN * before else self.barren + 1
 
-    def _anchor(self, bench: Bench) -> None:
+    def _anchor(self, bench: BenchProcess) -> None:
         """Prepares the choice, with which everything is compared."""
         if reason := bench.prepare(CHOICE, self.found.choice):
             raise Failed(reason)
 
-    def _generation(self, bench: Bench, search: Search, tell: Tell) -> bool:
+    def _generation(self, bench: BenchProcess, search: Search, tell: Tell) -> bool:
         """Races some candidates with the choice; whether there were any."""
         f, ready = self.found, dict[int, Candidate]()
         while len(ready) < GENERATION and f.tried < MOST:
@@ -164,7 +164,7 @@ class KernelSearch:
         bench.drop(list(ready))
         return bool(found)
 
-    def _fit(self, bench: Bench, search: Search, candidate: Candidate, tell: Tell) -> int | None:
+    def _fit(self, bench: BenchProcess, search: Search, candidate: Candidate, tell: Tell) -> int | None:
         """The number of a candidate that can be compiled and run, else None. Where the process dies of it, those that
         were prepared before are lost with it."""
         self.number += 1
@@ -181,7 +181,7 @@ class KernelSearch:
         return None
 
     def _raced(
-        self, bench: Bench, search: Search, ready: dict[int, Candidate], seconds: float, whole: bool = False
+        self, bench: BenchProcess, search: Search, ready: dict[int, Candidate], seconds: float, whole: bool = False
     ) -> tuple[dict[int, list[float]], str]:
         """Of every candidate the times of paired runs over the choice's, in order; and what disturbed them."""
         if not ready:
@@ -201,7 +201,7 @@ class KernelSearch:
         pairs = zip(ready, times[1:], strict=True)
         return {n: paired(times[0], own) for n, own in pairs}, disturbed
 
-    def _decide(self, bench: Bench, search: Search, tell: Tell) -> None:
+    def _decide(self, bench: BenchProcess, search: Search, tell: Tell) -> None:
         """Keeps what is faster than all before it, right, and told apart from the choice."""
         f = self.found
         known = sorted((s, n, c) for n, (c, s) in enumerate(search.measured.items()) if c not in self._decided)
@@ -232,7 +232,7 @@ class KernelSearch:
             tell(f, candidate, seconds)
             bench.drop([number])
 
-    def _fault_of(self, bench: Bench, number: int) -> str:
+    def _fault_of(self, bench: BenchProcess, number: int) -> str:
         try:
             return bench.vet(number, self.found.tried)
         except (Lost, Failed) as e:
@@ -252,7 +252,7 @@ def tune(
         turns[part.kernel] = turns.get(part.kernel, 0) + part.turns
     every = [KernelSearch(Part(k, n), target) for k, n in turns.items()]
     end = time.monotonic() + seconds
-    with Bench() as bench:
+    with BenchProcess() as bench:
         while every and time.monotonic() < end:
             next_one = max(every, key=lambda k: k.worth)
             f = next_one.found

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from einsmith.check.expected import written_buffers
-from einsmith.check.kernel_check import Fault, Held, Source, Subject, check, elements, evaluate
+from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
 from einsmith.check.others import apart
 from einsmith.errors import CompileError
 from einsmith.kernels import autoconfig
@@ -44,7 +44,7 @@ class Ready(NamedTuple):
     """A candidate, its machine code, that on each copy of the data in turn, and the workspace of them all."""
 
     candidate: Candidate
-    made: measure.Made
+    made: measure.MachineCode
     runs: Iterator[Program]
     workspace: np.ndarray
 
@@ -128,15 +128,17 @@ def register(patterns: Sequence[Pattern]) -> None:
 
 
 def subject_of(
-    kernel: Kernel | Rows, target: Target, threads: int, made: measure.Made, pattern: str, config: str
-) -> Subject:
+    kernel: Kernel | Rows, target: Target, threads: int, made: measure.MachineCode, pattern: str, config: str
+) -> CheckedKernel:
     """Machine code that is to be looked at."""
     launches = tuple((address, tasks) for address, tasks, _ in made.launches)
-    nothing = Source("", (), 0, 0)
-    return Subject(kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: nothing, threads)
+    nothing = KernelSource("", (), 0, 0)
+    return CheckedKernel(
+        kernel, target, launches, made.scratch, made.workspace, pattern, config, lambda: nothing, threads
+    )
 
 
-def fault_of(subject: Subject, choice: measure.Made | None, seed: int) -> str:
+def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: int) -> str:
     """What is wrong with a kernel's machine code: it touches what it must not, does not do the same on guarded memory
     in several ways, or makes other results of random data than the evaluator in float64 or, where that would take too
     long, than the model's choice. Empty where it is right."""
@@ -153,7 +155,7 @@ def fault_of(subject: Subject, choice: measure.Made | None, seed: int) -> str:
         launches = tuple((address, tasks) for address, tasks, _ in choice.launches)
         other = replace(subject, launches=launches, scratch=choice.scratch, workspace=choice.workspace)
         wanted = check(other, held, compare=False)
-    except Fault as e:
+    except KernelFault as e:
         return e.text
     for n, mask in written_buffers(kernel).items():
         b = kernel.buffers[n]

@@ -18,7 +18,7 @@ from einsmith.check.guarded import view
 from einsmith.expr.interp import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.plan.kernel import Buffer, Kernel, Rows
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, RunLaunch
@@ -53,7 +53,7 @@ class Evaluate(Pattern):
         return Lowered([Launch(kernel, 1)])
 
 
-def read(b: Buffer, address: int) -> np.ndarray:
+def read(b: KernelBuffer, address: int) -> np.ndarray:
     """What lies there; of a buffer that ends before its shape does, zeros behind."""
     out = np.zeros(prod(b.shape), b.dtype.numpy)
     out[: b.size] = view(address, b.size * b.dtype.itemsize).view(b.dtype.numpy)

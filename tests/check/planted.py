@@ -8,7 +8,7 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.check import others
-from einsmith.check.kernel_check import Held, Source, Subject
+from einsmith.check.kernel_check import CheckedKernel, Held, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.expr.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
 from einsmith.plan.kernel import Kernel
@@ -90,11 +90,11 @@ def subject(
     scratch: int = 0,
     workspace: int = 0,
     threads: int = 1,
-) -> Subject:
+) -> CheckedKernel:
     """The text as a kernel's machine code."""
     target = native.host_target()
-    source = Source(f'target triple = "{target.triple}"\n{text}', tuple(tasks), scratch, workspace)
-    empty = Subject(kernel, target, (), 0, 0, "planted", "planted", lambda: source, threads)
+    source = KernelSource(f'target triple = "{target.triple}"\n{text}', tuple(tasks), scratch, workspace)
+    empty = CheckedKernel(kernel, target, (), 0, 0, "planted", "planted", lambda: source, threads)
     return others.compiled(empty, source, target, native.jit.OPT, "planted")
 
 

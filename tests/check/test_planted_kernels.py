@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from einsmith.check import report
-from einsmith.check.kernel_check import Fault
+from einsmith.check.kernel_check import KernelFault
 from tests.check.planted import (
     N,
     doubled,
@@ -165,7 +165,7 @@ def test_a_kernel_without_a_fault_passes(case, rng):
 @pytest.mark.parametrize("name", WRONG)
 def test_a_planted_fault_is_noticed(name, rng):
     kernel, text, more, message = WRONG[name]
-    with pytest.raises(Fault, match=message):
+    with pytest.raises(KernelFault, match=message):
         report.opinions(subject(kernel, with_declarations(text), **more), held(kernel, rng))
 
 
@@ -175,7 +175,7 @@ def test_the_folder_of_a_fault_shows_it_again(name, rng, tmp_path, monkeypatch):
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     kernel, text, more, message = WRONG[name]
     it, buffers = subject(kernel, with_declarations(text), **more), held(kernel, rng)
-    with pytest.raises(Fault) as found:
+    with pytest.raises(KernelFault) as found:
         report.opinions(it, buffers)
     error = report.kernel_fault(it, buffers, found.value, "3: planted")
     assert "kernel 3: planted" in str(error) and "x0[" in str(error)
@@ -198,7 +198,7 @@ def test_other_machine_code_is_a_second_opinion(rng, monkeypatch):
     monkeypatch.setattr("einsmith.check.expected.WORK", 0)
     kernel = reduction("sum")
     report.opinions(subject(kernel, with_declarations(folded("0.0", PLUS))), held(kernel, rng))
-    with pytest.raises(Fault, match="by the pattern|not those of"):
+    with pytest.raises(KernelFault, match="by the pattern|not those of"):
         report.opinions(subject(kernel, with_declarations(folded("1.0", PLUS))), held(kernel, rng))
 
 
@@ -207,7 +207,7 @@ def test_a_fault_of_the_optimiser_is_noticed(rng, monkeypatch):
     monkeypatch.setattr("einsmith.check.expected.WORK", 0)
     kernel = pointwise()
     right, wrong = (subject(kernel, with_declarations(loop(doubled(*at)))) for at in ((), ("0",)))
-    with pytest.raises(Fault, match="unoptimised"):
+    with pytest.raises(KernelFault, match="unoptimised"):
         report.opinions(replace(right, launches=wrong.launches), held(kernel, rng))
 
 
@@ -220,6 +220,6 @@ def test_large_kernels_are_evaluated_in_parts(rng, monkeypatch):
     report.opinions(subject(kernel, with_declarations(loop(doubled()))), buffers)
     for at in (0, N - 1):
         spoilt = loop(doubled(), after=f"  %e = getelementptr float, ptr %y, i64 {at}\n  store float 3.0, ptr %e")
-        with pytest.raises(Fault, match="not the evaluator's"):
+        with pytest.raises(KernelFault, match="not the evaluator's"):
             report.opinions(subject(kernel, with_declarations(spoilt)), buffers)
     assert np.isfinite(buffers[0].array(kernel.buffers[0])).all()

@@ -16,7 +16,7 @@ from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
 from einsmith.expr.nodes import nbytes
 from einsmith.passes.schedule.in_place import overwritten
-from einsmith.passes.schedule.rematerialize import Cost, peak
+from einsmith.passes.schedule.rematerialize import KernelCost, peak
 from einsmith.passes.schedule.views import storage
 from einsmith.sizes import show_size
 
@@ -130,7 +130,9 @@ def test_memory_over_time() -> None:
     assert live.shape == (3, len(run.plan.calls)) and (live >= 0).all()
     outside = {*run.graph.inputs, *run.bound, *run._outputs()}
     workspace = {c.kernel: k.workspace for c, k in zip(run.calls, run.kernels, strict=True)}
-    assert told["peak"] == live.sum(0).max() == peak(run.plan, outside, Cost(lambda k: 0.0, workspace.__getitem__))
+    assert (
+        told["peak"] == live.sum(0).max() == peak(run.plan, outside, KernelCost(lambda k: 0.0, workspace.__getitem__))
+    )
     assert live[:, told["peak_call"]].sum() == told["peak"] <= told["results"] == run.arena_bytes
     assert sum(t["bytes"] for t in told["tensors"]) + live[2, told["peak_call"]] == told["peak"]
     assert told["held"] == sum(told[x] for x in ("parameters", "batch", "results", "scratch"))

@@ -123,13 +123,13 @@ def test_one_seed_one_result(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop_at", [2, STEPS, STEPS + 3])
 def test_interrupt_and_resume_equal_one_run(run: Run, tmp_path: Path, monkeypatch, stop_at: int) -> None:
-    from einsmith.cli.progress import Progress
+    from einsmith.cli.progress import TrainProgress
 
     whole, part = tmp_path / "whole", tmp_path / "part"
     status, _, err = run("--epochs", 2, "--save", whole)
     assert status == 0, err
     count = 0
-    original = Progress.step
+    original = TrainProgress.step
 
     def step(self, *arguments) -> None:
         nonlocal count
@@ -138,7 +138,7 @@ def test_interrupt_and_resume_equal_one_run(run: Run, tmp_path: Path, monkeypatc
             os.kill(os.getpid(), signal.SIGINT)
         original(self, *arguments)
 
-    monkeypatch.setattr(Progress, "step", step)
+    monkeypatch.setattr(TrainProgress, "step", step)
     status, out, err = run("--epochs", 2, "--save", part)
     assert status == 1 and f"interrupted after step {stop_at}" in err and f"--resume {part}" in err
     assert "Traceback" not in err
@@ -151,9 +151,9 @@ def test_interrupt_and_resume_equal_one_run(run: Run, tmp_path: Path, monkeypatc
 
 
 def test_interrupt_without_save(run: Run, monkeypatch) -> None:
-    from einsmith.cli.progress import Progress
+    from einsmith.cli.progress import TrainProgress
 
-    monkeypatch.setattr(Progress, "step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(TrainProgress, "step", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     status, _, err = run("--epochs", 2)
     assert status == 1 and "nothing is saved" in err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -236,14 +236,14 @@ def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
 
 
 def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: Path, monkeypatch) -> None:
-    from einsmith.cli.progress import Progress
+    from einsmith.cli.progress import TrainProgress
 
     options = ["--optimizer", "muon", "--clip", 0.5, "--accumulate", 2, "--ema", 0.9, "--seed", 2]
     status, out, err = run("--epochs", 2, *options, "--save", tmp_path / "whole", "--json")
     assert status == 0, err
     assert len(json.loads((tmp_path / "whole" / "run.json").read_text())["losses"]) == 2 * STEPS
     count = 0
-    original = Progress.step
+    original = TrainProgress.step
 
     def step(self, *arguments) -> None:
         nonlocal count
@@ -252,7 +252,7 @@ def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: P
             os.kill(os.getpid(), signal.SIGINT)
         original(self, *arguments)
 
-    monkeypatch.setattr(Progress, "step", step)
+    monkeypatch.setattr(TrainProgress, "step", step)
     status, _, err = run("--epochs", 2, *options, "--save", tmp_path / "part")
     assert status == 1 and "interrupted" in err
     status, again, err = run("--resume", tmp_path / "part", "--json")

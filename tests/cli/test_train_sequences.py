@@ -70,11 +70,11 @@ def test_a_language_model(texts: Path, tmp_path: Path, capfd) -> None:
 def test_an_interrupted_text_goes_on_with_its_states(texts: Path, tmp_path: Path, monkeypatch, capfd) -> None:
     from safetensors.numpy import load_file
 
-    from einsmith.cli.progress import Progress
+    from einsmith.cli.progress import TrainProgress
 
     words = ("train", "lstm-lm", "--data", texts, *SMALL, "--epochs", 2)
     assert run(capfd, *words, "--save", tmp_path / "whole")[0] == 0
-    original, count = Progress.step, 0
+    original, count = TrainProgress.step, 0
 
     def step(self, *arguments) -> None:
         nonlocal count
@@ -83,7 +83,7 @@ def test_an_interrupted_text_goes_on_with_its_states(texts: Path, tmp_path: Path
             os.kill(os.getpid(), signal.SIGINT)
         original(self, *arguments)
 
-    monkeypatch.setattr(Progress, "step", step)
+    monkeypatch.setattr(TrainProgress, "step", step)
     assert run(capfd, *words, "--save", tmp_path / "part")[0] == 1
     assert run(capfd, "train", "lstm-lm", "--resume", tmp_path / "part")[0] == 0
     a, b = (load_file(tmp_path / p / "weights.safetensors") for p in ("whole", "part"))

@@ -20,7 +20,7 @@ import numpy as np
 from einsmith.codegen.cache.native import compile_text
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.dtypes import dtype_of
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 
 NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
@@ -53,7 +53,7 @@ def masks_of(rng: np.random.Generator, lanes: int, full: bool) -> list[np.ndarra
     return out + [rng.integers(0, 2, n).astype(bool) for _ in range(4 if full else 1)]
 
 
-def mask_value(b: Builder, mask: np.ndarray, lanes: int, kind: str, table: Value, row: int) -> Value:
+def mask_value(b: Builder, mask: np.ndarray, lanes: int, kind: str, table: SSAValue, row: int) -> SSAValue:
     """A mask as a literal, a comparison of known numbers, or loaded."""
     if kind == "variable":
         return b.load(table, b.const(row * max(lanes, 1)), "i1", lanes)
@@ -121,7 +121,7 @@ def stores(rng: np.random.Generator, of: str, to: str, lanes: int, variable: boo
     return Case(b, run, f"{'scatter' if scatter else 'store'} {of}->{to} x{lanes} {'variable' if variable else ''}")
 
 
-Form = Callable[[Builder, Value, Value, Value, Value], Value]
+Form = Callable[[Builder, SSAValue, SSAValue, SSAValue, SSAValue], SSAValue]
 FORMS: dict[str, tuple[Form, Callable[..., np.ndarray]]] = {
     "x": (lambda b, x, m, w, v: x, lambda x, m, w, v: x),
     "x*w": (lambda b, x, m, w, v: b.mul(x, w), lambda x, m, w, v: x * w),

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from tests.codegen.test_llvm_ops import _cache, run  # noqa: F401
 from tests.nest_interp import NestRun
 
@@ -20,10 +20,10 @@ class Random:
     def __init__(self, seed: int):
         self.r = random.Random(seed)
         self.b = Builder(f"fuzz{seed}", 2)
-        self.known: list[Value] = [self.b.task]
+        self.known: list[SSAValue] = [self.b.task]
         self.loops = 0
 
-    def value(self, elem: str = "i64", lanes: int = 0) -> Value:
+    def value(self, elem: str = "i64", lanes: int = 0) -> SSAValue:
         same = [v for v in self.known if v.type == (elem, lanes)]
         if same and self.r.random() < 0.7:
             return self.r.choice(same)
@@ -31,7 +31,7 @@ class Random:
             return self.b.splat(self.value(elem), lanes)
         return self.b.const(self.r.choice([0, 1, -1, 2, 3, 5, 8, -7, 64, 2**31 - 1]), elem, lanes)
 
-    def index(self) -> Value:
+    def index(self) -> SSAValue:
         return self.b.op("mod", self.value(), self.b.const(SIZE - 4))
 
     def step(self, depth: int) -> None:

@@ -179,7 +179,7 @@ def aged(cache: Path, key: str, days: float) -> Path:
 
 
 def stored(key: str, size: int = 100_000) -> None:
-    objects.write(key, objects.Entry(os.urandom(size), ("f",), {}))
+    objects.write(key, objects.CachedObject(os.urandom(size), ("f",), {}))
 
 
 def test_beyond_the_limit_what_was_used_least_recently_goes(cache, monkeypatch):

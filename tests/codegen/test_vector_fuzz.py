@@ -11,7 +11,7 @@ import pytest
 
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from tests.codegen.test_masked import TARGETS
 from tests.nest_interp import NestRun
 
@@ -28,15 +28,15 @@ def nest(seed: int, steps: int = 25) -> Builder:
     b = Builder(f"vectors{seed}", len(ELEMS) + 2)
     flags, out = b.buffers[-2:]
     source = dict(zip(ELEMS, b.buffers, strict=False))
-    known: dict[str, list[Value]] = {e: [] for e in ELEMS}
+    known: dict[str, list[SSAValue]] = {e: [] for e in ELEMS}
     masks = [b.load(flags, b.const(0), "i1", lanes), b.literal([n == 1 for n in range(lanes)], "i1")]
     slots = 0
 
-    def load(elem: str, mask: Value | None = None) -> Value:
+    def load(elem: str, mask: SSAValue | None = None) -> SSAValue:
         other = b.const(r.choice([0, 1]), elem, lanes) if mask is not None and r.random() < 0.3 else None
         return b.load(source[elem], b.const(r.randrange(SIZE - lanes)), elem, lanes, mask, other)
 
-    def pick(elem: str) -> Value:
+    def pick(elem: str) -> SSAValue:
         return r.choice(known[elem]) if known[elem] and r.random() < 0.8 else load(elem)
 
     for _ in range(steps):

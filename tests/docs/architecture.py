@@ -24,7 +24,7 @@ from einsmith.passes.pipeline import PASSES, PassContext
 from einsmith.passes.schedule.plan import Plan, fuse
 from einsmith.passes.schedule.printer import namer, show_arena, show_plan
 from einsmith.passes.schedule.views import storage
-from einsmith.runtime.assemble import Assembler, CompiledKernel, Place, layout, show_steps
+from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
 from einsmith.target.facts import Target
 
 PATH = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -111,7 +111,7 @@ def program_of(plan: Plan, lowered: dict) -> str:
     made = Assembler(native, 0)
 
     def pointer(t, at, offset):
-        made.places[at] = Place(storage(t), offset, nbytes(t))
+        made.places[at] = PointerTarget(storage(t), offset, nbytes(t))
         return 0
 
     made.plan(plan, places, 0, pointer)

@@ -26,7 +26,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite.rules import RULES, Rule, p, rule
+from einsmith.expr.rewrite.rules import RULES, RewriteRule, p, rule
 from einsmith.expr.rewrite.simplify import simplify, simplify_template
 
 from .formulas import conditions, integers, k
@@ -319,7 +319,7 @@ def test_a_rule_that_loses_a_guard_is_caught():
     ],
     ids=lambda r: r.name,
 )
-def test_wrong_rules_are_caught(wrong: Rule):
+def test_wrong_rules_are_caught(wrong: RewriteRule):
     """Each of these is wrong for NaN, infinity or a bound; the fuzz tests' check refuses it."""
     table = (wrong, *(r for r in RULES if r.name != wrong.name))
     cases = [

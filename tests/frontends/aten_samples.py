@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import einsmith as es
 from einsmith.errors import EinsmithError
 from einsmith.frontends.aten import TABLE, evaluate
-from einsmith.frontends.aten.graph import Guards, Node, OperatorGraph, missing
+from einsmith.frontends.aten.graph import AtenNode, Guards, OperatorGraph, missing
 from einsmith.frontends.torch_nodes import KNOWN, PLACES, argument, kind_of, operator_name
 from einsmith.lang.builder import Value, as_value
 
@@ -60,7 +60,7 @@ def graph_of(f: Callable, tensors: list) -> tuple[OperatorGraph, Any]:
         else:
             kwargs = tuple((k, argument(v)) for k, v in n.kwargs.items() if k not in PLACES)
             kind = kind_of(value) if isinstance(value, torch.Tensor) else None
-            nodes.append(Node(n.name, operator_name(n.target), tuple(map(argument, n.args)), kwargs, "", "", kind))
+            nodes.append(AtenNode(n.name, operator_name(n.target), tuple(map(argument, n.args)), kwargs, "", "", kind))
     gone = missing(nodes)
     if gone:
         raise Missing(gone[0][0].operator)

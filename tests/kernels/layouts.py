@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows
 
 Order = Callable[[int], Sequence[int]]
 """The dimensions of a tensor of so many, outer first, as they lie in memory."""
@@ -34,11 +34,11 @@ class Layout:
     gap: int = 0
     apart: int = 1
 
-    def buffer(self, x: Buffer) -> Buffer:
+    def buffer(self, x: KernelBuffer) -> KernelBuffer:
         strides, at = [0] * len(x.shape), self.apart
         for d in reversed(self.order(len(x.shape))):
             strides[d], at = at, at * x.shape[d] + self.gap
-        return Buffer(x.dtype, x.shape, x.far, tuple(strides))
+        return KernelBuffer(x.dtype, x.shape, x.far, tuple(strides))
 
 
 LAYOUTS = (
@@ -58,7 +58,7 @@ def laid_out(kernel: Kernel | Rows, *layouts: Layout) -> Kernel | Rows:
         for place, x in zip(m.places, m.kernel.buffers, strict=True):
             shapes.setdefault(place, set()).add(x.shape)
 
-    def change(n: int, x: Buffer) -> Buffer:
+    def change(n: int, x: KernelBuffer) -> KernelBuffer:
         return layouts[n % len(layouts)].buffer(x) if n < len(kernel.buffers) and len(shapes[n]) == 1 else x
 
     members = []

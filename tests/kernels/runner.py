@@ -17,7 +17,7 @@ from einsmith.expr.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.algebra.inline import is_identity
-from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.target.facts import Target
 from tests import nest_interp
 
@@ -35,7 +35,7 @@ def host(cores: int = 2) -> Target:
 # ------------------------------------------------------------------------------------------------------------ arrays
 
 
-def random_array(rng: np.random.Generator, buffer: Buffer) -> np.ndarray:
+def random_array(rng: np.random.Generator, buffer: KernelBuffer) -> np.ndarray:
     if buffer.dtype.is_float:
         return rng.standard_normal(buffer.shape).astype(buffer.dtype.numpy)
     if buffer.dtype.is_bool:
@@ -96,7 +96,7 @@ GAP = 0xF5
 """What bytes between the elements of a buffer are before a kernel and after it; as numbers, large ones."""
 
 
-def elements(memory: np.ndarray, buffer: Buffer) -> np.ndarray:
+def elements(memory: np.ndarray, buffer: KernelBuffer) -> np.ndarray:
     """The elements of a buffer in the bytes that it spans, each as so many bytes: [*shape, bytes]."""
     item = buffer.dtype.itemsize
     return np.lib.stride_tricks.as_strided(memory, (*buffer.shape, item), (*(s * item for s in buffer.strides), 1))
@@ -108,7 +108,7 @@ def run_native(
     target: Target,
     backward: bool = False,
     over: Mapping[int, int] | None = None,
-    buffers: Sequence[Buffer] = (),
+    buffers: Sequence[KernelBuffer] = (),
     fill: int = 255,
 ) -> None:
     """All tasks of all launches on arrays that are changed in place. Scratch begins as bytes `fill`: NaN. What lies
@@ -116,7 +116,7 @@ def run_native(
     one; `buffers`: how the arrays lie in memory, row-major if not told; what is between elements must not be written.
     """
     addresses = compile_functions([x.function for x in lowered.launches], target)
-    buffers = buffers or [Buffer(dtype_of(a), a.shape) for a in arrays]
+    buffers = buffers or [KernelBuffer(dtype_of(a), a.shape) for a in arrays]
     held = [_Guarded(x.nbytes, backward, x.far) for x in buffers]
     for n, of in (over or {}).items():
         held[n] = held[of]
@@ -252,7 +252,7 @@ def replaceable(kernel: Kernel | Rows) -> dict[int, int]:
     return out
 
 
-def _alike(a: Buffer, b: Buffer) -> bool:
+def _alike(a: KernelBuffer, b: KernelBuffer) -> bool:
     return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 
 F = dt.f32
 
@@ -100,7 +100,7 @@ def over(combiner: str, extents: Sequence[int], *bodies: Expr) -> Reduce:
 
 def kernel_of(t: Template) -> Kernel:
     """One template, its arguments and then its results as buffers."""
-    buffers = [Buffer(d, s) for d, s in t.params] + [Buffer(d, t.shape) for d in t.dtypes]
+    buffers = [KernelBuffer(d, s) for d, s in t.params] + [KernelBuffer(d, t.shape) for d in t.dtypes]
     n = len(t.params)
     outputs = tuple(range(n, n + len(t.dtypes)))
     return Kernel((Stage(t, tuple(("buffer", i) for i in range(n)), outputs),), tuple(buffers))
@@ -311,7 +311,7 @@ def biased(kernel: Kernel, axis: int, keep: bool = False) -> Kernel:
     body = apply("max", apply("add", read(0, *here), read(1, here[axis])), num(0.0))
     t = template(shape, [(F, shape), (F, (shape[axis],))], body)
     first = Stage(kernel.root, kernel.stages[0].args, kernel.stages[0].outputs if keep else (None,))
-    buffers = (*kernel.buffers, Buffer(F, (shape[axis],)), Buffer(F, shape))
+    buffers = (*kernel.buffers, KernelBuffer(F, (shape[axis],)), KernelBuffer(F, shape))
     return Kernel((first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))), buffers)
 
 
@@ -322,14 +322,14 @@ def updated(kernel: Kernel) -> Kernel:
     body = apply("sub", read(1, *here), apply("mul", read(0, *here), num(0.25)))
     t = template(shape, [(F, shape), (F, shape)], body)
     first = Stage(kernel.root, kernel.stages[0].args, (None,))
-    buffers = (*kernel.buffers, Buffer(F, shape), Buffer(F, shape))
+    buffers = (*kernel.buffers, KernelBuffer(F, shape), KernelBuffer(F, shape))
     return Kernel((first, Stage(t, (("stage", 0, 0), ("buffer", n)), (n + 1,))), buffers)
 
 
 def far(kernel: Kernel, is_far: bool = True) -> Kernel:
     """The last buffer, a result, is too large to be found in a cache afterwards, or not."""
     x = kernel.buffers[-1]
-    return Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(x.dtype, x.shape, is_far)), kernel.fixed)
+    return Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(x.dtype, x.shape, is_far)), kernel.fixed)
 
 
 # --------------------------------------------------------------------------------------------------------- pointwise

@@ -11,7 +11,7 @@ import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import Call, fuse
+from einsmith.passes.schedule.plan import KernelCall, fuse
 from einsmith.plan.apart import apart, stages_apart
 from einsmith.plan.kernel import Kernel, Rows
 from tests.kernels import samples as s
@@ -61,4 +61,4 @@ def test_members_of_rows() -> None:
 
 def _kernels(f: Callable, *shapes: tuple[int, ...]) -> list[Kernel | Rows]:
     graph = run_passes(trace_shapes(f, [(shape, dt.f32) for shape in shapes]).graph)
-    return [call.kernel for call in fuse(graph, None).calls if isinstance(call, Call)]
+    return [call.kernel for call in fuse(graph, None).calls if isinstance(call, KernelCall)]

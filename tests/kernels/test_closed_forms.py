@@ -74,9 +74,9 @@ def segments_one_by_one(count, step, whole):
     out = []
     for first in range(0, count, step):
         if out and whole(first) and whole(out[-1].first):
-            out[-1] = emission.Segment(out[-1].first, first + step, step)
+            out[-1] = emission.PointRange(out[-1].first, first + step, step)
         else:
-            out.append(emission.Segment(first, first + step, step))
+            out.append(emission.PointRange(first, first + step, step))
     return out
 
 

@@ -29,8 +29,8 @@ from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.loops.address import Memory
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.loops.address import BufferMemory
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
 from tests.kernels.runner import check_exact as check
@@ -116,7 +116,7 @@ def test_constant_pieces_are_stored_with_the_sum_beside_them():
         total = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3)))
         first = Stage(kernel.root, kernel.stages[0].args, (None,))
         stage = Stage(total, (("stage", 0, 0), ("buffer", n)), kernel.stages[0].outputs)
-        added = Kernel((first, stage), (*kernel.buffers, Buffer(f, shape)))
+        added = Kernel((first, stage), (*kernel.buffers, KernelBuffer(f, shape)))
         check(added, CONTRACTION.configs(added, host())[:1])
 
 
@@ -250,7 +250,7 @@ def test_tiles_are_turned_where_results_lie_along_m():
         template(shape, ((f, shape), (f, shape[1:2]), (f, shape)), more),
         (("stage", 0, 0), ("buffer", n), ("buffer", n + 1)), kernel.stages[0].outputs,
     )  # fmt: skip
-    buffers = (*kernel.buffers, Buffer(f, shape[1:2]), Buffer(f, shape))
+    buffers = (*kernel.buffers, KernelBuffer(f, shape[1:2]), KernelBuffer(f, shape))
     first = Stage(kernel.root, kernel.stages[0].args, (None,))
     check(Kernel((first, stage), buffers), [Configs((Tiled(False, 14, 2, "inline", "buffer", windows=side),))])
 
@@ -463,7 +463,13 @@ def test_epilogue_bias_activation_and_two_results():
     f = dt.f32
     biased = template((m, n), ((f, (m, n)), (f, (n,))), apply("add", load(0, 0, 1), load(1, 1)))
     relu = template((m, n), ((f, (m, n)),), apply("max", load(0, 0, 1), Const(0.0, f)))
-    buffers = (Buffer(f, (m, k)), Buffer(f, (k, n)), Buffer(f, (n,)), Buffer(f, (m, n)), Buffer(f, (m, n)))
+    buffers = (
+        KernelBuffer(f, (m, k)),
+        KernelBuffer(f, (k, n)),
+        KernelBuffer(f, (n,)),
+        KernelBuffer(f, (m, n)),
+        KernelBuffer(f, (m, n)),
+    )
     stages = (
         Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
         Stage(biased, (("stage", 0, 0), ("buffer", 2)), (3,)),
@@ -478,7 +484,7 @@ def test_epilogue_updates_in_place():
     f = dt.f32
     step = apply("sub", load(0, 0, 1), times(load(1), load(2, 0, 1)))
     update = template((m, n), ((f, (m, n)), (f, ()), (f, (m, n))), step)
-    buffers = (Buffer(f, (k, m)), Buffer(f, (k, n)), Buffer(f, (m, n)), Buffer(f, ()))
+    buffers = (KernelBuffer(f, (k, m)), KernelBuffer(f, (k, n)), KernelBuffer(f, (m, n)), KernelBuffer(f, ()))
     stages = (
         Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
         Stage(update, (("buffer", 2), ("buffer", 3), ("stage", 0, 0)), (2,)),
@@ -496,7 +502,13 @@ def test_epilogue_of_convolution_and_long_chain():
     shifted = zero_unless(apply("lt", Const(0, dt.i32), Axis(3)), load(1, 0, 1, 2, lin((1, 3), const=-1)))
     other = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), shifted))
     n = len(kernel.buffers)
-    buffers = (*kernel.buffers, Buffer(f, (5,)), Buffer(f, shape), Buffer(f, shape), Buffer(f, shape))
+    buffers = (
+        *kernel.buffers,
+        KernelBuffer(f, (5,)),
+        KernelBuffer(f, shape),
+        KernelBuffer(f, shape),
+        KernelBuffer(f, shape),
+    )
     stages = (
         kernel.stages[0],
         Stage(later, (("stage", 0, 0), ("buffer", n)), (n + 1,)),
@@ -645,7 +657,7 @@ def test_epilogue_of_the_direct_form():
     late = template(shape, ((f, shape), (f, (3,)), (f, shape)), apply("max", total, Const(0.0, f)))
     n = len(kernel.buffers)
     stages = (replace_outputs(kernel.stages[0]), Stage(late, (("stage", 0, 0), ("buffer", n), ("buffer", 2)), (2,)))
-    both = Kernel(stages, (*kernel.buffers, Buffer(f, (3,))))
+    both = Kernel(stages, (*kernel.buffers, KernelBuffer(f, (3,))))
     target = host()
     found = _direct(both, target)
     assert found
@@ -665,7 +677,7 @@ def test_long_epilogue_of_the_direct_form():
         late = template(shape, ((f, shape), (f, shape)), chain)
         n = len(kernel.buffers)
         stages = (replace_outputs(kernel.stages[0]), Stage(late, (("stage", 0, 0), ("buffer", n)), (2,)))
-        both = Kernel(stages, (*kernel.buffers, Buffer(f, shape)))
+        both = Kernel(stages, (*kernel.buffers, KernelBuffer(f, shape)))
         found = _direct(both, target)
         assert found
         check(both, [Configs((c,)) for c in found], target=target)
@@ -685,7 +697,7 @@ def test_repeated_guards_and_reads_in_bounds():
     shape = (n, i, 3, 16)
     product = times(load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3))
     late = template(shape, ((f, shape), (f, shape)), zero_unless(guard, product))
-    buffers = (Buffer(f, (n, i, d)), Buffer(f, (n, 16, d)), Buffer(f, shape), Buffer(f, shape))
+    buffers = (KernelBuffer(f, (n, i, d)), KernelBuffer(f, (n, 16, d)), KernelBuffer(f, shape), KernelBuffer(f, shape))
     stages = (
         Stage(root, (("buffer", 0), ("buffer", 1)), (None,)),
         Stage(late, (("buffer", 2), ("stage", 0, 0)), (3,)),
@@ -695,7 +707,7 @@ def test_repeated_guards_and_reads_in_bounds():
     (p,) = problems(kernel.root)
     (x,) = results(kernel, p).exprs
     assert sum(1 for e in postorder([x]) if isinstance(e, Apply) and e.fn == "where") == 1
-    s = OperandAccess(None, [x], (), p.extents, {2: Memory(None, Buffer(f, shape))}, (3,), 16, (), (-1,))
+    s = OperandAccess(None, [x], (), p.extents, {2: BufferMemory(None, KernelBuffer(f, shape))}, (3,), 16, (), (-1,))
     assert [r.slot for r in s.reads if s.is_safe(r)] == [2]
 
 

@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import (
@@ -147,7 +147,7 @@ def test_a_panel_beyond_the_first_level_is_dear():
 
 def far(kernel: Kernel) -> Kernel:
     """With an output too large for the caches."""
-    return Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.buffers[-1].shape, True)))
+    return Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(dt.f32, kernel.buffers[-1].shape, True)))
 
 
 def test_large_results_are_stored_past_the_caches():

@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template, times
@@ -55,7 +55,7 @@ def longer(kernel: Kernel, count: int) -> Kernel:
         (("stage", 0, 0), ("buffer", n), ("buffer", n + 1)), kernel.stages[0].outputs,
     )  # fmt: skip
     first = Stage(kernel.root, kernel.stages[0].args, (None,))
-    return Kernel((first, stage), (*kernel.buffers, Buffer(f, shape[1:2]), Buffer(f, shape)))
+    return Kernel((first, stage), (*kernel.buffers, KernelBuffer(f, shape[1:2]), KernelBuffer(f, shape)))
 
 
 def test_tiles_of_two_pieces():

@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.emission.write_combining import unit_of
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import far, kernel_of, load, num, over, pointwise_dx, times
@@ -28,7 +28,7 @@ def added(kernel: Kernel) -> Kernel:
     total = template(shape, ((f, shape), (f, shape)), apply("add", load(0, 0, 1, 2, 3), load(1, 0, 1, 2, 3)))
     first = Stage(kernel.root, kernel.stages[0].args, (None,))
     stage = Stage(total, (("stage", 0, 0), ("buffer", n)), kernel.stages[0].outputs)
-    return Kernel((first, stage), (*kernel.buffers, Buffer(f, shape)))
+    return Kernel((first, stage), (*kernel.buffers, KernelBuffer(f, shape)))
 
 
 def configs(kernel: Kernel, base: Tiled) -> Configs:

@@ -11,13 +11,13 @@ from einsmith import dtypes as dt
 from einsmith.compile import predicted
 from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
-from einsmith.kernels.contraction.config import Direct, Setting, Tiled, sides
+from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, sides
 from einsmith.kernels.contraction.features import Features, together
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 from einsmith.target.memory import held
 from tests.kernels.runner import check_exact as check
@@ -161,7 +161,7 @@ def test_steps_and_choices_are_the_same_each_time():
     assert CONTRACTION.configs(kernel, host()) == CONTRACTION.configs(kernel, host())
     kernel = product(64, 1024, 4096, "NN")
     (p,) = problems(kernel.root)
-    s = Setting(kernel, p, (), False, False, SERVER)
+    s = WindowSetting(kernel, p, (), False, False, SERVER)
     found = [traffic.address_steps(s, x) for x in sides(p, False)]
     assert found == [Steps(16384, 4, True), Steps(4, 4096, True)]
 
@@ -279,7 +279,7 @@ def test_short_runs_of_k_begin_often():
         t = table_of(kernel, p, Tiled(bool(which), 9, 3, "inline", "buffer", windows=((which, "side"),)), SERVER)
         assert t.numbers.a_run[0] == size
         numbers = [Features(**vars(x.numbers) | {"a_run": x.K}) for x in t.settings]
-        whole = cost.Table(t.settings, t.rows, together(numbers))
+        whole = cost.ConfigTable(t.settings, t.rows, together(numbers))
         least, most = (cost.predict(x, SERVER).arithmetic[0] for x in (whole, t))
         assert most > dear * least
 
@@ -309,7 +309,7 @@ def test_lines_beyond_the_caches_that_are_stored_to_in_parts():
     pixels = Tiled(mr=14, nv=2, a="inline", b="inline", order="m", tm=8)
     blocks = replace(rows, kc=128)
     for kernel, dear in ((pointwise_dx(16, 128, 56, 56, 256, 2), True), (conv(16, 256, 28, 28, 128, 1, 1, 0), False)):
-        far = Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(dt.f32, kernel.buffers[-1].shape, True)))
+        far = Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(dt.f32, kernel.buffers[-1].shape, True)))
         for c, waits in ((rows, False), (blocks, False), (pixels, dear)):
             c = c if dear else replace(c, swap=not c.swap)
             least, most = (CONTRACTION.cost(k, Configs((c,)), SERVER).arithmetic for k in (kernel, far))
@@ -350,6 +350,6 @@ def test_to_make_an_operand_is_no_cheaper_than_to_read_it(m, n):
     def seconds(factor, used):
         t = template((m, n), [(dt.f32, s) for s in shapes[:used]], Reduce("sum", (k,), (apply("mul", g, factor),)))
         stage = Stage(t, tuple(("buffer", q) for q in range(used)), (used,))
-        return predicted(Kernel((stage,), tuple(Buffer(dt.f32, s) for s in (*shapes[:used], (m, n)))), SERVER)
+        return predicted(Kernel((stage,), tuple(KernelBuffer(dt.f32, s) for s in (*shapes[:used], (m, n)))), SERVER)
 
     assert seconds(apply("mul", apply("sub", x, mean), scale), 4) > 0.97 * seconds(x, 2)

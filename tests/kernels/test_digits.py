@@ -14,7 +14,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
 from einsmith.kernels.contraction.problem import problems
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.plan.split_axes import split_kernels
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
@@ -84,7 +84,7 @@ def with_epilogue() -> Kernel:
     b, c, h = axes(3)
     body = Apply("where", (lt(num(0.0), read(1, b, c, h)), add(read(0, b, c, h), read(2, c)), num(0.0)), dt.f32)
     t = template(shape, [(dt.f32, shape), (dt.f32, shape), (dt.f32, shape[1:2])], body)
-    buffers = (*k.buffers, Buffer(dt.f32, shape), Buffer(dt.f32, shape[1:2]), Buffer(dt.f32, shape))
+    buffers = (*k.buffers, KernelBuffer(dt.f32, shape), KernelBuffer(dt.f32, shape[1:2]), KernelBuffer(dt.f32, shape))
     return Kernel((k.stages[0], Stage(t, (("stage", 0, 0), ("buffer", 3), ("buffer", 4)), (5,))), buffers)
 
 
@@ -120,7 +120,7 @@ def strided_with_epilogue() -> Kernel:
     total = read(0, c, i, j)
     body = Apply("where", (lt(num(0.0), total), mul(total, read(1, i, j)), num(0.0)), dt.f32)
     t = template(k.shape, [(dt.f32, k.shape), (dt.f32, k.shape[1:])], body)
-    buffers = (*k.buffers, Buffer(dt.f32, k.shape[1:]), Buffer(dt.f32, k.shape))
+    buffers = (*k.buffers, KernelBuffer(dt.f32, k.shape[1:]), KernelBuffer(dt.f32, k.shape))
     return Kernel((k.stages[0], Stage(t, (("stage", 0, 0), ("buffer", 3)), (4,))), buffers)
 
 

@@ -12,7 +12,7 @@ from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.reduction import cost as costs
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.pattern import Reduction
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import WIDE
 from tests.kernels.samples import axes, plain, read
@@ -109,7 +109,7 @@ def test_lines_of_results():
     def fetched(dtype, n: int) -> int:
         i, j, r = axes(3)
         t = template((512, n), [(dtype, (512, 7, n))], Reduce("max", (7,), (read(0, i, r, j, dtype=dtype),)))
-        buffers = (Buffer(dtype, (512, 7, n)), Buffer(dtype, (512, n), far=True))
+        buffers = (KernelBuffer(dtype, (512, 7, n)), KernelBuffer(dtype, (512, n), far=True))
         kernel = Kernel((Stage(t, (("buffer", 0),), (1,)),), buffers)
         (box,) = boxes_of(kernel)
         return costs._fetched(kernel, schedule(box, COLUMN))

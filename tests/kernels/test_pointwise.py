@@ -14,7 +14,7 @@ from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
 from einsmith.kernels.emit import boxes
 from einsmith.loops.nest import show
 from einsmith.passes.layout.order import strides
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub
@@ -182,7 +182,12 @@ def test_epilogue_on_pieces_and_several_results(rng):
         Stage(first, (("stage", 0, 0), ("buffer", 1)), (2,)),
         Stage(second, (("stage", 0, 0), ("stage", 1, 0)), (3,)),
     )
-    buffers = (Buffer(dt.f32, (2, n)), Buffer(dt.f32, (4,)), Buffer(dt.f32, (4, n)), Buffer(dt.f32, (4, n)))
+    buffers = (
+        KernelBuffer(dt.f32, (2, n)),
+        KernelBuffer(dt.f32, (4,)),
+        KernelBuffer(dt.f32, (4, n)),
+        KernelBuffer(dt.f32, (4, n)),
+    )
     check(PATTERN, Kernel(stages, buffers), rng)
 
 
@@ -197,7 +202,12 @@ def test_in_place_update(rng):
         Stage(one, (("buffer", 0), ("buffer", 1)), (0,)),
         Stage(two, (("buffer", 2), ("buffer", 3), ("stage", 0, 0)), (2,)),
     )
-    buffers = (Buffer(dt.f32, (n,)), Buffer(dt.f32, (n,)), Buffer(dt.f32, (n,)), Buffer(dt.f32, ()))
+    buffers = (
+        KernelBuffer(dt.f32, (n,)),
+        KernelBuffer(dt.f32, (n,)),
+        KernelBuffer(dt.f32, (n,)),
+        KernelBuffer(dt.f32, ()),
+    )
     check(PATTERN, Kernel(stages, buffers), rng)
 
 
@@ -287,7 +297,7 @@ def test_no_order_of_dimensions_costs_less_than_the_floor(rng, target):
         for _ in range(30):
             orders = [tuple(map(int, rng.permutation(len(b.shape)))) for b in kernel.buffers]
             laid = zip(kernel.buffers, orders, strict=True)
-            buffers = tuple(Buffer(b.dtype, b.shape, strides=strides(b.shape, o)) for b, o in laid)
+            buffers = tuple(KernelBuffer(b.dtype, b.shape, strides=strides(b.shape, o)) for b, o in laid)
             moved = Kernel(kernel.stages, buffers)
             assert PATTERN.floor(moved, target) == floor
             found += [PATTERN.cost(moved, c, target).seconds for c in PATTERN.configs(moved, target)]

@@ -11,7 +11,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, template
 from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
 from einsmith.loops.nest import show
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, product, read, sub
@@ -186,7 +186,12 @@ def test_epilogue(rng):
             Stage(root, (("buffer", 0),), (2,)),
             Stage(log, (("stage", 0, 0), ("buffer", 0), ("buffer", 1)), (3,)),
         )
-        buffers = (Buffer(dt.f32, (11, n)), Buffer(dt.i32, shape), Buffer(dt.f32, shape), Buffer(dt.f32, shape))
+        buffers = (
+            KernelBuffer(dt.f32, (11, n)),
+            KernelBuffer(dt.i32, shape),
+            KernelBuffer(dt.f32, shape),
+            KernelBuffer(dt.f32, shape),
+        )
         labels = rng.integers(0, n, 11).astype(np.int32)
         check(PATTERN, Kernel(stages, buffers), rng, inputs=[None, labels])
 
@@ -202,7 +207,7 @@ def test_epilogue_after_a_split(rng):
         apply("mul", apply("sqrt", apply("mul", read(0, c), num(1 / n))), read(1, c)),
     )
     stages = (Stage(root, (("buffer", 0),), (None,)), Stage(after, (("stage", 0, 0), ("buffer", 1)), (2,)))
-    buffers = (Buffer(dt.f32, (n, 3)), Buffer(dt.f32, (3,)), Buffer(dt.f32, (3,)))
+    buffers = (KernelBuffer(dt.f32, (n, 3)), KernelBuffer(dt.f32, (3,)), KernelBuffer(dt.f32, (3,)))
     kernel = Kernel(stages, buffers)
     assert any(x.splits > 1 for x in PATTERN.configs(kernel, WIDE))
     check(PATTERN, kernel, rng)
@@ -283,7 +288,7 @@ def test_register_tiles_with_a_guard_two_sums_and_an_epilogue(rng):
         Stage(after, (("stage", 0, 0), ("stage", 0, 1), ("buffer", 2)), (4,)),
     )
     sizes = ((m,), (k, n), (m,), shape, shape)
-    kernel = Kernel(stages, tuple(Buffer(dt.f32, s) for s in sizes))
+    kernel = Kernel(stages, tuple(KernelBuffer(dt.f32, s) for s in sizes))
     configs = [ReductionConfig("column", 4, u, t, 1, rows) for u, t, rows in ((1, 1, 2), (2, 3, 4), (1, 8, 6))]
     check(PATTERN, kernel, rng, configs=configs)
 
@@ -364,7 +369,7 @@ def test_turned_tiles_with_an_epilogue_and_a_guard(rng):
     root = template(shape, [(dt.f32, (n, k))], over("max", (k,), kept))
     total = template(shape, [(dt.f32, shape), (dt.f32, (n, k))], apply("mul", apply("exp", read(0, i)), read(1, i, 3)))
     stages = (Stage(root, (("buffer", 0),), (1,)), Stage(total, (("stage", 0, 0), ("buffer", 0)), (2,)))
-    kernel = Kernel(stages, (Buffer(dt.f32, (n, k)), Buffer(dt.f32, shape), Buffer(dt.f32, shape)))
+    kernel = Kernel(stages, (KernelBuffer(dt.f32, (n, k)), KernelBuffer(dt.f32, shape), KernelBuffer(dt.f32, shape)))
     configs = [ReductionConfig("column", lanes, 1, t, 1, 1, True) for lanes in (4, 16) for t in (1, 2)]
     check(PATTERN, kernel, rng, configs=configs)
 

@@ -9,14 +9,14 @@ import einsmith as es
 from einsmith import dtypes as dt
 from einsmith.decisions import explain
 from einsmith.errors import CompileError
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter import pattern, points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
 from einsmith.kernels.scatter.points import combine_at, owned_axes, terms_of
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
 from tests.nest_interp import run
@@ -156,7 +156,7 @@ def test_what_the_memory_holds_is_not_touched(rng):
     """The initial value is the output's own memory: only the destinations are read and written."""
     r, d = axes(2)
     t = started(50, 17, 9, read(2, r, d))
-    buffers = (Buffer(dt.i32, (9,)), Buffer(dt.f32, (9, 17)), Buffer(dt.f32, (50, 17)))
+    buffers = (KernelBuffer(dt.i32, (9,)), KernelBuffer(dt.f32, (9, 17)), KernelBuffer(dt.f32, (50, 17)))
     kernel = Kernel((Stage(t, (("buffer", 0), ("buffer", 1), ("buffer", 2)), (2,)),), buffers)
     assert in_place(kernel)
     assert not in_place(kernel_of(t))
@@ -182,7 +182,7 @@ def test_choice_and_refusal():
     after = template((5,), [(dt.f32, (5,))], apply("neg", read(0, i)))
     stages = (Stage(t, (("buffer", 0),), (None,)), Stage(after, (("stage", 0, 0),), (1,)))
     with pytest.raises(CompileError, match="scatter"):
-        autoconfig.choose(Kernel(stages, (Buffer(dt.i32, (9,)), Buffer(dt.f32, (5,)))), WIDE)
+        autoconfig.choose(Kernel(stages, (KernelBuffer(dt.i32, (9,)), KernelBuffer(dt.f32, (5,)))), WIDE)
 
 
 def test_cost_picks_one_task_for_little_and_several_for_much():
@@ -214,7 +214,7 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
     if corruption == "start":
         monkeypatch.setattr(pattern, "_start", lambda kernel, target: None)
     else:
-        monkeypatch.setattr(points, "combine_at", lambda em, fn, to, at, x: combine_at(em, fn, to, Linear(), x))
+        monkeypatch.setattr(points, "combine_at", lambda em, fn, to, at, x: combine_at(em, fn, to, LinearForm(), x))
     with pytest.raises(AssertionError):
         check(PATTERN, kernel, rng, inputs=inputs, configs=[config])
 

@@ -22,7 +22,7 @@ from einsmith.loops.nest import Op
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.plan.kernel import Kernel, KernelBuffer
 from einsmith.target.facts import Target
 from tests import nest_interp
 from tests.kernels import samples as s
@@ -145,7 +145,7 @@ def test_doubles(rng):
     c = s.axes(1)[0]
     body = s.times(s.zero_unless(guard, read(0, c, y, x)), read(1, c, *taps[1:]))
     root = s.sum_of((2, h, w), ((dt.f64, (2, h, w)), (dt.f64, (2, 3, 3))), (3, 3), body)
-    kernel = Kernel(root.stages, tuple(Buffer(dt.f64, b.shape) for b in root.buffers))
+    kernel = Kernel(root.stages, tuple(KernelBuffer(dt.f64, b.shape) for b in root.buffers))
     check(STENCIL, kernel, rng, native=True, tolerance=1e-12)
 
 
@@ -220,7 +220,7 @@ def test_infinities_at_guards():
 
 def test_large_results_go_past_the_caches(rng):
     kernel = s.depthwise(1, 2, 9, 64, 3, 1)
-    far = Kernel(kernel.stages, (*kernel.buffers[:-1], Buffer(s.F, kernel.shape, True)))
+    far = Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(s.F, kernel.shape, True)))
     lowered = STENCIL.lower(far, STENCIL.configs(far, host())[0], replace(host(), vector_bytes=64))
     assert "stream" in _operations(lowered.launches[0].function.body)
     check(STENCIL, far, rng, native=True)

@@ -12,7 +12,7 @@ from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
 from einsmith.kernels.stencil.loads import pair_axis, short, turned
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference
 
@@ -41,7 +41,7 @@ def made(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
     count = root.params[slot][1][1] if axis is None else part.domain[axis]
     t = map_bodies(root, lambda b: rebuild([b], rule)[0], (*root.params, *([(s.F, (count,))] * 2)))
     args = (*kernel.stages[0].args, ("buffer", n), ("buffer", n + 1))
-    return Kernel((Stage(t, args, kernel.stages[0].outputs),), (*kernel.buffers, *[Buffer(s.F, (count,))] * 2))
+    return Kernel((Stage(t, args, kernel.stages[0].outputs),), (*kernel.buffers, *[KernelBuffer(s.F, (count,))] * 2))
 
 
 @pytest.mark.parametrize("stride", [1, 2])

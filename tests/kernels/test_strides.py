@@ -20,7 +20,7 @@ from einsmith.kernels.stencil.terms import stencils
 from einsmith.kernels.stencil.write_combining import gathered
 from einsmith.loops.address import Affine, address, affine_of, compared, stored
 from einsmith.loops.nest import show
-from einsmith.plan.kernel import Buffer, Kernel, Rows, row_major
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.plan.serial import from_data, to_data
 from einsmith.plan.split_axes import split_kernels
 from tests.kernels import samples as s
@@ -120,8 +120,8 @@ def test_another_layout_is_seen(layout):
 
 def test_a_store_between_elements_is_seen():
     """Rows of 17 elements stored as if they had 20; the last one of a plane, behind which memory ends, is left out."""
-    padded, bias = PADDED.buffer(SIMPLE.buffers[-1]), Buffer(dt.f32, (4,))
-    rows = Buffer(padded.dtype, (3, 4, 20), False, padded.strides)
+    padded, bias = PADDED.buffer(SIMPLE.buffers[-1]), KernelBuffer(dt.f32, (4,))
+    rows = KernelBuffer(padded.dtype, (3, 4, 20), False, padded.strides)
     wider = s.plain((3, 4, 20), [(dt.f32, (3, 4, 20)), (dt.f32, (4,))], SIMPLE.root.parts[0].bodies[0])
     made = Kernel(wider.stages, (rows, bias, rows))
     at = Kernel(SIMPLE.stages, (padded, SIMPLE.buffers[1], padded))
@@ -148,28 +148,31 @@ def _written_with_gaps(case: Case) -> bool:
 
 
 def test_row_major_is_the_default_and_one_node():
-    x = Buffer(dt.f32, (3, 1, 5))
+    x = KernelBuffer(dt.f32, (3, 1, 5))
     assert x.strides == (5, 5, 1) == row_major((3, 1, 5)) and x.row_major and x.size == 15 and x.nbytes == 60
-    assert Buffer(dt.f32, (3, 1, 5), False, (5, 77, 1)) is x, "no address depends on the stride of one point"
-    assert Buffer(dt.f32, (3, 1, 5), False, (8, 8, 1)) is not x
-    assert Buffer(dt.f32, (), False, ()) is Buffer(dt.f32, ()) and Buffer(dt.f32, ()).size == 1
-    assert Buffer(dt.f32, (3, 0), False, (1, 3)) is Buffer(dt.f32, (3, 0)) and Buffer(dt.f32, (3, 0)).size == 0
+    assert KernelBuffer(dt.f32, (3, 1, 5), False, (5, 77, 1)) is x, "no address depends on the stride of one point"
+    assert KernelBuffer(dt.f32, (3, 1, 5), False, (8, 8, 1)) is not x
+    assert KernelBuffer(dt.f32, (), False, ()) is KernelBuffer(dt.f32, ()) and KernelBuffer(dt.f32, ()).size == 1
+    assert (
+        KernelBuffer(dt.f32, (3, 0), False, (1, 3)) is KernelBuffer(dt.f32, (3, 0))
+        and KernelBuffer(dt.f32, (3, 0)).size == 0
+    )
 
 
 def test_permuted_and_padded_buffers():
-    x = Buffer(dt.f64, (2, 3, 4), True, (20, 1, 5))
+    x = KernelBuffer(dt.f64, (2, 3, 4), True, (20, 1, 5))
     assert not x.row_major and x.size == 20 + 2 + 15 + 1 and x.nbytes == 8 * x.size
-    assert x.flat is Buffer(dt.f64, (x.size,), True)
-    assert x.part(1, 2) is Buffer(dt.f64, (2, 2, 4), True, (20, 1, 5)) and not x.part(0, 1, False).far
-    assert x.split(2, 2) is Buffer(dt.f64, (2, 3, 2, 2), True, (20, 1, 10, 5))
+    assert x.flat is KernelBuffer(dt.f64, (x.size,), True)
+    assert x.part(1, 2) is KernelBuffer(dt.f64, (2, 2, 4), True, (20, 1, 5)) and not x.part(0, 1, False).far
+    assert x.split(2, 2) is KernelBuffer(dt.f64, (2, 3, 2, 2), True, (20, 1, 10, 5))
     assert from_data(to_data(x)) is x
-    assert x.digest != Buffer(dt.f64, (2, 3, 4), True).digest
+    assert x.digest != KernelBuffer(dt.f64, (2, 3, 4), True).digest
 
 
 @pytest.mark.parametrize("shape, strides", [((2, 3), (3,)), ((2, 3), (2, 1)), ((2, 3), (3, 0)), ((2, 3), (3, -1))])
 def test_strides_that_are_refused(shape, strides):
     with pytest.raises(VerifyError, match="stride"):
-        Buffer(dt.f32, shape, False, strides)
+        KernelBuffer(dt.f32, shape, False, strides)
 
 
 def test_axes_split_by_digits_keep_their_place():
@@ -227,7 +230,7 @@ def test_rows_of_all_images_together():
 
 def test_addresses_by_axis():
     """Of results, without axes of one point, and of comparisons; None where there are other atoms than axes."""
-    x = Buffer(dt.f32, (8, 9, 10), False, (1, 160, 16))
+    x = KernelBuffer(dt.f32, (8, 9, 10), False, (1, 160, 16))
     piece = Piece((1, 0, 2), (2, 1, 3), (3, 9, 2), s.num(0.0))
     at = stored(piece, x)
     assert at == Affine(1 + 32, {0: 2, 1: 160, 2: 48}) and at.at({0: 2, 2: 1}) == Affine(33 + 4 + 48, {1: 160})

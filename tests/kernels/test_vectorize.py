@@ -10,42 +10,42 @@ import pytest
 
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, apply
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter
+from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.address import Memory, address
+from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.nest import Builder, show
-from einsmith.plan.kernel import Buffer
+from einsmith.plan.kernel import KernelBuffer
 from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub
 from tests.nest_interp import Fault, run
 
 LANES = 8
 
 
-def ramp(base, lanes: int, multiple: int = 1) -> Lanes:
+def ramp(base, lanes: int, multiple: int = 1) -> LanePattern:
     """`base, base+1, ...`: one axis along the lanes."""
-    return Lanes(base, tuple(range(lanes)), multiple)
+    return LanePattern(base, tuple(range(lanes)), multiple)
 
 
 def execute(build, arrays, tasks=1):
     """Runs `build(builder)` on the arrays; returns the nest's text."""
     b = Builder("f", len(arrays) + 1)
     build(b)
-    kernel = SimpleNamespace(buffers=[Buffer(dt.dtype_of(a), a.shape) for a in arrays])
+    kernel = SimpleNamespace(buffers=[KernelBuffer(dt.dtype_of(a), a.shape) for a in arrays])
     f = b.finish()
     run(Lowered([Launch(f, tasks)]), kernel, arrays)  # type: ignore[arg-type]
     return show(f)
 
 
-def memory(b: Builder, n: int, a: np.ndarray) -> Memory:
-    return Memory(b.buffers[n], Buffer(dt.dtype_of(a), a.shape))
+def memory(b: Builder, n: int, a: np.ndarray) -> BufferMemory:
+    return BufferMemory(b.buffers[n], KernelBuffer(dt.dtype_of(a), a.shape))
 
 
 def test_addresses():
     i, j = axes(2)
-    assert address((add(i, 1), mul(2, j)), (7, 1)) == Linear(7, {i: 7, j: 2})
-    assert address((), ()) == Linear()
+    assert address((add(i, 1), mul(2, j)), (7, 1)) == LinearForm(7, {i: 7, j: 2})
+    assert address((), ()) == LinearForm()
 
 
 @pytest.mark.parametrize("base", [0, 8, 40])
@@ -79,8 +79,8 @@ def test_patterns_of_several_axes():
     def build(b):
         em = VectorEmitter(b, (6, 10), LANES)
         em.place(0, memory(b, 0, a))
-        em.bind(0, Lanes(2, tuple(x // 4 for x in range(LANES))))
-        em.bind(1, Lanes(b.add(b.task, b.const(5)), tuple(x % 4 for x in range(LANES))))
+        em.bind(0, LanePattern(2, tuple(x // 4 for x in range(LANES))))
+        em.bind(1, LanePattern(b.add(b.task, b.const(5)), tuple(x % 4 for x in range(LANES))))
         b.store(em.splat(em.emit(read(0, i, j))), b.buffers[1], b.const(0))
 
     execute(build, [a, out])
@@ -233,7 +233,7 @@ def test_lanes_that_lie_apart_are_stored_as_vectors_under_masks(step, offset, ac
         em.bind(0, ramp(b.const(LANES), LANES, LANES))
         on = b.literal([x % 3 != 0 for x in range(LANES)], "i1")
         em.mask = on if active == "lanes" else active
-        em.store(em.emit(read(0, i)), em.memory(1), Linear(offset, {i: step}))
+        em.store(em.emit(read(0, i)), em.memory(1), LinearForm(offset, {i: step}))
 
     text = execute(build, [a, out])
     np.testing.assert_array_equal(out, want)
@@ -249,7 +249,7 @@ def test_lanes_far_apart_are_scattered():
         em.place(0, memory(b, 0, a))
         em.place(1, memory(b, 1, out))
         em.bind(0, ramp(0, LANES))
-        em.store(em.emit(read(0, i)), em.memory(1), Linear(0, {i: 9}))
+        em.store(em.emit(read(0, i)), em.memory(1), LinearForm(0, {i: 9}))
 
     assert "scatter" in execute(build, [a, out])
     assert np.flatnonzero(out).tolist() == list(range(0, 9 * LANES, 9))

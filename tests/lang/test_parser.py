@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from einsmith.errors import FormulaError
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import Literal
-from einsmith.lang.parser import Apply, Element, Number, Reduction, parse, parse_expression, walk
+from einsmith.lang.parser import Number, ParsedApply, ParsedRead, ParsedReduction, parse, parse_expression, walk
 from einsmith.lang.program import resolve
 from einsmith.lang.tokenizer import tokenize
 
@@ -89,8 +89,8 @@ def test_lines_and_comments():
     assert [s.name for s in source.statements] == ["Y", "Z"] and [n for n, _ in source.returns] == ["Y", "Z"]
     assert source.statements[1].index == ()
     body = source.statements[0].value
-    assert isinstance(body, Reduction) and body.axes == ("j",)
-    assert [n.name for n in walk(body) if isinstance(n, Element)] == ["A", "B"]
+    assert isinstance(body, ParsedReduction) and body.axes == ("j",)
+    assert [n.name for n in walk(body) if isinstance(n, ParsedRead)] == ["A", "B"]
 
 
 def test_tokens_tile_the_text():
@@ -100,7 +100,7 @@ def test_tokens_tile_the_text():
 
 def test_greater_is_less_turned_round():
     node = parse_expression("a > 3")
-    assert isinstance(node, Apply) and node.fn == "lt" and isinstance(node.operands[0], Number)
+    assert isinstance(node, ParsedApply) and node.fn == "lt" and isinstance(node.operands[0], Number)
 
 
 SYNTAX = [

@@ -13,7 +13,7 @@ from math import inf
 
 from einsmith.compile import predicted
 from einsmith.errors import CompileError
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.expr.rewrite.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.passes.algebra.horizontal_fusion import one_sum
@@ -22,7 +22,7 @@ from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
 from einsmith.passes.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
 from einsmith.passes.schedule.plan import Plan, fuse, kernel_call
-from einsmith.passes.schedule.row_fusion import MEMBERS, Part, agreeing, joined, rows_of
+from einsmith.passes.schedule.row_fusion import MEMBERS, RowPart, agreeing, joined, rows_of
 from einsmith.passes.schedule.schedule import Copy
 from einsmith.passes.schedule.slices import sliced
 from einsmith.passes.schedule.views import is_view, storage
@@ -84,7 +84,7 @@ class Best:
         """Of a graph whose tensors are all made as they are: a path of least cost over what has been made so far, a set
         that needs nothing outside of it."""
         nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
-        number: dict[Compute | Loop | None, int] = {n: i for i, n in enumerate(nodes)}
+        number: dict[Compute | LoweredLoop | None, int] = {n: i for i, n in enumerate(nodes)}
         needs = [sum(1 << number[m] for m in set(makers(n))) for n in nodes]
         writes = {maker(t): p for p, t in graph.updates}
         for n, p in writes.items():  # what is read of a parameter is read before
@@ -168,10 +168,10 @@ def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) 
                 yield joined(made, n, found, stored)[0]
 
 
-def _part(group: Sequence[Compute], inside: Sequence[Compute], stored: Collection[Tensor]) -> Part:
+def _part(group: Sequence[Compute], inside: Sequence[Compute], stored: Collection[Tensor]) -> RowPart:
     near = {storage(a) for n in inside if n not in group for a in n.args}
     call = kernel_call([Copy(n) for n in group], {*stored, *near}, {}, ())
-    return Part(call.kernel, call.tensors, call.written)
+    return RowPart(call.kernel, call.tensors, call.written)
 
 
 def _group(nodes: Sequence[Compute]) -> list[Compute] | None:

@@ -20,7 +20,7 @@ from einsmith.passes.layout.laid_out import Decided, free, laid_out
 from einsmith.passes.layout.order import as_is, candidates, innermost, moved, name_of, strides
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import Laid, fuse
-from einsmith.plan.kernel import Buffer, row_major
+from einsmith.plan.kernel import KernelBuffer, row_major
 from tests.fuzz.check import agree
 
 # -------------------------------------------------------------------------------------------------------------- orders
@@ -41,7 +41,7 @@ def test_names():
     ]  # fmt: skip
 
 
-def addresses(buffer: Buffer, first: int) -> np.ndarray:
+def addresses(buffer: KernelBuffer, first: int) -> np.ndarray:
     """Of each element, where it lies."""
     at = np.full(buffer.shape, first)
     for d, s in enumerate(buffer.strides):
@@ -49,7 +49,7 @@ def addresses(buffer: Buffer, first: int) -> np.ndarray:
     return at
 
 
-def random_buffer(rng: random.Random, shape: tuple[int, ...]) -> tuple[Buffer, int]:
+def random_buffer(rng: random.Random, shape: tuple[int, ...]) -> tuple[KernelBuffer, int]:
     """A view or a slice of a tensor: dimensions taken together or apart, of some only the positions of a part, in steps
     too; and the element where it begins."""
     found = list(zip(shape, row_major(shape), strict=True))
@@ -66,7 +66,7 @@ def random_buffer(rng: random.Random, shape: tuple[int, ...]) -> tuple[Buffer, i
         start, step = rng.randrange(n) if rng.random() < 0.3 else 0, rng.choice([1, 1, 1, 2])
         found[d] = (max(1, (n - start) // step), s * step)
         first += start * s
-    return Buffer(dt.f32, tuple(n for n, _ in found), False, tuple(s for _, s in found)), first
+    return KernelBuffer(dt.f32, tuple(n for n, _ in found), False, tuple(s for _, s in found)), first
 
 
 def test_moved_buffers_hold_the_same_elements():
@@ -93,9 +93,9 @@ def test_moved_buffers_hold_the_same_elements():
 
 def test_dense_strides():
     assert strides((2, 3, 4, 5), innermost((2, 3, 4, 5), 1)) == (60, 1, 15, 3)
-    x = Buffer(dt.f32, (2, 3, 4), True)
+    x = KernelBuffer(dt.f32, (2, 3, 4), True)
     assert moved(x, 0, x.shape, as_is(x.shape)) == (x, 0)
-    assert moved(x, 0, x.shape, (0, 2, 1)) == (Buffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
+    assert moved(x, 0, x.shape, (0, 2, 1)) == (KernelBuffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
 
 
 # ------------------------------------------------------------------------------------------------------------ programs

@@ -25,7 +25,7 @@ from einsmith.passes.layout.laid_out import Converted, Decided, converter, free,
 from einsmith.passes.layout.order import candidates
 from einsmith.passes.layout.price import Prices
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import Call, Laid, LoopCall, Plan, fuse
+from einsmith.passes.schedule.plan import KernelCall, Laid, LoopCall, Plan, fuse
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from tests.fuzz.check import agree
@@ -75,7 +75,7 @@ def seconds_of(plan: Plan, seconds: Callable[[Kernel | Rows], float], given: Pla
 def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
     """The least of every assignment of orders and copies, by costs of calls alone."""
     prices = Prices(seconds, Target())
-    calls = [c for c in plan.calls if isinstance(c, Call)]
+    calls = [c for c in plan.calls if isinstance(c, KernelCall)]
     sets = folded(calls, free(plan))
     read: list[Tensor] = []
     for c in calls:
@@ -84,7 +84,7 @@ def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
     own = {t: n for n, x in enumerate(sets) for t in x}
     best = inf
 
-    def ask(call: Call, orders: dict[Tensor, int]) -> float:
+    def ask(call: KernelCall, orders: dict[Tensor, int]) -> float:
         found = {t: candidates(t.shape)[k] for t, k in orders.items() if k}
         return prices.ask(call, found) if found else prices.now(call)
 
@@ -108,12 +108,12 @@ def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
 def test_tables_of_calls(rng):
     """Against the cheapest way of every assignment, with several tensors of one variable and copies of some."""
     plan = plan_of("a convolution", False)
-    call = next(c for c in plan.calls if isinstance(c, Call))
+    call = next(c for c in plan.calls if isinstance(c, KernelCall))
     images = [t for t in call.tensors if len(t.shape) == 4]
     n = len(candidates(images[0].shape))
     for stored, copies in (((0, 0), (1, 2)), ((0, None), (2, 1)), ((1, 1), (None, 0)), ((None, None), (0, 1))):
         seen = [choice.Seen((images[0],), v, c) for v, c in zip(stored, copies, strict=True)]
-        node = choice.Node(call, seen, 1.0, 0.5)
+        node = choice.CostNode(call, seen, 1.0, 0.5)
         assert node.cheapest([0, 0, 0]) == (0, 0) and not node.known[1, 1]
         for way in product(range(n), repeat=2):
             if any(way):
@@ -203,7 +203,7 @@ def test_what_a_loop_packs_before_it_begins_is_not_copied_in_its_steps(sizes, as
         run = Executable(traced.graph, traced.bind, 2)
         agree(run(given)[1], traced.graph, given, f"costs {seed}")
     (plan,) = {id(p): p for c in run.plan.calls if isinstance(c, LoopCall) for p in c.plans[:1]}.values()
-    (call,) = [c for c in plan.calls if isinstance(c, Call) and held(c)]
+    (call,) = [c for c in plan.calls if isinstance(c, KernelCall) and held(c)]
     (t,) = held(call)
     copy = Converted(converter(t), Laid((1, 0)), (call,))
     with pytest.raises(VerifyError, match="before the loop"):
@@ -237,7 +237,7 @@ def test_sums_of_operands_in_other_orders_are_doubted_most():
     """Of what is predicted for a product: where its result lies otherwise, and where an operand does."""
     plan = plan_of("products", False)
     prices = Prices(lambda kernel: 1.0, Target())
-    first, second = (c for c in plan.calls[:2] if isinstance(c, Call))
+    first, second = (c for c in plan.calls[:2] if isinstance(c, KernelCall))
     (t,) = [t for t, w in zip(first.tensors, first.written, strict=True) if w]
     assert prices.now(first) == 1.0 and prices.ask(first, {t: (1, 0)}) == 1 + price.DOUBT
     assert prices.ask(second, {t: (1, 0)}) == 1 + price.DOUBT_OF_SUMS

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.dtypes import f32
-from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.expr.nodes import Graph, Item, postorder
 from einsmith.expr.printer import show
 from einsmith.modes import trace_shapes
@@ -93,11 +93,11 @@ def test_a_loop_in_a_graph() -> None:
     text = "h[t,b] = tanh(x[t,b] + where(t > 0, h[t-1,b], 0.0))\ny[b] = 2*h[9,b]\nreturn y"
     lines = show(graph_of(text, (10, 4))).splitlines()
     assert "    in0 = outer t0.0[0]" in lines and "    update in0 <- t0" in lines
-    (node,) = [n for n in postorder(graph_of(text, (10, 4)).roots) if isinstance(n, Loop)]
+    (node,) = [n for n in postorder(graph_of(text, (10, 4)).roots) if isinstance(n, LoweredLoop)]
     (s,) = node.segments
-    places = (Place("member", 0, 3, -2, 4), Place("argument", 0, 0, 5))
-    other = Segment(s.steps, s.body, places, ((0, 1),) * len(s.body.outputs), 1, 2, (), 4)
-    loop = Loop(True, node.results, (), (other,), (*node.args, *node.args, *node.args))
+    places = (InputPlace("member", 0, 3, -2, 4), InputPlace("argument", 0, 0, 5))
+    other = LoopSegment(s.steps, s.body, places, ((0, 1),) * len(s.body.outputs), 1, 2, (), 4)
+    loop = LoweredLoop(True, node.results, (), (other,), (*node.args, *node.args, *node.args))
     shown = show(Graph(node.args, (Item(loop, 0),), (), ())).splitlines()
     assert shown[1:5] == [
         "t0 = loop, of each segment the last step first:",

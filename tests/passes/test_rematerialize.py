@@ -15,7 +15,7 @@ from einsmith.errors import ArgumentError
 from einsmith.expr.nodes import Leaf, Tensor, nbytes
 from einsmith.passes.schedule.plan import Plan
 from einsmith.passes.schedule.printer import show_plan
-from einsmith.passes.schedule.rematerialize import Cost, fit, peak
+from einsmith.passes.schedule.rematerialize import KernelCost, fit, peak
 from einsmith.passes.schedule.views import storage
 from einsmith.sizes import show_size, size_of
 
@@ -268,7 +268,7 @@ def test_what_is_computed_again_is_near_the_cheapest(monkeypatch):
         def seconds(kernel, known=known, rng=rng):
             return known.setdefault(kernel, float(rng.uniform(1, 5)))
 
-        cost = Cost(seconds, lambda kernel: 0)
+        cost = KernelCost(seconds, lambda kernel: 0)
         kept = [t for c in plan.calls if plan.graph.role[c.own[0]] == "forward" for t, w in
                 zip(c.tensors, c.written, strict=True) if w and storage(t) is t and t not in outside]  # fmt: skip
         simulation = Simulation(plan, outside, seconds)

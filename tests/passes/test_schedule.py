@@ -12,7 +12,7 @@ from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, leaf
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.roles import kernel_roles
-from einsmith.passes.schedule.schedule import Schedule
+from einsmith.passes.schedule.schedule import GroupSchedule
 from tests.passes.test_passes import graph, matmul, pointwise, run_plan, total
 
 F = dt.f32
@@ -43,7 +43,7 @@ def shared(rows: int = 5, columns: int = 17):
 
 
 def in_all(node, *readers):
-    def refine(schedule: Schedule) -> None:
+    def refine(schedule: GroupSchedule) -> None:
         for r in readers:
             schedule.recompute(node, schedule.home[r])
 
@@ -103,7 +103,7 @@ def test_a_chain_is_computed_again_from_its_end():
     b = pointwise("tanh", a)
     first, second = pointwise("add", matmul(v, w), b), pointwise("mul", matmul(pointwise("neg", v), w), b)
 
-    def refine(schedule: Schedule) -> None:
+    def refine(schedule: GroupSchedule) -> None:
         for node in (b, a):
             for r in (first, second):
                 schedule.recompute(node, schedule.home[r])
@@ -128,7 +128,7 @@ def test_what_cannot_be_computed_again_is_refused():
     g, a, first, second = shared()
 
     def refused(node, group, reason: str):
-        def refine(schedule: Schedule) -> None:
+        def refine(schedule: GroupSchedule) -> None:
             with pytest.raises(ArgumentError, match=reason):
                 schedule.recompute(node, group(schedule))
 
@@ -148,7 +148,7 @@ def test_a_copy_stands_before_what_reads_it():
     b = pointwise("tanh", a)
     late = pointwise("mul", pointwise("add", matmul(v, w), b), a)
 
-    def refine(schedule: Schedule) -> None:
+    def refine(schedule: GroupSchedule) -> None:
         group = schedule.home[late]
         schedule.recompute(a, group)
         with pytest.raises(ArgumentError, match="at hand"):

@@ -7,12 +7,12 @@ import pytest
 
 import einsmith as es
 from einsmith import dtypes as dt
-from einsmith.check.kernel_check import Fault, _untouched, elements
+from einsmith.check.kernel_check import KernelFault, _untouched, elements
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.rematerialize import _after_stored, _of_stages
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.plan.kernel import Kernel, KernelBuffer
 
 F = es.functional
 
@@ -78,15 +78,15 @@ def test_a_checked_run_sees_parts(batch, rng, monkeypatch):
 
 
 def test_what_a_checked_run_sees_of_a_part():
-    part = Buffer(dt.f32, (2, 4, 3)).part(1, 2)
+    part = KernelBuffer(dt.f32, (2, 4, 3)).part(1, 2)
     spanned = np.arange(part.size)
     np.testing.assert_array_equal(elements(spanned, part), np.arange(24).reshape(2, 4, 3)[:, :2])
     kernel = Kernel((), (part,))
     before, after = np.zeros(part.nbytes, np.uint8), np.zeros(part.nbytes, np.uint8)
     _untouched(kernel, 0, before, after, None)
     after[4 * 8] = 1  # between the two rows of the part
-    with pytest.raises(Fault, match="1 elements between those of the buffer"):
+    with pytest.raises(KernelFault, match="1 elements between those of the buffer"):
         _untouched(kernel, 0, before, after, None)
     after[4 * 13] = 1
-    with pytest.raises(Fault, match=r"element \[1, 0, 1\]"):
+    with pytest.raises(KernelFault, match=r"element \[1, 0, 1\]"):
         _untouched(kernel, 0, before, after, None)

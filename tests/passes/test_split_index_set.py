@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import Apply, Compute, Graph, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline
@@ -88,7 +88,7 @@ def test_the_backward_of_stacked_gates_is_evaluated_gate_by_gate():
     p, u = rng.standard_normal((6, 3, 32)), rng.standard_normal((32, 8))
     g = es.grad(loss, (0, 1))
     graph = run_passes(trace_call(g, (p, u), {}).graph)
-    loops = [n for n in postorder(graph.roots) if isinstance(n, Loop)]
+    loops = [n for n in postorder(graph.roots) if isinstance(n, LoweredLoop)]
     bodies = list(dict.fromkeys(s.body for loop in loops for s in loop.segments))
     assert len(bodies) == 2 and not any(map(choices, bodies))
     assert [(3, 8)] * 4 in [s for b in bodies for s in shapes(b)]

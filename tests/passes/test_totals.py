@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import postorder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
@@ -33,7 +33,7 @@ def backward(x, a):
 
 def shapes(f, *arrays):
     graph = run_passes(trace_call(f, arrays, {}).graph)
-    (loop,) = (n for n in postorder(graph.roots) if isinstance(n, Loop))
+    (loop,) = (n for n in postorder(graph.roots) if isinstance(n, LoweredLoop))
     made = {j for s in loop.segments for j, _ in s.targets} | {j for j, *_ in loop.initial}
     return [loop.results[j][1] for j in sorted(made)]
 

@@ -15,7 +15,7 @@ from einsmith.kernels.pattern import Lowered
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.target.facts import Target
-from einsmith.tiles.ir import BYTES, Function, Parameter
+from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
@@ -37,7 +37,7 @@ class Machine(Target):
 class Code:
     """The functions of a kernel, and their text where that is what runs. `launches`: the pointers so far."""
 
-    functions: list[Function]
+    functions: list[TileFunction]
     text: str | None
     launches: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class Code:
         """On the memory at the pointers to the buffers and, last, the workspace."""
         memories: dict[Any, Memory] = {}
 
-        def find(p: Parameter) -> Memory:
+        def find(p: TileParameter) -> Memory:
             at = pointers[-1] + p.offset if p.buffer is None else pointers[p.buffer]
             nbytes = p.size * BYTES[p.elem]
             key = at, p.elem, nbytes

@@ -7,24 +7,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einsmith.tiles.ir import Function, Loop, Op, Value
+from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue
 
 Loads = frozenset[int]
 """Load instructions, by `id`."""
 
 
-def gathered(f: Function) -> dict[int, Loads]:
+def gathered(f: TileFunction) -> dict[int, Loads]:
     """For each store the loads whose lanes meet, in a `reduce` or a `dot`, in what it stores: these are done before."""
-    reached: dict[Value, Loads] = {}
-    met: dict[Value, Loads] = {}
+    reached: dict[TileValue, Loads] = {}
+    met: dict[TileValue, Loads] = {}
     out: dict[int, Loads] = {}
 
-    def of(known: dict[Value, Loads], values: Sequence[Value | None]) -> Loads:
+    def of(known: dict[TileValue, Loads], values: Sequence[TileValue | None]) -> Loads:
         return frozenset().union(*(known.get(v, frozenset()) for v in values if v is not None))
 
-    def visit(body: Sequence[Op | Loop]) -> None:
+    def visit(body: Sequence[TileOp | TileLoop]) -> None:
         for x in body:
-            if isinstance(x, Loop):
+            if isinstance(x, TileLoop):
                 for known in (reached, met):
                     for inside, result, first in zip(x.carried, x.results, x.init, strict=True):
                         known[inside] = known[result] = of(known, [first, x.lo, x.hi])

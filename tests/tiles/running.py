@@ -10,8 +10,8 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.expr.interned import Node
 from einsmith.kernels.pattern import Lowered
-from einsmith.plan.kernel import Buffer, Kernel, Rows
-from einsmith.tiles.ir import Function, Parameter
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
+from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import triton_text
@@ -35,7 +35,11 @@ class Held:
     and the workspace. over: buffers that lie where another one does."""
 
     def __init__(
-        self, buffers: Sequence[Buffer], arrays: Sequence[np.ndarray], workspace: int, over: Mapping[int, int] = {}
+        self,
+        buffers: Sequence[KernelBuffer],
+        arrays: Sequence[np.ndarray],
+        workspace: int,
+        over: Mapping[int, int] = {},
     ):  # noqa: B006
         self.buffers, self.over = buffers, over
         self.raw = []
@@ -47,7 +51,7 @@ class Held:
         self.workspace = np.full(workspace, 0xFF, np.uint8)
         self._memories: dict[Any, Memory] = {}
 
-    def find(self, p: Parameter) -> Memory:
+    def find(self, p: TileParameter) -> Memory:
         if p.buffer is not None:
             n = self.over.get(p.buffer, p.buffer)
             key: Any = n
@@ -74,7 +78,7 @@ class Held:
             assert (rest == GAP).all(), "written between the elements of a buffer"
 
 
-def functions_of(lowered: Lowered) -> list[Function]:
+def functions_of(lowered: Lowered) -> list[TileFunction]:
     """The functions of all launches, verified."""
     functions = [x.function for x in lowered.launches]
     for f, x in zip(functions, lowered.launches, strict=True):
@@ -85,7 +89,7 @@ def functions_of(lowered: Lowered) -> list[Function]:
 
 def ran(
     lowered: Lowered,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[KernelBuffer],
     arrays: Sequence[np.ndarray],
     way: str,
     order: Callable[[int], Iterable[int]] = range,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.tiles.ir import Function
+from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.triton_text import OPTIONS
 from tests.tiles.interp import Find, fused
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
@@ -374,7 +374,7 @@ def kernels(text: str, language: _Language) -> dict[str, Any]:
     return names
 
 
-def _checked(f: Function, memories: Sequence[Memory], signature: Sequence[str]) -> None:
+def _checked(f: TileFunction, memories: Sequence[Memory], signature: Sequence[str]) -> None:
     """Raises a Fault where a promise about an argument does not hold."""
     for n, (p, m, promise) in enumerate(zip(f.parameters, memories, signature, strict=True)):
         _, _, multiple = promise.partition(":")
@@ -384,7 +384,7 @@ def _checked(f: Function, memories: Sequence[Memory], signature: Sequence[str]) 
 
 def run(
     text: str,
-    functions: Sequence[Function],
+    functions: Sequence[TileFunction],
     find: Find,
     order: Callable[[int], Iterable[int]] = range,
     options: Mapping[str, Any] = OPTIONS,

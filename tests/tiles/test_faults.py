@@ -17,7 +17,7 @@ from einsmith.expr.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.tiles import ir
-from einsmith.tiles.ir import Function, Loop, Op, Value, operations
+from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue, operations
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import triton_text
@@ -59,15 +59,15 @@ KERNELS: dict[str, tuple[Callable[[], Kernel | Rows], str | None, Tiling, dict[i
 }
 WITH_INFINITY = {"its gradient": 1}
 """The operand of which an element is infinite, so that sums are made again."""
-Plant = tuple[str, Function, Function]
+Plant = tuple[str, TileFunction, TileFunction]
 """What is wrong, in which function, and that as it becomes."""
 
 
-def _without(body: Sequence[Op | Loop], of: Op, new: Op | None) -> list[Op | Loop]:
+def _without(body: Sequence[TileOp | TileLoop], of: TileOp, new: TileOp | None) -> list[TileOp | TileLoop]:
     """The body with another instruction in the place of one, or none."""
-    out: list[Op | Loop] = []
+    out: list[TileOp | TileLoop] = []
     for x in body:
-        if isinstance(x, Loop):
+        if isinstance(x, TileLoop):
             out.append(replace(x, body=_without(x.body, of, new)))
         elif x is not of:
             out.append(x)
@@ -76,11 +76,11 @@ def _without(body: Sequence[Op | Loop], of: Op, new: Op | None) -> list[Op | Loo
     return out
 
 
-def _replaced(f: Function, of: Op, new: Op | None, literal: Op | None = None) -> Function:
+def _replaced(f: TileFunction, of: TileOp, new: TileOp | None, literal: TileOp | None = None) -> TileFunction:
     return replace(f, constants=[*f.constants, *([literal] if literal else [])], body=_without(f.body, of, new))
 
 
-def plants(f: Function) -> Iterator[Plant]:
+def plants(f: TileFunction) -> Iterator[Plant]:
     numbers = {x.results[0]: x.attrs[0] for x in f.constants if x.results[0].elem in ir.INTEGERS}
     for x in operations(f.body):
         if x.name == "load" and x.args[1] is not None:
@@ -90,23 +90,23 @@ def plants(f: Function) -> Iterator[Plant]:
         if x.name == "barrier":
             yield "barrier", f, _replaced(f, x, None)
         if x.name == "program" and f.programs > 1:
-            literal = Op("const", (), (Value(-1, x.results[0].type),), (0,))
+            literal = TileOp("const", (), (TileValue(-1, x.results[0].type),), (0,))
             none = replace(x, name="add", args=(literal.results[0], literal.results[0]))
             yield "race", f, _replaced(f, x, none, literal)
         if x.name in ("lt", "mul") and x.args[1] in numbers:
-            other = Value(-1, x.args[1].type)  # type: ignore[union-attr]
-            literal = Op("const", (), (other,), (numbers[x.args[1]] + 1,))
+            other = TileValue(-1, x.args[1].type)  # type: ignore[union-attr]
+            literal = TileOp("const", (), (other,), (numbers[x.args[1]] + 1,))
             kind = "bound" if x.name == "lt" else "stride"
             yield kind, f, _replaced(f, x, replace(x, args=(x.args[0], other)), literal)
 
 
-def in_place_of(f: Function, other: Function, lowered: Lowered) -> Lowered:
+def in_place_of(f: TileFunction, other: TileFunction, lowered: Lowered) -> Lowered:
     """The launches with one function changed. Those before it stay what they are: it is found by its name."""
     launches = [Launch(other, x.tasks) if x.function.name == f.name else x for x in lowered.launches]
     return Lowered(launches, lowered.workspace)
 
 
-def noticed(name: str, f: Function, other: Function, ways: Sequence[str], rng: np.random.Generator) -> bool:
+def noticed(name: str, f: TileFunction, other: TileFunction, ways: Sequence[str], rng: np.random.Generator) -> bool:
     make, pattern, tiling, limits = KERNELS[name]
     kernel = make()
     arrays = data(kernel, rng, limits)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einsmith.errors import CompileError, VerifyError
-from einsmith.tiles.ir import BYTES, Builder, Function, Op, Parameter, Value
+from einsmith.tiles.ir import BYTES, TileBuilder, TileFunction, TileOp, TileParameter, TileValue
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
 from tests.tiles import interp, stand_in
@@ -27,26 +27,26 @@ def memory(a: np.ndarray, elem: str) -> Memory:
     return Memory(a.reshape(-1).view(np.uint8), elem, "a buffer")
 
 
-def run(way: str, f: Function, *arrays: np.ndarray) -> None:
+def run(way: str, f: TileFunction, *arrays: np.ndarray) -> None:
     """A function whose buffers are arrays, which are changed."""
     verify(f)
     held = [memory(a, f.parameters[n].elem) for n, a in enumerate(arrays)]
     RUNS[way]([f], lambda p: held[p.buffer])
 
 
-def of_arrays(make: Callable[..., Value], *arrays: np.ndarray, out: str) -> Function:
+def of_arrays(make: Callable[..., TileValue], *arrays: np.ndarray, out: str) -> TileFunction:
     """make(builder, the arrays as tiles) stored as a tile of `out`."""
-    b, n = Builder("f"), arrays[0].size
+    b, n = TileBuilder("f"), arrays[0].size
     at = b.arange(n)
     names = {np.dtype(v): k for k, v in NUMPY.items() if k != "bf16"}
-    tiles = [b.load(b.parameter(Parameter(names[a.dtype], n, k)), at) for k, a in enumerate(arrays)]
+    tiles = [b.load(b.parameter(TileParameter(names[a.dtype], n, k)), at) for k, a in enumerate(arrays)]
     result = make(b, *tiles)
-    to = b.parameter(Parameter(out, n, len(arrays)))
+    to = b.parameter(TileParameter(out, n, len(arrays)))
     b.store(to, at, b.select(result, b.const(1, "i8"), b.const(0, "i8")) if result.elem == "i1" else result)
     return b.finish(1)
 
 
-def applied(way: str, make: Callable[..., Value], *arrays: np.ndarray, out: str) -> np.ndarray:
+def applied(way: str, make: Callable[..., TileValue], *arrays: np.ndarray, out: str) -> np.ndarray:
     result = np.zeros(arrays[0].size, NUMPY[out])
     run(way, of_arrays(make, *arrays, out=out), *arrays, result)
     return result
@@ -120,8 +120,8 @@ def test_zeros_keep_their_sign(way: str, elem: str) -> None:
 @both_ways
 @pytest.mark.parametrize("elem", ["f16", "bf16"])
 def test_literals_of_memory_keep_their_sign(way: str, elem: str) -> None:
-    b, out = Builder("f"), np.zeros(4, np.uint16)
-    b.store(b.parameter(Parameter(elem, 4, 0)), b.arange(4), b.full((4,), -0.0, elem))
+    b, out = TileBuilder("f"), np.zeros(4, np.uint16)
+    b.store(b.parameter(TileParameter(elem, 4, 0)), b.arange(4), b.full((4,), -0.0, elem))
     run(way, b.finish(1), out)
     np.testing.assert_array_equal(out, np.full(4, 0x8000))
 
@@ -179,13 +179,13 @@ def test_literals_keep_their_type(way: str, value: float, elem: str) -> None:
 )
 def test_dot(way: str, precision: str, error: float, rng) -> None:
     a, c = rng.standard_normal((16, 32)).astype(np.float32), rng.standard_normal((32, 16)).astype(np.float32)
-    b = Builder("f")
+    b = TileBuilder("f")
     row, column = b.expand(b.arange(16), 1), b.expand(b.arange(16), 0)
     k, j = b.expand(b.arange(32), 0), b.expand(b.arange(32), 1)
-    x = b.load(b.parameter(Parameter("f32", 512, 0)), b.op("add", b.op("mul", row, 32), k))
-    y = b.load(b.parameter(Parameter("f32", 512, 1)), b.op("add", b.op("mul", j, 16), column))
+    x = b.load(b.parameter(TileParameter("f32", 512, 0)), b.op("add", b.op("mul", row, 32), k))
+    y = b.load(b.parameter(TileParameter("f32", 512, 1)), b.op("add", b.op("mul", j, 16), column))
     total = b.dot(x, y, b.full((16, 16), 1.0, "f32"), precision)
-    b.store(b.parameter(Parameter("f32", 256, 2)), b.op("add", b.op("mul", row, 16), column), total)
+    b.store(b.parameter(TileParameter("f32", 256, 2)), b.op("add", b.op("mul", row, 16), column), total)
     out = np.zeros((16, 16), np.float32)
     run(way, b.finish(1), a, c, out)
     np.testing.assert_allclose(out, 1 + a.astype(np.float64) @ c, atol=30 * error, rtol=error)
@@ -201,16 +201,16 @@ def test_reduce(way: str, combiner: str, elem: str, rng) -> None:
     if elem == "f32":
         x[1, 3] = x[1, 5] = np.nan
     for axis in (0, 1):
-        b = Builder("f")
+        b = TileBuilder("f")
         row, column = b.expand(b.arange(4), 1), b.expand(b.arange(8), 0)
-        tile = b.load(b.parameter(Parameter(elem, 32, 0)), b.op("add", b.op("mul", row, 8), column))
+        tile = b.load(b.parameter(TileParameter(elem, 32, 0)), b.op("add", b.op("mul", row, 8), column))
         places = b.broadcast(row if axis == 0 else column, (4, 8))
         arg = combiner.startswith("arg")
         found = b.reduce(combiner, axis, *([tile, places] if arg else [tile]))
         at = b.arange(8 if axis == 0 else 4)
         outs = [np.zeros(at.shape, NUMPY[v.elem]) for v in found]
         for n, v in enumerate(found):
-            b.store(b.parameter(Parameter(v.elem, at.shape[0], 1 + n)), at, v)
+            b.store(b.parameter(TileParameter(v.elem, at.shape[0], 1 + n)), at, v)
         run(way, b.finish(1), x, *outs)
         want = getattr(np, combiner[3:] if arg else combiner)(x, axis=axis)
         np.testing.assert_array_equal(outs[0], want)
@@ -220,8 +220,8 @@ def test_reduce(way: str, combiner: str, elem: str, rng) -> None:
 
 @both_ways
 def test_loops_carry_and_may_make_no_turn(way: str) -> None:
-    b = Builder("f")
-    out = b.parameter(Parameter("i32", 8, 0))
+    b = TileBuilder("f")
+    out = b.parameter(TileParameter("i32", 8, 0))
     program = b.program()
     with b.loop(b.op("mul", program, 3), 10, 2, [b.const(0), b.const(1)]) as loop:
         total, count = loop.carried
@@ -231,10 +231,10 @@ def test_loops_carry_and_may_make_no_turn(way: str) -> None:
     got = np.zeros(8, np.int32)
     run(way, b.finish(4), got)
     np.testing.assert_array_equal(got, [20, 6, 3 + 5 + 7 + 9, 5, 6 + 8, 3, 9, 2])
-    b = Builder("f")
+    b = TileBuilder("f")
     with b.loop(5, 5, 1, [b.const(7)]) as loop:
         loop.next = [b.op("add", loop.carried[0], 1)]
-    b.store(b.parameter(Parameter("i32", 1, 0)), b.const(0), loop.results[0])
+    b.store(b.parameter(TileParameter("i32", 1, 0)), b.const(0), loop.results[0])
     one = np.zeros(1, np.int32)
     run(way, b.finish(1), one)
     assert one[0] == 7
@@ -242,11 +242,11 @@ def test_loops_carry_and_may_make_no_turn(way: str) -> None:
 
 @both_ways
 def test_masked_lanes_are_not_touched_and_give_zero(way: str) -> None:
-    b = Builder("f")
+    b = TileBuilder("f")
     lane = b.arange(8)
     at = b.op("mul", lane, 1000)  # most of them far outside
-    x = b.load(b.parameter(Parameter("f32", 3, 0)), at, b.op("lt", lane, 1))
-    b.store(b.parameter(Parameter("f32", 8, 1)), lane, b.op("add", x, b.const(1.0, "f32")), b.op("ne", lane, 5))
+    x = b.load(b.parameter(TileParameter("f32", 3, 0)), at, b.op("lt", lane, 1))
+    b.store(b.parameter(TileParameter("f32", 8, 1)), lane, b.op("add", x, b.const(1.0, "f32")), b.op("ne", lane, 5))
     out = np.full(8, -1, np.float32)
     run(way, b.finish(1), np.array([4, 5, 6], np.float32), out)
     np.testing.assert_array_equal(out, [5, 1, 1, 1, 1, -1, 1, 1])
@@ -254,16 +254,16 @@ def test_masked_lanes_are_not_touched_and_give_zero(way: str) -> None:
 
 @both_ways
 def test_atomics_of_integers(way: str) -> None:
-    b = Builder("f")
+    b = TileBuilder("f")
     at = b.op("rem", b.arange(8), 3)
-    b.atomic_add(b.parameter(Parameter("i32", 3, 0)), at, b.full((8,), 2, "i32"), b.op("lt", b.arange(8), 7))
+    b.atomic_add(b.parameter(TileParameter("i32", 3, 0)), at, b.full((8,), 2, "i32"), b.op("lt", b.arange(8), 7))
     out = np.zeros(3, np.int32)
     run(way, b.finish(5), out)
     np.testing.assert_array_equal(out, [30, 20, 20])
 
 
 def test_what_is_computed_twice_is_computed_once() -> None:
-    b = Builder("f")
+    b = TileBuilder("f")
     x = b.arange(8)
     assert b.op("add", x, 3) is b.op("add", x, 3) and b.op("mul", x, 1) is x and b.op("add", 0, x) is x
     assert b.known(b.op("mul", b.const(6), 7)) == 42 and b.known(b.op("quot", b.const(-7), 2)) == -3
@@ -281,36 +281,36 @@ def test_what_is_computed_twice_is_computed_once() -> None:
 # ------------------------------------------------------------------------------------------------------------- verify
 
 
-def _changed(f: Function, of: str, **fields) -> Function:
+def _changed(f: TileFunction, of: str, **fields) -> TileFunction:
     """The function with other fields of its first instruction of a name."""
     for n, x in enumerate(f.body):
-        if isinstance(x, Op) and x.name == of:
+        if isinstance(x, TileOp) and x.name == of:
             values = {k: getattr(x, k) for k in ("name", "args", "results", "attrs", "memory")} | fields
-            return replace(f, body=[*f.body[:n], Op(**values), *f.body[n + 1 :]])
+            return replace(f, body=[*f.body[:n], TileOp(**values), *f.body[n + 1 :]])
     raise AssertionError(of)
 
 
-def _sound() -> Function:
-    b = Builder("f")
+def _sound() -> TileFunction:
+    b = TileBuilder("f")
     at = b.arange(8)
-    x = b.load(b.parameter(Parameter("f32", 8, 0)), at, b.op("lt", at, 5))
+    x = b.load(b.parameter(TileParameter("f32", 8, 0)), at, b.op("lt", at, 5))
     y = b.op("add", b.op("mul", x, x), b.cast(at, "f32"))
     tile = b.broadcast(b.expand(y, 1), (8, 16))
     b.dot(b.broadcast(b.expand(b.full((16,), 0.0, "f32"), 0), (8, 16)), b.full((16, 8), 1.0, "f32"),
           b.full((8, 8), 0.0, "f32"), "ieee")  # fmt: skip
     b.reduce("max", 1, tile)
-    b.store(b.parameter(Parameter("f32", 8, 1)), at, b.select(b.op("lt", at, 3), y, x))
+    b.store(b.parameter(TileParameter("f32", 8, 1)), at, b.select(b.op("lt", at, 3), y, x))
     return b.finish(1)
 
 
-def _first(f: Function, name: str) -> Op:
-    return next(x for x in f.body if isinstance(x, Op) and x.name == name)
+def _first(f: TileFunction, name: str) -> TileOp:
+    return next(x for x in f.body if isinstance(x, TileOp) and x.name == name)
 
 
-def breaches() -> Sequence[tuple[str, Function]]:
+def breaches() -> Sequence[tuple[str, TileFunction]]:
     f = _sound()
     load, dot, store, select = (_first(f, n) for n in ("load", "dot", "store", "select"))
-    alien = Builder("g").arange(8)
+    alien = TileBuilder("g").arange(8)
     return [
         ("is not known there", _changed(f, "mul", args=(alien, alien))),
         ("no such operation", _changed(f, "mul", name="magic")),
@@ -325,14 +325,14 @@ def breaches() -> Sequence[tuple[str, Function]]:
         ("differ from run to run", _changed(f, "store", name="atomic_add")),
         ("no such combiner", _changed(f, "reduce", attrs=("median", 1))),
         ("no such dimension", _changed(f, "reduce", attrs=("max", 2))),
-        ("only extents of 1", _changed(f, "broadcast", results=(Value(99, select.results[0].type),))),
+        ("only extents of 1", _changed(f, "broadcast", results=(TileValue(99, select.results[0].type),))),
         ("a condition and two tiles", _changed(f, "select", args=(load.results[0], *select.args[1:]))),
-        ("no power of 2", _changed(f, "arange", results=(Value(99, load.args[0].type._replace(shape=(7,))),))),
+        ("no power of 2", _changed(f, "arange", results=(TileValue(99, load.args[0].type._replace(shape=(7,))),))),
         ("is run by no program", replace(f, programs=0)),
         ("2147483648 programs, and a grid has at most", replace(f, programs=2**31)),
-        ("memory holds no i1", replace(f, parameters=(Parameter("i1", 8, 0), *f.parameters[1:]))),
-        ("is not aligned", replace(f, parameters=(Parameter("f32", 8, None, 6), *f.parameters[1:]))),
-        ("do not reach its end", replace(f, parameters=(Parameter("f32", 2**31 + 1, 0), *f.parameters[1:]))),
+        ("memory holds no i1", replace(f, parameters=(TileParameter("i1", 8, 0), *f.parameters[1:]))),
+        ("is not aligned", replace(f, parameters=(TileParameter("f32", 8, None, 6), *f.parameters[1:]))),
+        ("do not reach its end", replace(f, parameters=(TileParameter("f32", 2**31 + 1, 0), *f.parameters[1:]))),
     ]
 
 
@@ -341,13 +341,13 @@ def test_a_sound_function_passes() -> None:
 
 
 @pytest.mark.parametrize("message,f", breaches(), ids=[m for m, _ in breaches()])
-def test_breaches_are_refused(message: str, f: Function) -> None:
+def test_breaches_are_refused(message: str, f: TileFunction) -> None:
     with pytest.raises(VerifyError, match=message):
         verify(f)
 
 
 def test_the_builder_refuses_types_that_do_not_meet() -> None:
-    b = Builder("f")
+    b = TileBuilder("f")
     with pytest.raises(CompileError, match="add of"):
         b.op("add", b.arange(8), b.const(1.0, "f32"))
     with pytest.raises(CompileError, match="do not meet"):

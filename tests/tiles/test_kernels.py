@@ -17,7 +17,7 @@ from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.nodes import Piece, Scatter, Template, apply
 from einsmith.plan.kernel import Kernel, Rows
-from einsmith.tiles.ir import Function, operations
+from einsmith.tiles.ir import TileFunction, operations
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import samples as s
@@ -126,7 +126,7 @@ def test_terms_of_stencils_are_written_out() -> None:
     assert sum(x.args[1] is None for x in loads) == 9 + 1  # the weights, and the window's middle
 
 
-def _of_floats(f: Function) -> set[str]:
+def _of_floats(f: TileFunction) -> set[str]:
     return {x.name for x in operations(f.body) if x.results and x.results[0].elem == "f32"}
 
 

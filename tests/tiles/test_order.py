@@ -8,43 +8,43 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from einsmith.tiles.ir import Builder, Function, Parameter
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.verify import verify
 from tests.tiles.memory import Fault, Memory
 from tests.tiles.test_ir import RUNS, both_ways, memory, run
 
 
-def faulty(make: Callable[[Builder], int]) -> Function:
-    b = Builder("f")
+def faulty(make: Callable[[TileBuilder], int]) -> TileFunction:
+    b = TileBuilder("f")
     return b.finish(make(b))
 
 
-def _out(b: Builder, size: int = 8) -> int:
-    return b.parameter(Parameter("i32", size, 0))
+def _out(b: TileBuilder, size: int = 8) -> int:
+    return b.parameter(TileParameter("i32", size, 0))
 
 
-def _two_lanes(b: Builder) -> int:
+def _two_lanes(b: TileBuilder) -> int:
     b.store(_out(b), b.op("quot", b.arange(8), 2), b.arange(8))
     return 1
 
 
-def _two_programs(b: Builder) -> int:
+def _two_programs(b: TileBuilder) -> int:
     b.store(_out(b), b.arange(8), b.full((8,), 3, "i32"))
     return 2
 
 
-def _outside(b: Builder) -> int:
+def _outside(b: TileBuilder) -> int:
     b.store(_out(b), b.op("add", b.arange(8), 1), b.arange(8))
     return 1
 
 
-def _no_barrier(b: Builder) -> int:
+def _no_barrier(b: TileBuilder) -> int:
     b.store(_out(b), b.arange(8), b.arange(8))
     b.store(_out(b), b.arange(8), b.op("add", b.load(_out(b), b.arange(8)), 1))
     return 1
 
 
-def _of_another(b: Builder) -> int:
+def _of_another(b: TileBuilder) -> int:
     at = b.op("add", b.op("mul", b.program(), 4), b.arange(4))
     b.store(_out(b), at, at)
     b.barrier()
@@ -52,24 +52,24 @@ def _of_another(b: Builder) -> int:
     return 2
 
 
-def _read_before(b: Builder) -> int:
+def _read_before(b: TileBuilder) -> int:
     at = b.op("add", b.op("mul", b.program(), 4), b.arange(4))
     b.store(_out(b), at, b.load(_out(b), b.arange(4)))
     return 2
 
 
-def _unwritten(b: Builder) -> int:
-    p = b.parameter(Parameter("i32", 8, None, 64))
+def _unwritten(b: TileBuilder) -> int:
+    p = b.parameter(TileParameter("i32", 8, None, 64))
     b.store(_out(b), b.arange(8), b.load(p, b.arange(8)))
     return 1
 
 
-def _overwritten(b: Builder) -> int:
+def _overwritten(b: TileBuilder) -> int:
     b.store(_out(b), b.arange(8), b.load(_out(b), b.op("sub", b.const(7), b.arange(8))))
     return 1
 
 
-def _overwritten_beside(b: Builder) -> int:
+def _overwritten_beside(b: TileBuilder) -> int:
     """A column read by all lanes of its row."""
     row, column = b.expand(b.arange(4), 1), b.expand(b.arange(2), 0)
     first = b.load(_out(b), b.op("mul", row, 2))
@@ -77,7 +77,7 @@ def _overwritten_beside(b: Builder) -> int:
     return 1
 
 
-def _overwritten_in_a_loop(b: Builder) -> int:
+def _overwritten_in_a_loop(b: TileBuilder) -> int:
     with b.loop(0, 8, 4, [b.full((4,), 0, "i32")]) as loop:
         last = b.load(_out(b), b.op("sub", b.const(7), b.arange(4)))
         b.store(_out(b), b.op("add", loop.var, b.arange(4)), loop.carried[0])
@@ -85,12 +85,12 @@ def _overwritten_in_a_loop(b: Builder) -> int:
     return 1
 
 
-def _divided(b: Builder) -> int:
+def _divided(b: TileBuilder) -> int:
     b.store(_out(b), b.arange(8), b.op("quot", b.full((8,), 3, "i32"), b.arange(8)))
     return 1
 
 
-def _out_of_range(b: Builder) -> int:
+def _out_of_range(b: TileBuilder) -> int:
     b.store(_out(b), b.arange(8), b.cast(b.full((8,), 3e9, "f32"), "i32"))
     return 1
 
@@ -122,12 +122,12 @@ def test_a_lane_that_writes_what_another_one_reads(name: str) -> None:
         run("interpreter", f, np.zeros(8, np.int32))
 
 
-def _in_place(b: Builder) -> int:
+def _in_place(b: TileBuilder) -> int:
     b.store(_out(b), b.arange(8), b.op("add", b.load(_out(b), b.arange(8)), 1))
     return 1
 
 
-def _of_sums(b: Builder) -> int:
+def _of_sums(b: TileBuilder) -> int:
     """The lanes of a row meet in its sum, which takes the place of its first element."""
     row, column = b.expand(b.arange(4), 1), b.expand(b.arange(2), 0)
     (total,) = b.reduce("sum", 1, b.load(_out(b), b.op("add", b.op("mul", row, 2), column)))
@@ -135,7 +135,7 @@ def _of_sums(b: Builder) -> int:
     return 1
 
 
-def _one_column(b: Builder) -> int:
+def _one_column(b: TileBuilder) -> int:
     """A column is read by all lanes of its row, of which one writes."""
     row, column = b.expand(b.arange(4), 1), b.expand(b.arange(2), 0)
     x = b.broadcast(b.load(_out(b), row), (4, 2))
@@ -143,7 +143,7 @@ def _one_column(b: Builder) -> int:
     return 1
 
 
-def _after_a_barrier(b: Builder) -> int:
+def _after_a_barrier(b: TileBuilder) -> int:
     x = b.load(_out(b), b.op("sub", b.const(7), b.arange(8)))
     b.barrier()
     b.store(_out(b), b.arange(8), x)
@@ -151,15 +151,15 @@ def _after_a_barrier(b: Builder) -> int:
 
 
 @pytest.mark.parametrize("make", [_in_place, _of_sums, _one_column, _after_a_barrier])
-def test_a_lane_may_write_what_has_been_read(make: Callable[[Builder], int]) -> None:
+def test_a_lane_may_write_what_has_been_read(make: Callable[[TileBuilder], int]) -> None:
     run("interpreter", faulty(make), np.zeros(8, np.int32))
 
 
 def test_a_barrier_helps() -> None:
-    b = Builder("f")
+    b = TileBuilder("f")
     b.store(_out(b), b.arange(8), b.arange(8))
     b.barrier()
-    b.store(b.parameter(Parameter("i32", 8, 1)), b.arange(8), b.load(_out(b), b.op("sub", b.const(7), b.arange(8))))
+    b.store(b.parameter(TileParameter("i32", 8, 1)), b.arange(8), b.load(_out(b), b.op("sub", b.const(7), b.arange(8))))
     for way in RUNS:
         out = np.zeros(8, np.int32)
         run(way, b.finish(1), np.zeros(8, np.int32), out)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from einsmith.errors import CompileError
-from einsmith.tiles.ir import Builder, Function, Parameter
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.triton_text import OPTIONS, signature, triton_text
 from tests.backends.test_second_backend import trained
 from tests.tiles import stand_in
@@ -15,23 +15,23 @@ from tests.tiles.memory import Fault, Memory
 from tests.tiles.test_programs import seated  # noqa: F401
 
 
-def _run(f: Function, arrays: list[np.ndarray], **more) -> None:
+def _run(f: TileFunction, arrays: list[np.ndarray], **more) -> None:
     held = [Memory(a.view(np.uint8), "f32", f"buffer {n}") for n, a in enumerate(arrays)]
     stand_in.run(triton_text([f]), [f], lambda p: held[p.buffer], **more)
 
 
-def _difference(form: str) -> Function:
+def _difference(form: str) -> TileFunction:
     """A product less itself as memory holds it, in several forms."""
-    b = Builder("f")
+    b = TileBuilder("f")
     at = b.arange(64)
-    x, y, held = (b.load(b.parameter(Parameter("f32", 64, n)), at) for n in range(3))
+    x, y, held = (b.load(b.parameter(TileParameter("f32", 64, n)), at) for n in range(3))
     product = b.op("mul", x, y)
     out = {
         "x*y - p": lambda: b.op("sub", product, held),
         "p - x*y": lambda: b.op("sub", held, product),
         "x*y + -p": lambda: b.op("add", product, b.op("neg", held)),
     }[form]()
-    b.store(b.parameter(Parameter("f32", 64, 3)), at, out)
+    b.store(b.parameter(TileParameter("f32", 64, 3)), at, out)
     return b.finish(1)
 
 
@@ -46,13 +46,13 @@ def test_a_product_is_the_one_that_memory_holds(form: str, rng: np.random.Genera
     assert (fused != 0).mean() > 0.5 and np.abs(fused).max() < 1e-6
 
 
-def _copied() -> Function:
-    b = Builder("copy")
+def _copied() -> TileFunction:
+    b = TileBuilder("copy")
     at = b.arange(4)
-    x = b.load(b.parameter(Parameter("f32", 4, 0)), at)
-    b.store(b.parameter(Parameter("f32", 4, 1)), at, x)
+    x = b.load(b.parameter(TileParameter("f32", 4, 0)), at)
+    b.store(b.parameter(TileParameter("f32", 4, 1)), at, x)
     for n, (elem, offset) in enumerate((("f64", 64), ("f64", 72), ("u8", 96))):
-        b.parameter(Parameter(elem, 4 + n, None, offset))
+        b.parameter(TileParameter(elem, 4 + n, None, offset))
     return b.finish(1)
 
 
@@ -67,9 +67,9 @@ def test_pointers_are_promised_where_every_launch_keeps_it() -> None:
 
 
 def test_a_promise_that_does_not_hold_is_a_fault() -> None:
-    b = Builder("copy")
+    b = TileBuilder("copy")
     at = b.arange(4)
-    b.store(b.parameter(Parameter("f32", 4, 1)), at, b.load(b.parameter(Parameter("f32", 4, 0)), at))
+    b.store(b.parameter(TileParameter("f32", 4, 1)), at, b.load(b.parameter(TileParameter("f32", 4, 0)), at))
     f, room = b.finish(1), np.zeros(24, np.float32)
     start = -room.ctypes.data % 16 // 4
     base = room.ctypes.data + 4 * start

@@ -20,7 +20,7 @@ from einsmith.errors import EinsmithWarning
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.tune import bench as bench_module
-from einsmith.tune.bench import Bench, Failed, Lost
+from einsmith.tune.bench import BenchProcess, Failed, Lost
 from einsmith.tune.genetic import Candidate
 from einsmith.tune.measure import example_buffers, make
 from einsmith.tune.race import LEAST, bounds, told_apart
@@ -54,7 +54,7 @@ def _choice(kernel, target):
 def test_every_fault_is_named_and_the_next_candidate_is_measured_all_the_same(planted, scaled):
     kernel, target = scaled
     said = {}
-    with Bench(limit=4.0) as bench:
+    with BenchProcess(limit=4.0) as bench:
         bench.begin(kernel, target, 1)
         for n, fault in enumerate(FAULTS):
             try:
@@ -90,7 +90,7 @@ def test_faults_are_never_kept(planted, scaled, monkeypatch):
 
 def test_a_worker_that_is_killed_is_started_again(scaled):
     kernel, target = scaled
-    with Bench() as bench:
+    with BenchProcess() as bench:
         bench.begin(kernel, target, 1)
         bench.prepare(0, _choice(kernel, target))
         os.kill(bench._process.pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_a_pattern_of_a_class_that_no_other_process_knows(scaled, monkeypatch):
         name = "local"
 
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, Local()])
-    with Bench() as bench:
+    with BenchProcess() as bench:
         bench.begin(*scaled, 1)
         assert "no other process can import the pattern 'local'" in bench.prepare(1, Candidate("local", "wrong"))
         assert bench.prepare(0, _choice(*scaled)) == ""

@@ -15,13 +15,13 @@ from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.rules import add_terms, constant, mul
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.preimage import Fibre
-from einsmith.autodiff.plan import Plan
-from einsmith.expr.analysis.linear import Linear
+from einsmith.autodiff.plan import AdjointPlan
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, template
 from einsmith.expr.rewrite.rebuild import substitute
 
 
-def gathered(plan: Plan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
+def gathered(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
     """The tensors of one argument. Contributions without loops over the same parts are added in one body; those in
     boxes, their loops made tensors of the boxes' sizes, in one tensor of common smaller boxes."""
     merged: dict[tuple, tuple[list[Fibre], list[Expr]]] = {}
@@ -46,7 +46,7 @@ def gathered(plan: Plan, shape: tuple[int, ...], found: list[tuple[list[Fibre], 
     return out + [_sum(plan, shape, fibres, bodies) for fibres, bodies in merged.values()]
 
 
-def _by_box(plan: Plan, fibres: list[Fibre], bodies: list[Expr]) -> tuple[list[Fibre], list[Expr]]:
+def _by_box(plan: AdjointPlan, fibres: list[Fibre], bodies: list[Expr]) -> tuple[list[Fibre], list[Expr]]:
     """The parts with their loops in tensors of their own, as large as the parts are."""
     made: list[Expr] = []
     plain = []
@@ -60,7 +60,7 @@ def _by_box(plan: Plan, fibres: list[Fibre], bodies: list[Expr]) -> tuple[list[F
     return plain, made
 
 
-def _sum(plan: Plan, shape: tuple[int, ...], fibres: list[Fibre], bodies: list[Expr]) -> int:
+def _sum(plan: AdjointPlan, shape: tuple[int, ...], fibres: list[Fibre], bodies: list[Expr]) -> int:
     parts: list[Piece] = []
     n = len(shape)
     for f, body in zip(fibres, bodies, strict=True):
@@ -78,7 +78,7 @@ def _sum(plan: Plan, shape: tuple[int, ...], fibres: list[Fibre], bodies: list[E
     return plan.add(shape, parts)
 
 
-def _broadcast(plan: Plan, shape: tuple[int, ...], r: Reduce, idle: list[int]) -> int:
+def _broadcast(plan: AdjointPlan, shape: tuple[int, ...], r: Reduce, idle: list[int]) -> int:
     """A sum that is the same along some output axes: a tensor without them, and a copy along them."""
     kept = [d for d in range(len(shape)) if d not in idle]
     move: dict[int, Expr] = {d: Axis(k) for k, d in enumerate(kept)}
@@ -119,7 +119,7 @@ def _in_box(at: tuple[int, ...], groups: Sequence[tuple[list[Fibre], list[Expr]]
             start = [a - o for a, o in zip(at, f.offset, strict=True)]
             if f.is_empty or any(not 0 <= s < n for s, n in zip(start, f.extents, strict=True)):
                 continue
-            moved = {d: Linear(s, {Axis(d): 1}).expr() for d, s in enumerate(start) if s}
+            moved = {d: LinearForm(s, {Axis(d): 1}).expr() for d, s in enumerate(start) if s}
             body = substitute(body, moved)
             total = body if total is None else add_terms(total, body)
     return zero if total is None else total

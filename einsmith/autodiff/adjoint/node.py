@@ -41,10 +41,10 @@ from einsmith.autodiff.adjoint.terms import (
 )
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
 from einsmith.autodiff.inversion.quasi import Quasi
-from einsmith.autodiff.plan import Plan
+from einsmith.autodiff.plan import AdjointPlan
 from einsmith.errors import GradientError
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.analysis.verify import inside, out_of_bounds, proven
 from einsmith.expr.nodes import (
     Apply,
@@ -74,7 +74,7 @@ def plan_adjoint(
     wanted: frozenset[int],
     constants: tuple[float | bool | None, ...],
     sums: frozenset[int] = frozenset(),
-) -> Plan:
+) -> AdjointPlan:
     """The plan for the arguments `wanted`. `constants` has an entry per result: False for no cotangent, None for any,
     a number for a cotangent that is this constant. The arguments `sums` get no Scatter, whatever it would cost. Raises
     GradientError naming the read that has no adjoint."""
@@ -94,7 +94,7 @@ class Adjoint:
     ):
         self.t, self.wanted, self.constants, self.sums = t, wanted, constants, sums
         results = [(d, t.shape) for d in t.dtypes]
-        self.out = Plan([*t.params, *results, *((d.arithmetic, t.shape) for d in t.dtypes)])
+        self.out = AdjointPlan([*t.params, *results, *((d.arithmetic, t.shape) for d in t.dtypes)])
         self.first_result = len(t.params)
         self.first_cotangent = len(t.params) + len(results)
         self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
@@ -103,7 +103,7 @@ class Adjoint:
         self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
         self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
 
-    def plan(self) -> Plan:
+    def plan(self) -> AdjointPlan:
         for part in self.t.parts:
             self._part(part)
         for slot, found in self.gathers.items():
@@ -462,10 +462,10 @@ def _all_others(part: Piece, member: int) -> Piece:
 
 def _flat(part: Piece) -> Expr:
     """The row-major position of a point of the reduction box."""
-    out, stride = Linear(), 1
+    out, stride = LinearForm(), 1
     rank = len(part.extents)
     for k, extent in reversed(list(enumerate(part.domain[rank:]))):
-        out = out + Linear(0, {Axis(rank + k): stride} if extent > 1 else {})
+        out = out + LinearForm(0, {Axis(rank + k): stride} if extent > 1 else {})
         stride *= extent
     return out.expr()
 

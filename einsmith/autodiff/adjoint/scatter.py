@@ -16,8 +16,8 @@ from typing import NamedTuple
 from einsmith import dtypes as dt
 from einsmith import knobs
 from einsmith.autodiff.adjoint.rules import choose, constant
-from einsmith.autodiff.plan import Plan
-from einsmith.expr.analysis.linear import Linear
+from einsmith.autodiff.plan import AdjointPlan
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
 from einsmith.expr.rewrite.rebuild import substitute
@@ -54,7 +54,7 @@ def position(part: Piece | Scatter) -> tuple[Expr, ...]:
     if isinstance(part, Scatter):
         return part.index
     return tuple(
-        Linear(o, {Axis(d): s} if n > 1 else {}).expr()
+        LinearForm(o, {Axis(d): s} if n > 1 else {}).expr()
         for d, (o, s, n) in enumerate(zip(part.offset, part.step, part.extents, strict=True))
     )
 
@@ -66,7 +66,7 @@ class Attained(NamedTuple):
     points: Expr
 
 
-def attained(t: Template, out: Plan, result: int, part: Piece | Scatter) -> Attained | None:
+def attained(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) -> Attained | None:
     """What the derivative of a scatter that keeps the largest or smallest value goes by: the points that attain it
     share it evenly, what the scatter starts from being one of them; where that is NaN, those that are. None of sums.
     `result`: the number of the scatter's result in the plan, which gets the count."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from einsmith.autodiff.inversion.quasi import Quasi
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, reads
 from einsmith.expr.rewrite.rebuild import operands
 
@@ -35,23 +35,23 @@ class System(Quasi):
         self.outer_first = outer_first  # of loops equally long, the outer one stays
         self.domain = range(self.n, self.n + len(extents))
         self.order: dict[int, tuple[int, int]] = {p: (p, 0) for p in self.domain}
-        self.solved: dict[int, Linear] = {p: Linear() for p in self.domain if self.extents[p] == 1}
+        self.solved: dict[int, LinearForm] = {p: LinearForm() for p in self.domain if self.extents[p] == 1}
         self.chosen: set[int] = set()  # unknowns that stay as loops
         self.ranged: list[int] = [p for p in self.domain if self.extents[p] > 1]
-        self.congruences: list[tuple[Linear, int]] = []
-        self.zeros: list[Linear] = []
+        self.congruences: list[tuple[LinearForm, int]] = []
+        self.zeros: list[LinearForm] = []
         self.others: list[Expr] = []
-        self.nonnegative: list[Linear] = []
+        self.nonnegative: list[LinearForm] = []
         self.feasible = True
-        self.rows: list[Linear] = []
+        self.rows: list[LinearForm] = []
         self._quotients: dict[tuple, tuple[int, int]] = {}
         self._pivots: set[int] = set()
 
         self._opening = True
-        env = {p - self.n: Linear(0, {Axis(p): 1}) for p in self.domain}
+        env = {p - self.n: LinearForm(0, {Axis(p): 1}) for p in self.domain}
         memo: dict = {}
         for k, e in enumerate(index):
-            z = Linear(offset[k], {Axis(k): step[k]}) if box[k] > 1 else Linear(offset[k])
+            z = LinearForm(offset[k], {Axis(k): step[k]}) if box[k] > 1 else LinearForm(offset[k])
             self.rows.append(self.linear(e, env, memo) - z)
         self._opening = False
         self._solve()
@@ -60,13 +60,13 @@ class System(Quasi):
 
     # ------------------------------------------------------------------------------------- step 0: digits and rows
 
-    def div(self, lin: Linear, c: int) -> Linear:
+    def div(self, lin: LinearForm, c: int) -> LinearForm:
         """While the index is read, a division of unknowns makes digits, or a quotient and a remainder of their own."""
         if not self._opening or c == 1:
             return super().div(lin, c)
         lin = self.resolve(lin)
-        whole = Linear(lin.const // c, {a: k // c for a, k in lin.terms.items() if k % c == 0})
-        rest = Linear(lin.const % c, {a: k for a, k in lin.terms.items() if k % c})
+        whole = LinearForm(lin.const // c, {a: k // c for a, k in lin.terms.items() if k % c == 0})
+        rest = LinearForm(lin.const % c, {a: k for a, k in lin.terms.items() if k % c})
         if any(not isinstance(a, Axis) for a in rest.terms):
             return super().div(lin, c)
         lo, hi = self.bounds(rest)
@@ -82,11 +82,11 @@ class System(Quasi):
             s = self._new(c, (order[0], order[1] + 2))
             self._quotients[key] = (q, lo // c)
             self.ranged.append(s)
-            self.rows.append(rest - Linear(lo // c, {Axis(q): 1}) * c - Linear(0, {Axis(s): 1}))
+            self.rows.append(rest - LinearForm(lo // c, {Axis(q): 1}) * c - LinearForm(0, {Axis(s): 1}))
         q, first = self._quotients[key]
-        return whole + Linear(first, {Axis(q): 1})
+        return whole + LinearForm(first, {Axis(q): 1})
 
-    def _split_digits(self, rest: Linear, c: int) -> bool:
+    def _split_digits(self, rest: LinearForm, c: int) -> bool:
         """Splits axes at multiples of c where the remainder of `rest` by c then stays below c; says whether it did."""
         lo = hi = rest.const
         splits = []
@@ -101,7 +101,7 @@ class System(Quasi):
         for p, base in splits:
             major, minor = self.order[p]
             low, high = self._new(base, (major, minor + 1)), self._new(self.extents[p] // base, (major, minor))
-            self.solved[p] = Linear(0, {Axis(low): 1, Axis(high): base})
+            self.solved[p] = LinearForm(0, {Axis(low): 1, Axis(high): base})
             self.ranged = [r for r in self.ranged if r != p] + [low, high]
         return True
 
@@ -111,7 +111,7 @@ class System(Quasi):
         self.order[p] = order
         return p
 
-    def resolve(self, lin: Linear) -> Linear:
+    def resolve(self, lin: LinearForm) -> LinearForm:
         """The form with every solved unknown replaced, inside atoms too."""
         while True:
             for atom, c in lin.terms.items():
@@ -130,14 +130,14 @@ class System(Quasi):
 
     # ---------------------------------------------------------------------------------------- steps 1 and 2: solve
 
-    def _unknowns(self, row: Linear) -> dict[Expr, int]:
+    def _unknowns(self, row: LinearForm) -> dict[Expr, int]:
         return {
             a: c
             for a, c in row.terms.items()
             if isinstance(a, Axis) and a.position >= self.n and a.position not in self.chosen
         }
 
-    def _waiting(self, row: Linear) -> set[int]:
+    def _waiting(self, row: LinearForm) -> set[int]:
         """Unknowns inside the row's opaque atoms: they must be known before the row can be solved."""
         inner: set[int] = set()
         for a in row.terms:
@@ -160,7 +160,7 @@ class System(Quasi):
     def _choose(self, p: int) -> None:
         """Unknown p stays a loop over its whole extent."""
         if self.extents[p] == 1:
-            self.solved[p] = Linear()
+            self.solved[p] = LinearForm()
         else:
             self.chosen.add(p)
 
@@ -178,12 +178,14 @@ class System(Quasi):
                     self.feasible = False
                 return True
             g = gcd(*unknowns.values()) * (1 if next(iter(unknowns.values())) > 0 else -1)
-            known = Linear(row.const, {a: c for a, c in row.terms.items() if a not in unknowns}) * (-1 if g > 0 else 1)
+            known = LinearForm(row.const, {a: c for a, c in row.terms.items() if a not in unknowns}) * (
+                -1 if g > 0 else 1
+            )
             if abs(g) > 1:  # g*(unknowns) = known
                 if any(v % g for v in (known.const, *known.terms.values())):
                     self.congruences.append((known, abs(g)))
                 known = self.div(known, abs(g))
-                self.rows[i] = Linear(0, {a: c // g for a, c in unknowns.items()}) - known
+                self.rows[i] = LinearForm(0, {a: c // g for a, c in unknowns.items()}) - known
             if len(unknowns) == 1:
                 del self.rows[i]
                 self._pivots = set()
@@ -225,13 +227,13 @@ class System(Quasi):
             unknowns = self._unknowns(self.rows[i])
             for atom, c in unknowns.items():
                 rest = {a: (k if c > 0 else -k) for a, k in unknowns.items() if a is not atom}
-                lo, hi = self.bounds(Linear(0, rest))
+                lo, hi = self.bounds(LinearForm(0, rest))
                 assert lo is not None and hi is not None and best is not None
                 trips = -(-(hi - lo + 1) // abs(c))
                 # In phases the carry is shorter in some of them: on average it takes range/c trips.
                 key = ((hi - lo + 1) / abs(c) if trips > 1 and abs(c) <= MAX_PHASES else trips, 1, (hi - lo,))
                 if key < best[0]:
-                    best = (key, i, (atom, abs(c), Linear(0, rest), lo, trips))
+                    best = (key, i, (atom, abs(c), LinearForm(0, rest), lo, trips))
         assert best is not None
         _, which, carry = best
         if carry is None:
@@ -240,13 +242,13 @@ class System(Quasi):
         atom, c, rest, lo, trips = carry
         row = self.rows.pop(which)
         self._pivots = set()
-        known = (row - Linear(0, self._unknowns(row))) * (-1 if row.coefficient(atom) > 0 else 1) - lo
-        t = Linear()
+        known = (row - LinearForm(0, self._unknowns(row))) * (-1 if row.coefficient(atom) > 0 else 1) - lo
+        t = LinearForm()
         if trips > 1:
             order = max(self.order[place(a)] for a in rest.terms)
             loop = self._new(trips, (order[0], order[1] + 1))
             self.chosen.add(loop)
-            t = Linear(0, {Axis(loop): 1})
+            t = LinearForm(0, {Axis(loop): 1})
         self.solved[place(atom)] = self.div(known, c) - t
         self.rows.append(rest - lo - self.mod(known, c) - t * c)
 
@@ -260,8 +262,8 @@ class System(Quasi):
         for p in self.ranged:
             if p in self.solved:
                 x = self.solved[p]
-                self.nonnegative += [x, Linear(self.extents[p] - 1) - x]
-        env = {p - self.n: self.resolve(Linear(0, {Axis(p): 1})) for p in self.domain}
+                self.nonnegative += [x, LinearForm(self.extents[p] - 1) - x]
+        env = {p - self.n: self.resolve(LinearForm(0, {Axis(p): 1})) for p in self.domain}
         memo: dict = {}
         for g in [self.expr(g, env, memo) for g in guards]:
             for condition in operands(g, "and"):
@@ -288,7 +290,7 @@ class System(Quasi):
             return
         self.others.append(g)
 
-    def _equation(self, x: Linear) -> None:
+    def _equation(self, x: LinearForm) -> None:
         """`x = 0`; what says no more than a remainder becomes a congruence."""
         plain = self.remainders(x)
         if len(plain.terms) == 1:
@@ -302,26 +304,26 @@ class System(Quasi):
 
     def _filter(self) -> None:
         """Drops what is proven; finds contradictions."""
-        kept: list[Linear] = []
+        kept: list[LinearForm] = []
         for x in map(self.resolve, self.nonnegative):
             if (g := gcd(*x.terms.values())) > 1:
-                x = Linear(x.const // g, {a: c // g for a, c in x.terms.items()})
+                x = LinearForm(x.const // g, {a: c // g for a, c in x.terms.items()})
             lo, hi = self.bounds(x)
             self.feasible &= hi is None or hi >= 0
             if (lo is None or lo < 0) and x not in kept:
                 kept.append(x)
         self.nonnegative = kept
-        zeros: list[Linear] = []
+        zeros: list[LinearForm] = []
         for x in map(self.resolve, self.zeros):
             lo, hi = self.bounds(x)
             self.feasible &= (lo is None or lo <= 0) and (hi is None or hi >= 0)
             if (lo, hi) != (0, 0) and x not in zeros:
                 zeros.append(x)
         self.zeros = zeros
-        congruences: list[tuple[Linear, int]] = []
+        congruences: list[tuple[LinearForm, int]] = []
         for x, m in self.congruences:
             x = self.resolve(x)
-            x = Linear(x.const % m, {a: c % m for a, c in x.terms.items() if c % m})
+            x = LinearForm(x.const % m, {a: c % m for a, c in x.terms.items() if c % m})
             if x.terms:
                 if (x, m) not in congruences:
                     congruences.append((x, m))

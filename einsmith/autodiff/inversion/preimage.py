@@ -26,7 +26,7 @@ from math import prod
 from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.rules import negate
 from einsmith.autodiff.inversion.equations import MAX_PHASES
-from einsmith.autodiff.inversion.tighten import Part
+from einsmith.autodiff.inversion.tighten import SolvedPart
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Apply, Const, Expr, apply, postorder, reads
 from einsmith.expr.rewrite.rebuild import rebuild
@@ -95,7 +95,7 @@ def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> li
     """The fibres of one strided part of z-space, split further into phases and intervals where that saves work."""
     if any(n <= 0 for n in box):
         return []
-    system = Part(index, extents, guards, offset, step, box, outer_first)
+    system = SolvedPart(index, extents, guards, offset, step, box, outer_first)
     if system.feasible and system.free():
         moduli = system.moduli(budget)
         if prod(moduli) > 1:

@@ -12,7 +12,7 @@ from math import gcd
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.bounds import bounds
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
 from einsmith.expr.rewrite.rebuild import with_args
 
@@ -23,11 +23,11 @@ class Quasi:
     def __init__(self, extents: list[int]):
         self.extents = extents
         self._bounds: dict[Expr, tuple[int | None, int | None]] = {}
-        self._floors: dict[Expr, tuple[Linear, int]] = {}
+        self._floors: dict[Expr, tuple[LinearForm, int]] = {}
 
     # ------------------------------------------------------------------------------------------------ arithmetic
 
-    def bounds(self, lin: Linear) -> tuple[int | None, int | None]:
+    def bounds(self, lin: LinearForm) -> tuple[int | None, int | None]:
         """An inclusive interval that holds the form; None where it is unbounded."""
         lin = self.remainders(lin)
         lo: int | None = lin.const
@@ -46,12 +46,12 @@ class Quasi:
             hi = None if hi is None or b is None else hi + c * b
         return lo, hi
 
-    def div(self, lin: Linear, c: int) -> Linear:
+    def div(self, lin: LinearForm, c: int) -> LinearForm:
         """`lin // c` for c > 0."""
         if c == 1:
             return lin
-        whole = Linear(lin.const // c, {a: k // c for a, k in lin.terms.items() if k % c == 0})
-        rest = Linear(lin.const % c, {a: k for a, k in lin.terms.items() if k % c})
+        whole = LinearForm(lin.const // c, {a: k // c for a, k in lin.terms.items() if k % c == 0})
+        rest = LinearForm(lin.const % c, {a: k for a, k in lin.terms.items() if k % c})
         if not rest.terms:
             return whole
         lo, hi = self.bounds(rest)
@@ -59,11 +59,13 @@ class Quasi:
             return whole + lo // c
         for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
             # (g*a + b) // (g*d) = (a + b//g) // d: what is left of b may lie within one multiple of g
-            small = Linear(rest.const % g, {a: k for a, k in rest.terms.items() if k % g})
+            small = LinearForm(rest.const % g, {a: k for a, k in rest.terms.items() if k % g})
             lo, hi = self.bounds(small)
             if lo is not None and hi is not None and lo // g == hi // g:
                 const = rest.const // g + lo // g
-                return whole + self.div(Linear(const, {a: k // g for a, k in rest.terms.items() if k % g == 0}), c // g)
+                return whole + self.div(
+                    LinearForm(const, {a: k // g for a, k in rest.terms.items() if k % g == 0}), c // g
+                )
         if len(rest.terms) == 1:
             ((atom, k),) = rest.terms.items()
             if k == 1 and atom in self._floors:
@@ -72,44 +74,44 @@ class Quasi:
         x = self.emit(rest)
         node = Apply("floordiv", (x, Const(c, x.dtype)), x.dtype)
         self._floors[node] = (rest, c)
-        return whole + Linear(0, {node: 1})
+        return whole + LinearForm(0, {node: 1})
 
-    def mod(self, lin: Linear, c: int) -> Linear:
+    def mod(self, lin: LinearForm, c: int) -> LinearForm:
         """`lin % c` for c > 0, as a difference."""
         return lin - self.div(lin, c) * c
 
     # ---------------------------------------------------------------------------------------------- expressions
 
-    def linear(self, e: Expr, env: Mapping[int, Linear], memo: dict | None = None) -> Linear:
+    def linear(self, e: Expr, env: Mapping[int, LinearForm], memo: dict | None = None) -> LinearForm:
         """The form of an integer expression, its axes replaced by forms."""
         out = self._walk(e, env, {} if memo is None else memo)
-        return out if isinstance(out, Linear) else Linear(0, {out: 1})
+        return out if isinstance(out, LinearForm) else LinearForm(0, {out: 1})
 
-    def expr(self, e: Expr, env: Mapping[int, Linear], memo: dict | None = None) -> Expr:
+    def expr(self, e: Expr, env: Mapping[int, LinearForm], memo: dict | None = None) -> Expr:
         """Any expression with its axes replaced by forms, each of its integer parts normalized."""
         out = self._walk(e, env, {} if memo is None else memo)
-        return self.emit(out, e.dtype) if isinstance(out, Linear) else out
+        return self.emit(out, e.dtype) if isinstance(out, LinearForm) else out
 
-    def _walk(self, root: Expr, env: Mapping[int, Linear], memo: dict) -> Linear | Expr:
+    def _walk(self, root: Expr, env: Mapping[int, LinearForm], memo: dict) -> LinearForm | Expr:
         for e in postorder([root]):
             if e in memo:
                 continue
             form = self._form(e, env, memo)
             if form is None:
-                args = tuple(self.emit(m, a.dtype) if isinstance(m := memo[a], Linear) else m for a in e.args)
+                args = tuple(self.emit(m, a.dtype) if isinstance(m := memo[a], LinearForm) else m for a in e.args)
                 new = with_args(e, args) if args else e
-                form = Linear(0, {new: 1}) if new.dtype.is_int else new
+                form = LinearForm(0, {new: 1}) if new.dtype.is_int else new
             memo[e] = form
         return memo[root]
 
-    def _form(self, e: Expr, env: Mapping[int, Linear], memo: dict) -> Linear | None:
+    def _form(self, e: Expr, env: Mapping[int, LinearForm], memo: dict) -> LinearForm | None:
         """The form of `e` from its arguments' forms; None where `e` is an atom."""
         if isinstance(e, Axis):
-            return env.get(e.position, Linear(0, {e: 1}))
+            return env.get(e.position, LinearForm(0, {e: 1}))
         if not e.dtype.is_int:
             return None
         if isinstance(e, Const):
-            return Linear(int(e.value))
+            return LinearForm(int(e.value))
         if not isinstance(e, Apply):
             return None
         args = [memo[a] for a in e.args]
@@ -129,13 +131,13 @@ class Quasi:
             return args[0]
         return None
 
-    def emit(self, lin: Linear, dtype: DType | None = None) -> Expr:
+    def emit(self, lin: LinearForm, dtype: DType | None = None) -> Expr:
         """The form as an expression, of the widest type among its atoms unless `dtype` says otherwise."""
         if dtype is None:
             dtype = dt.i64 if any(a.dtype is dt.i64 for a in lin.terms) else dt.i32
         return self.remainders(lin).expr(dtype)
 
-    def remainders(self, lin: Linear) -> Linear:
+    def remainders(self, lin: LinearForm) -> LinearForm:
         """The form with `m*x - m*c*(x//c)` written as `m*(x % c)`, where x may itself be `y//d`."""
         if not any(a in self._floors for a in lin.terms):
             return lin
@@ -148,8 +150,8 @@ class Quasi:
                     y, d = self._floors[other]
                     if c % d == 0 and x == y and k == -m * (c // d):
                         node = Apply("mod", (other, Const(c // d, other.dtype)), other.dtype)
-                        lin = Linear(lin.const, {a: n for a, n in lin.terms.items() if a not in (atom, other)})
-                        lin = lin + Linear(0, {node: m})
+                        lin = LinearForm(lin.const, {a: n for a, n in lin.terms.items() if a not in (atom, other)})
+                        lin = lin + LinearForm(0, {node: m})
                         break
             else:
                 if k % c:
@@ -159,5 +161,5 @@ class Quasi:
                 if all(have.get(a, 0) * m * n > 0 and abs(have[a]) >= abs(m * n) for a, n in x.terms.items()):
                     value = self.emit(x)
                     node = Apply("mod", (value, Const(c, value.dtype)), value.dtype)
-                    lin = lin - x * m - Linear(0, {atom: k}) + Linear(0, {node: m})
+                    lin = lin - x * m - LinearForm(0, {atom: k}) + LinearForm(0, {node: m})
         return lin

@@ -7,11 +7,11 @@ from math import gcd, lcm, prod
 from einsmith import dtypes as dt
 from einsmith.autodiff.inversion.equations import System, modulus
 from einsmith.autodiff.inversion.quasi import Quasi
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 
 
-class Part(System):
+class SolvedPart(System):
     """The solved equations of a part: its loops are shortened, its phases and its window found, its points written."""
 
     def tighten(self) -> None:
@@ -19,7 +19,7 @@ class Part(System):
         while self.feasible and (self._tighten_equation() or self._tighten_congruence() or self._tighten_range()):
             self._filter()
 
-    def _loops_of(self, x: Linear) -> list[int]:
+    def _loops_of(self, x: LinearForm) -> list[int]:
         """The loops that stand in a form by themselves, and in no division, the longest first."""
         inner = {p for a in x.terms if not isinstance(a, Axis) for p in self._axes(a)}
         loops = [p for p in self.free() if Axis(p) in x.terms and p not in inner]
@@ -36,14 +36,14 @@ class Part(System):
                     known = self.div(known, abs(c))
                 self.zeros.remove(x)
                 self.solved[p] = known
-                self.nonnegative += [known, Linear(self.extents[p] - 1) - known]
+                self.nonnegative += [known, LinearForm(self.extents[p] - 1) - known]
                 return True
         return False
 
-    def _replace(self, p: int, extent: int, first: Linear, step: int) -> None:
+    def _replace(self, p: int, extent: int, first: LinearForm, step: int) -> None:
         """Loop p becomes `first + step*t`, t in [0, extent)."""
         t = self._new(extent, self.order[p])
-        self.solved[p] = first + (Linear(0, {Axis(t): step}) if extent > 1 else Linear())
+        self.solved[p] = first + (LinearForm(0, {Axis(t): step}) if extent > 1 else LinearForm())
         if extent > 1:
             self.chosen.add(t)
 
@@ -61,7 +61,7 @@ class Part(System):
                 if first >= self.extents[p]:
                     self.feasible = False
                     return True
-                self._replace(p, -(-(self.extents[p] - first) // period), Linear(first), period)
+                self._replace(p, -(-(self.extents[p] - first) // period), LinearForm(first), period)
                 return True
             for p in self._loops_of(x):
                 a = x.coefficient(Axis(p))
@@ -70,15 +70,15 @@ class Part(System):
                     self.congruences.remove((x, m))
                     e = self.extents[p]
                     self._replace(p, -(-e // m), first_of, m)
-                    self.nonnegative.append(Linear(e - 1) - self.resolve(Linear(0, {Axis(p): 1})))
+                    self.nonnegative.append(LinearForm(e - 1) - self.resolve(LinearForm(0, {Axis(p): 1})))
                     return True
         return False
 
     def _tighten_range(self) -> bool:
         for p in self.free():
             t, e = Axis(p), self.extents[p]
-            lower = [(1, Linear())]  # (a, rest): a*t + rest >= 0
-            upper = [(1, Linear(e - 1))]  # (a, rest): a*t <= rest
+            lower = [(1, LinearForm())]  # (a, rest): a*t + rest >= 0
+            upper = [(1, LinearForm(e - 1))]  # (a, rest): a*t <= rest
             for x in (*self.nonnegative, *filter(None, map(self._undivided, self.nonnegative))):
                 a = x.coefficient(t)
                 rest = x.without(t)
@@ -101,11 +101,11 @@ class Part(System):
             lo, hi = self.bounds(first)
             if not (lo is not None and hi is not None and lo >= 0 and hi + extent <= e):
                 x = self.solved[p]
-                self.nonnegative += [x, Linear(e - 1) - x]
+                self.nonnegative += [x, LinearForm(e - 1) - x]
             return True
         return False
 
-    def _undivided(self, x: Linear) -> Linear | None:
+    def _undivided(self, x: LinearForm) -> LinearForm | None:
         """`g - e//c >= 0` as `c*g + c - 1 - e >= 0`, and `e//c + g >= 0` as `e + c*g >= 0`: loops under a division."""
         divided = [a for a in x.terms if a in self._floors and any(p >= self.n for p in self._axes(a))]
         if len(divided) != 1 or abs(x.terms[divided[0]]) != 1:
@@ -120,7 +120,7 @@ class Part(System):
         """For each z axis, the modulus whose residues decide the guards; all 1 where nothing is gained."""
         out = [1] * self.n
 
-        def need(x: Linear, m: int) -> None:
+        def need(x: LinearForm, m: int) -> None:
             wanted = [1] * self.n
             todo = [(x, m)]
             while todo:
@@ -173,45 +173,45 @@ class Part(System):
         """Extents of the loops (renumbered n, n+1, ...), the domain's axes, and the guards that are left."""
         loops = self.free()
         out = Quasi([*self.extents[: self.n], *(self.extents[p] for p in loops)])
-        env = {p: Linear() for p in range(self.n) if self.extents[p] == 1}
-        env |= {p: Linear(0, {Axis(self.n + k): 1}) for k, p in enumerate(loops)}
+        env = {p: LinearForm() for p in range(self.n) if self.extents[p] == 1}
+        env |= {p: LinearForm(0, {Axis(self.n + k): 1}) for k, p in enumerate(loops)}
         memo: dict = {}
 
-        def final(lin: Linear) -> Linear:
+        def final(lin: LinearForm) -> LinearForm:
             lin = self.resolve(lin)
-            total = Linear(lin.const)
+            total = LinearForm(lin.const)
             for atom, c in lin.terms.items():
                 total = total + out.linear(atom, env, memo) * c
             return total
 
-        axes = tuple(out.emit(final(Linear(0, {Axis(p): 1})), dt.i32) for p in self.domain)
+        axes = tuple(out.emit(final(LinearForm(0, {Axis(p): 1})), dt.i32) for p in self.domain)
         guards: list[Expr] = [out.expr(g, env, memo) for g in self.others]
         for x in self.nonnegative:
             guards.append(_nonnegative(out, final(x)))
         for x, m in self.congruences:
             remainder = out.mod(final(x), m)
-            guards.append(_compare(out, "eq", remainder, Linear()))
+            guards.append(_compare(out, "eq", remainder, LinearForm()))
         for x in self.zeros:
             x = final(x)
             if any(c < 0 for a, c in x.terms.items() if reads(a)):
                 x = x * -1
-            left = Linear(0, {a: c for a, c in x.terms.items() if c > 0})
+            left = LinearForm(0, {a: c for a, c in x.terms.items() if c > 0})
             guards.append(_compare(out, "eq", left, left - x))
         guards.sort(key=lambda g: bool(reads(g)))
         return tuple(self.extents[p] for p in loops), axes, tuple(guards)
 
 
-def _nonnegative(q: Quasi, x: Linear) -> Expr:
+def _nonnegative(q: Quasi, x: LinearForm) -> Expr:
     """`x >= 0` with positive terms on both sides."""
     x = q.remainders(x)
-    right = Linear(0, {a: c for a, c in x.terms.items() if c > 0})
-    left = right - Linear(0, x.terms)
+    right = LinearForm(0, {a: c for a, c in x.terms.items() if c > 0})
+    left = right - LinearForm(0, x.terms)
     if x.const <= 0:
         return _compare(q, "le", left - x.const, right)
     return _compare(q, "lt", left, right + x.const + 1)
 
 
-def _compare(q: Quasi, fn: str, a: Linear, b: Linear) -> Expr:
+def _compare(q: Quasi, fn: str, a: LinearForm, b: LinearForm) -> Expr:
     """A comparison of two forms, in the wider of their types."""
     x, y = q.emit(a), q.emit(b)
     wide = x.dtype if x.dtype.bits >= y.dtype.bits else y.dtype

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from einsmith.autodiff.adjoint.node import plan_adjoint
-from einsmith.autodiff.plan import Plan
+from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.conditions import Condition, common_condition, under
 from einsmith.autodiff.totals import zeros
 from einsmith.expr.nodes import (
@@ -153,7 +153,9 @@ def _slice(t: Tensor, first: int, n: int) -> Tensor:
 
 
 def push_forward(
-    node: Recurrence, known: Mapping[Tensor, Tensor], plan_of: Callable[[Template, frozenset[int]], tuple[Plan, dict]]
+    node: Recurrence,
+    known: Mapping[Tensor, Tensor],
+    plan_of: Callable[[Template, frozenset[int]], tuple[AdjointPlan, dict]],
 ) -> dict[int, Tensor]:
     """The tangents of the members that depend on arguments with tangents. `plan_of(template, slots with tangents)`
     gives the plan of a template's tangents and the number of each result's."""

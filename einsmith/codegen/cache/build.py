@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from einsmith import knobs, locks, processes
-from einsmith.codegen.cache.objects import Entry
+from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.errors import CompileError
@@ -38,7 +38,7 @@ class _Job(NamedTuple):
 Makers = Mapping[str, Callable[[], tuple[Sequence[Function], dict[str, Any]]]]
 
 
-def build(missing: Makers, target: Any) -> Iterator[tuple[str, Entry]]:
+def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
     """Lowers and compiles each kernel; yields its key and entry, in the order they get ready.
 
     Raises CompileError where a kernel cannot be lowered or compiled.
@@ -50,7 +50,7 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, Entry]]:
         yield from _build(crew, missing, target)
 
 
-def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, Entry]]:
+def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
     try:
         for key, make in missing.items():
             functions, metadata = make()
@@ -58,7 +58,7 @@ def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, Ent
             if knobs.debug() >= 5:
                 print(f"; {', '.join(job.names)}\n{job.text}", file=sys.stderr)
             if not crew.processes:
-                yield key, Entry(jit.emit_object(job.text, target), job.names, metadata)
+                yield key, CachedObject(jit.emit_object(job.text, target), job.names, metadata)
             else:
                 crew.waiting.put(job)
         if crew.processes:
@@ -119,13 +119,13 @@ class _Crew:
             failed = answer[:1] != b"+"
             self.ready.put((job, CompileError(f"LLVM rejects the generated code: {data.decode()}") if failed else data))
 
-    def finish(self, count: int) -> Iterator[tuple[str, Entry]]:
+    def finish(self, count: int) -> Iterator[tuple[str, CachedObject]]:
         """Compiles along with the workers until all `count` jobs are done."""
         for _ in range(count):
             job, data = self._next()
             if isinstance(data, Exception):
                 raise data
-            yield job.key, Entry(data, job.names, job.metadata)
+            yield job.key, CachedObject(data, job.names, job.metadata)
 
     def _next(self) -> tuple[_Job, bytes | Exception]:
         """A job that is ready, or that nobody has begun (done here), waiting for either."""

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from einsmith import knobs, locks
 from einsmith.codegen.cache import build, objects
-from einsmith.codegen.cache.objects import Entry
+from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.jit import Address, Code
 from einsmith.codegen.llvm.nest import emit_module
@@ -65,7 +65,7 @@ def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OP
     """LLVM IR text to addresses of the named functions, at a code generation level."""
     key = digest(b"text", text.encode(), target, opt)
     found = _find(key)
-    return found or _keep(key, Entry(_object(text, names, target, opt), tuple(names), {}))
+    return found or _keep(key, CachedObject(_object(text, names, target, opt), tuple(names), {}))
 
 
 def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
@@ -118,7 +118,7 @@ def _find(key: str) -> Compiled | None:
     return None if entry is None else _load(key, entry)
 
 
-def _load(key: str, entry: Entry) -> Compiled:
+def _load(key: str, entry: CachedObject) -> Compiled:
     code = jit.load(entry.code, entry.names, entry.metadata)
     with _lock:
         return _compiled(_loaded.setdefault(key, code))
@@ -128,7 +128,7 @@ def _compiled(code: Code) -> Compiled:
     return Compiled(code.addresses(), code.metadata, code.nbytes)
 
 
-def _keep(key: str, entry: Entry) -> Compiled:
+def _keep(key: str, entry: CachedObject) -> Compiled:
     out = _load(key, entry)
     objects.write(key, entry)
     return out

@@ -32,7 +32,7 @@ _lock = locks.lock()
 _written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
 
 
-class Entry(NamedTuple):
+class CachedObject(NamedTuple):
     """Object code, the functions in it, and what its maker wants to know again (JSON)."""
 
     code: bytes
@@ -76,7 +76,7 @@ def _unwritable(path: Path, e: OSError) -> str:
     return f"{path}: {e.strerror or e}; set EINSMITH_CACHE_DIR to a directory that can be written"
 
 
-def read(key: str) -> Entry | None:
+def read(key: str) -> CachedObject | None:
     """The entry of a key, or None where there is none or it is damaged in any way."""
     where = folder()
     if where is None:
@@ -96,7 +96,7 @@ def read(key: str) -> Entry | None:
     return found
 
 
-def write(key: str, entry: Entry) -> None:
+def write(key: str, entry: CachedObject) -> None:
     """Stores an entry, by writing a new file and renaming it. A failure is said once and is otherwise harmless."""
     where = folder()
     if where is None:
@@ -155,13 +155,13 @@ def usage() -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _encode(entry: Entry, key: str) -> bytes:
+def _encode(entry: CachedObject, key: str) -> bytes:
     head = json.dumps({"key": key, "names": entry.names, "metadata": entry.metadata}).encode()
     body = len(head).to_bytes(8, "little") + head + entry.code
     return FORMAT + hashlib.blake2b(body, digest_size=_SUM).digest() + body
 
 
-def _decode(data: bytes, key: str) -> Entry:
+def _decode(data: bytes, key: str) -> CachedObject:
     start = len(FORMAT) + _SUM
     if data[: len(FORMAT)] != FORMAT:
         raise ValueError("format")
@@ -172,4 +172,4 @@ def _decode(data: bytes, key: str) -> Entry:
     head = json.loads(body[8 : 8 + size])
     if head["key"] != key:
         raise ValueError("key")
-    return Entry(body[8 + size :], tuple(head["names"]), dict(head["metadata"]))
+    return CachedObject(body[8 + size :], tuple(head["names"]), dict(head["metadata"]))

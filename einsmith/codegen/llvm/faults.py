@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.codegen.llvm.jit import Machine
-from einsmith.loops.nest import If, Loop, Value
+from einsmith.loops.nest import If, Loop, SSAValue
 
 
 @dataclass(frozen=True)
-class Fault:
+class LlvmFault:
     """`wrong`: a regular expression that the assembly of `text` for `machine` matches where the fault exists, which is
     from LLVM `first` on, up to and with `last` (None: in every version since, as far as is known)."""
 
@@ -35,7 +35,7 @@ class Fault:
 
 _AVX512 = Machine("skylake-avx512", "", "x86_64-unknown-linux-gnu", 64)
 
-NARROWED = Fault(
+NARROWED = LlvmFault(
     "narrowed lane",
     "A truncated vector of i32 or i64 is stored under a constant mask with one true lane: the lane is stored with the "
     "width that it had before, over what lies behind the element.",
@@ -54,7 +54,7 @@ declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
     r"mov[lq]\s+%\w+, \(%rsi\)", "llvm_memory.MemoryEmitter.do_store",
 )  # fmt: skip
 
-UNMASKED = Fault(
+UNMASKED = LlvmFault(
     "unmasked operand",
     "A masked load is an operand of a fused multiply-add, which is chosen against zero by the same mask, and the other "
     "operands are used again: the load is put into the multiply-add, taken out of it again, and loses its mask.",
@@ -78,7 +78,7 @@ declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
     r"vmovups\s+\(%rdi\), %zmm\d+\n", "llvm._Emitter.do_fma",
 )  # fmt: skip
 
-WIDENED = Fault(
+WIDENED = LlvmFault(
     "widened mask",
     "The mask of a masked load or store of eight bytes is widened to the sixteen lanes of a register by a move that "
     "clears the others. The move is taken for a copy where masks wait in memory, and the mask is stored as it was "
@@ -122,7 +122,7 @@ declare <8 x i8> @llvm.masked.load.v8i8.p0(ptr, <8 x i1>, <8 x i8>)
 """,
     r"vptestnmb\s.*, %k(\d)\n\s+(kmovw\s+%k\1, -?\d+\(%rsp\)\n\s+){2}", "llvm_memory.MemoryEmitter.whole_mask",
 )  # fmt: skip
-EMPTY = Fault(
+EMPTY = LlvmFault(
     "empty register",
     "A masked load is cut into registers, in one of which a mask that is no constant can hold in no lane, as it is the"
     " conjunction of another one with a constant: that register is loaded without its mask, or an assertion of LLVM's"
@@ -157,10 +157,10 @@ def only_lane(mask: Sequence[Any] | None) -> int | None:
     return allowed[0] if len(allowed) == 1 else None
 
 
-def chosen_sums(body: Sequence[Any]) -> dict[int, list[Value]]:
+def chosen_sums(body: Sequence[Any]) -> dict[int, list[SSAValue]]:
     """The values that each fused multiply-add of a function is chosen against (see UNMASKED)."""
     sums: set[int] = set()
-    out: dict[int, list[Value]] = {}
+    out: dict[int, list[SSAValue]] = {}
     regions = [body]
     for region in regions:
         for x in region:

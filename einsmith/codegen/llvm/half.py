@@ -16,7 +16,7 @@ from einsmith.dtypes import dtype_of
 from einsmith.loops.nest import Type
 
 if TYPE_CHECKING:
-    from einsmith.codegen.llvm.ops import Lanes
+    from einsmith.codegen.llvm.ops import LaneArithmetic
 
 FORMATS = ("f16", "bf16")
 _REBIAS = (127 - 15) << 23
@@ -33,7 +33,7 @@ def _spelled(lanes: int) -> tuple[str, ...]:
     return tuple(f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16", "float"))
 
 
-def widened(v: Lanes, x: str, elem: str) -> str:
+def widened(v: LaneArithmetic, x: str, elem: str) -> str:
     """Lanes of a format as float32, which `v` computes with."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "bf16":
@@ -51,7 +51,7 @@ def widened(v: Lanes, x: str, elem: str) -> str:
     return v.unbits(v.ior(out, v.shl(v.iand(h, v.i(0x8000)), 16)))
 
 
-def narrowed(v: Lanes, x: str, elem: str) -> str:
+def narrowed(v: LaneArithmetic, x: str, elem: str) -> str:
     """Lanes of float32, which `v` computes with, in a format."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "f16" and text.halves:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.loops.nest import If, Loop, Op, Value
+from einsmith.loops.nest import If, Loop, Op, SSAValue
 
 LOOK = "einsmith_look"
 """What is called (codegen/entry/watch.py): not 0 where the run is stopped."""
@@ -15,7 +15,7 @@ TURNS = 64
 """Taken for the turns of a loop whose number is not known."""
 
 
-def period(x: Loop, trips: int | None, number: Callable[[Value], Any]) -> int:
+def period(x: Loop, trips: int | None, number: Callable[[SSAValue], Any]) -> int:
     """Of how many turns of a loop one looks, a power of two; 0 where the loop around it looks often enough."""
     each = max(1, work(x.body, number)) * x.unroll
     if trips is not None and trips * each < INSTRUCTIONS:
@@ -23,7 +23,7 @@ def period(x: Loop, trips: int | None, number: Callable[[Value], Any]) -> int:
     return 1 << max(0, (INSTRUCTIONS // each).bit_length() - 1)
 
 
-def work(block: Sequence[Any], number: Callable[[Value], Any]) -> int:
+def work(block: Sequence[Any], number: Callable[[SSAValue], Any]) -> int:
     """About how many instructions run in a region."""
     total, stack = 0, [(block, 1)]
     while stack:

@@ -6,8 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
-from einsmith.codegen.llvm.ops import FLOATS, LLVM_ELEM, Ops, Text, constant, lanes_constant, literal, mangle, spell
-from einsmith.loops.nest import BYTES, Op, Type, Value
+from einsmith.codegen.llvm.ops import (
+    FLOATS,
+    LLVM_ELEM,
+    FunctionText,
+    Ops,
+    constant,
+    lanes_constant,
+    literal,
+    mangle,
+    spell,
+)
+from einsmith.loops.nest import BYTES, Op, SSAValue, Type
 
 _SIZE = BYTES | {"ptr": 8}
 Number = float | int | bool
@@ -32,7 +42,7 @@ class MemoryEmitter:
     """The operands of one function's values, the constants among them, and the instructions that touch memory.
     mask_registers: masks are in registers of their own (AVX-512); register: bytes of a vector register."""
 
-    def __init__(self, text: Text, mask_registers: bool = False, register: int = 16):
+    def __init__(self, text: FunctionText, mask_registers: bool = False, register: int = 16):
         self.text = text
         self.mask_registers, self.register = mask_registers, register
         self.ops = Ops(text)
@@ -44,17 +54,17 @@ class MemoryEmitter:
 
     # -- values
 
-    def put(self, value: Value, operand: str, number: Number | None = None) -> None:
+    def put(self, value: SSAValue, operand: str, number: Number | None = None) -> None:
         self.operand[value.id] = operand
         if number is None:
             self.literal.pop(value.id, None)
         else:
             self.literal[value.id] = number
 
-    def put_int(self, value: Value, number: Number) -> None:
+    def put_int(self, value: SSAValue, number: Number) -> None:
         self.put(value, literal(number, value.type.elem), number)
 
-    def put_lanes(self, value: Value, lanes: Sequence[Number]) -> None:
+    def put_lanes(self, value: SSAValue, lanes: Sequence[Number]) -> None:
         """A constant, lane by lane."""
         if all(x == lanes[0] for x in lanes) and value.type.elem not in FLOATS:
             self.put(value, constant(lanes[0], value.type), lanes[0])
@@ -63,14 +73,14 @@ class MemoryEmitter:
         self.lanes[operand] = tuple(lanes)
         self.put(value, operand)
 
-    def lanes_of(self, value: Value | None) -> tuple[Number, ...] | None:
+    def lanes_of(self, value: SSAValue | None) -> tuple[Number, ...] | None:
         """The lanes of a vector that is known."""
         if value is None:
             return None
         number = self.number(value)
         return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
 
-    def known_lanes(self, mask: Value) -> tuple[bool | None, ...]:
+    def known_lanes(self, mask: SSAValue) -> tuple[bool | None, ...]:
         """What is known of each lane of a mask."""
         lanes = self.lanes_of(mask)
         return self.partly.get(self.get(mask), (None,) * mask.type.lanes) if lanes is None else tuple(map(bool, lanes))
@@ -84,15 +94,15 @@ class MemoryEmitter:
         if any(x is not None for x in found):
             self.partly[self.get(op.result)] = found
 
-    def get(self, value: Value) -> str:
+    def get(self, value: SSAValue) -> str:
         return self.operand[value.id]
 
-    def number(self, value: Value | None) -> Number | None:
+    def number(self, value: SSAValue | None) -> Number | None:
         return None if value is None else self.literal.get(value.id)
 
     # -- memory
 
-    def at(self, ptr: Value | None, offset: Value | None, elem: str) -> str:
+    def at(self, ptr: SSAValue | None, offset: SSAValue | None, elem: str) -> str:
         assert ptr is not None and offset is not None
         base = self.get(ptr)
         if self.number(offset) == 0:
@@ -100,20 +110,20 @@ class MemoryEmitter:
         memory = LLVM_ELEM["i8" if elem == "i1" else elem]
         return self.text.once(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
 
-    def to_memory(self, value: Value) -> tuple[Type, str]:
+    def to_memory(self, value: SSAValue) -> tuple[Type, str]:
         """A value as it stands in memory: bools become bytes."""
         t = value.type
         if t.elem != "i1":
             return t, self.get(value)
         return Type("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
 
-    def from_memory(self, result: Value, operand: str) -> None:
+    def from_memory(self, result: SSAValue, operand: str) -> None:
         t = result.type
         if t.elem == "i1":
             operand = self.ops.cast(operand, Type("i8", t.lanes), "i1")
         self.put(result, operand)
 
-    def guarded(self, mask: Value, emit: Any, other: tuple[Type, str] | None) -> str:
+    def guarded(self, mask: SSAValue, emit: Any, other: tuple[Type, str] | None) -> str:
         """`emit()` where the scalar mask holds, else `other`."""
         then, end, before = self.text.fresh("then"), self.text.fresh("end"), self.text.block
         self.text.do(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
@@ -152,7 +162,7 @@ class MemoryEmitter:
             self.masked.add(loaded)
         self.from_memory(result, loaded)
 
-    def masked_load(self, memory: Type, where: str, mask: Value, rest: str) -> str:
+    def masked_load(self, memory: Type, where: str, mask: SSAValue, rest: str) -> str:
         """A vector of what lies at `where` and, where the mask does not hold, of `rest`. Registers in no lane of which
         it can hold are left out (see faults.EMPTY)."""
 
@@ -225,7 +235,7 @@ class MemoryEmitter:
                 ],
             )
 
-    def whole_mask(self, memory: Type, mask: Value) -> tuple[Type, str]:
+    def whole_mask(self, memory: Type, mask: SSAValue) -> tuple[Type, str]:
         """What is loaded or stored under a mask, and the mask: of a whole register where LLVM would make it one and may
         lose that (see llvm_faults.WIDENED)."""
         operand = self.get(mask)
@@ -259,7 +269,7 @@ class MemoryEmitter:
         where = self.at(ptr, offset, memory.elem)
         self.text.do(f"store {spell(memory)} {operand}, ptr {where}, align {align}, !nontemporal !0")
 
-    def lanes_at(self, ptr: Value | None, offsets: Value, elem: str) -> str:
+    def lanes_at(self, ptr: SSAValue | None, offsets: SSAValue, elem: str) -> str:
         assert ptr is not None
         return self.text.emit(
             f"getelementptr {LLVM_ELEM[elem]}, ptr {self.get(ptr)}, {spell(offsets.type)} {self.get(offsets)}"

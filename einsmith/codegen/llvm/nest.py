@@ -18,9 +18,9 @@ from typing import Any
 from einsmith.codegen.llvm import faults, lockstep, looks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
-from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, Text, constant, mangle, spell
+from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, constant, mangle, spell
 from einsmith.errors import CompileError
-from einsmith.loops.nest import Function, If, Loop, Op, Type, Value
+from einsmith.loops.nest import Function, If, Loop, Op, SSAValue, Type
 
 _SCALAR_INTS = ("i64", "i32")
 _FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")
@@ -42,7 +42,9 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
     has = has_fma(target), has_halves(target)
-    bodies = [_Emitter(f, Text(declarations, *has), chains, fold, masks, target.vector_bytes).run() for f in functions]
+    bodies = [
+        _Emitter(f, FunctionText(declarations, *has), chains, fold, masks, target.vector_bytes).run() for f in functions
+    ]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
     parts.append(f"attributes #0 = {{ nounwind{width} }}")
@@ -55,7 +57,7 @@ class _Emitter(MemoryEmitter):
     """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
     operands of arithmetic; `text`, `masks` and `register`: as a MemoryEmitter's."""
 
-    def __init__(self, function: Function, text: Text, chains: int, folds: bool, masks: bool, register: int):
+    def __init__(self, function: Function, text: FunctionText, chains: int, folds: bool, masks: bool, register: int):
         super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
@@ -232,7 +234,7 @@ class _Emitter(MemoryEmitter):
         if op.name == "neg" and operands[0] in self.masked:  # a sign is part of a fused multiply-add
             self.masked.add(self.get(op.result))
 
-    def fold(self, op: Op, args: Sequence[Value], numbers: Sequence[Number | None]) -> bool:
+    def fold(self, op: Op, args: Sequence[SSAValue], numbers: Sequence[Number | None]) -> bool:
         """Integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes x+(c+d)."""
         result = op.result
         assert result is not None
@@ -262,7 +264,7 @@ class _Emitter(MemoryEmitter):
             return True
         return False
 
-    def fold_lanes(self, op: Op, args: Sequence[Value]) -> bool:
+    def fold_lanes(self, op: Op, args: Sequence[SSAValue]) -> bool:
         """Integer vectors that are known: so masks are, which LLVM would find to be constants, too."""
         t, result = args[-1].type, op.result
         known = [self.lanes_of(a) for a in args]

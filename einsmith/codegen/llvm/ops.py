@@ -71,7 +71,7 @@ def lanes_constant(values: Sequence[float | int | bool], elem: str) -> str:
     return "<" + ", ".join(f"{LLVM_ELEM[elem]} {literal(v, elem)}" for v in values) + ">"
 
 
-class Text:
+class FunctionText:
     """Lines of one function, the counter of its values, and the module's declarations. `fma`, `halves`: the target has
     instructions that multiply and add, that convert float16."""
 
@@ -127,7 +127,7 @@ class Text:
 class Ops:
     """The arithmetic instructions. Every method takes operands of one type `t` and gives the result's operand."""
 
-    def __init__(self, text: Text):
+    def __init__(self, text: FunctionText):
         self.text = text
 
     def bin(self, op: str, t: Type, a: str, b: str) -> str:
@@ -164,7 +164,7 @@ class Ops:
                 else self.int_division(name, t, args[0], args[1], literals[1])
             )
         if name in FUNCTIONS:
-            return FUNCTIONS[name](Lanes(self, t), *args)
+            return FUNCTIONS[name](LaneArithmetic(self, t), *args)
         method = getattr(self, "op_" + name, None)
         if method is None:
             raise CompileError(f"no LLVM form of {name} on {t}")
@@ -290,7 +290,7 @@ class Ops:
         """
         if not self.text.fma:
             return self.bin("frem", t, a, b)
-        v = Lanes(self, t)
+        v = LaneArithmetic(self, t)
         x, y = v.abs(a), v.abs(b)
         quotient = v.div(x, y)
         r = v.fma(v.neg(v.floor(quotient)), y, x)
@@ -306,11 +306,11 @@ class Ops:
         some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
         if function not in text.declarations:
-            inner = Text(text.declarations, text.fma, text.halves)
+            inner = FunctionText(text.declarations, text.fma, text.halves)
             names = [f"%x{n}" for n in range(len(args))]
             parameters = ", ".join(f"{spell(t)} {x}" for x in names)
             text.declarations[function] = ""  # keeps its place, before what it declares itself
-            inner.do(f"ret {spell(t)} {slow(Lanes(Ops(inner), t), *names)}")
+            inner.do(f"ret {spell(t)} {slow(LaneArithmetic(Ops(inner), t), *names)}")
             head = f"define internal {spell(t)} @{function}({parameters}) #0 {{\nentry:\n"
             text.declarations[function] = head + "\n".join(inner.lines) + "\n}"
         rare, end, before = text.fresh("rare"), text.fresh("end"), text.block
@@ -340,16 +340,16 @@ class Ops:
         if elem == of:
             return x
         if of in half.FORMATS:
-            return self.cast(half.widened(Lanes(self, single), x, of), single, elem)
+            return self.cast(half.widened(LaneArithmetic(self, single), x, of), single, elem)
         if elem in half.FORMATS:
-            return half.narrowed(Lanes(self, single), self.cast(x, source, "f32"), elem)
+            return half.narrowed(LaneArithmetic(self, single), self.cast(x, source, "f32"), elem)
         if elem == "i1":
             return self.compare("une" if of in FLOATS else "ne", source, x, constant(0, source))
         if of in FLOATS and elem in FLOATS:
             op = "fpext" if elem == "f64" else "fptrunc"
         elif of in FLOATS:
             if source.lanes and BITS[elem] == BITS[of]:
-                return saturated(Lanes(self, source), x)
+                return saturated(LaneArithmetic(self, source), x)
             sign = "u" if elem == "u8" else "s"
             return self.text.call(f"llvm.fpto{sign}i.sat.{mangle(to)}.{mangle(source)}", to, [(source, x)])
         elif elem in FLOATS:
@@ -371,7 +371,7 @@ class Ops:
         return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
 
 
-class Lanes:
+class LaneArithmetic:
     """What `vmath` and `vtrig` compute with: float lanes of one type, and integers of the same width."""
 
     def __init__(self, ops: Ops, t: Type):
@@ -476,8 +476,8 @@ class Lanes:
         """Whether unsigned a < b."""
         return self.ops.compare("ult", self.int, a, b)
 
-    def wide(self) -> Lanes:
-        return Lanes(self.ops, Type("f64", self.t.lanes))
+    def wide(self) -> LaneArithmetic:
+        return LaneArithmetic(self.ops, Type("f64", self.t.lanes))
 
     def extend(self, x: str) -> str:
         return self.ops.cast(x, self.t, "f64")

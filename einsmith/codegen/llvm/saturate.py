@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from einsmith.codegen.llvm.ops import Lanes
+    from einsmith.codegen.llvm.ops import LaneArithmetic
 
 _SPELLED = {"f32": ("float", "i32"), "f64": ("double", "i64")}
 
 
-def saturated(v: Lanes, x: str) -> str:
+def saturated(v: LaneArithmetic, x: str) -> str:
     """Lanes of floats, towards zero; out of range the nearest integer, and 0 of NaN."""
     ops, (of, to) = v.ops, _SPELLED[v.elem]
     end = 1 << (31 if v.elem == "f32" else 63)  # a power of two, so that it is a float; the last integer may be none

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsmith.expr.analysis import intervals
 from einsmith.expr.analysis.intervals import Interval
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.lines import COMPARISONS, lines_of, own_lines
 from einsmith.expr.analysis.sample import Sample
 from einsmith.expr.nodes import Apply, Axis, Const, Expr
@@ -57,15 +57,15 @@ class Facts:
     def __init__(self, extents: Sequence[int]):
         self.extents = tuple(extents)
         self.known: frozenset[tuple[Expr, bool]] = frozenset()
-        self.lines: tuple[Linear, ...] = ()
+        self.lines: tuple[LinearForm, ...] = ()
         self.cases: tuple[tuple[tuple[Expr, bool], ...], ...] = ()
         self.feasible = all(n > 0 for n in self.extents)
         self._tight: Mapping[Expr, Interval] = {}
         self._atoms: dict[Expr, Interval] = {}
         self._plain: dict[Expr, Interval] = {}  # by the intervals of their parts, without lines
         self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
-        self._ends: dict[int, tuple[Linear, tuple[int, dict[Expr, int]] | None]] = {}  # by line, held with it
-        self._line_seen: dict[int, tuple[Linear, np.ndarray | None]] = {}
+        self._ends: dict[int, tuple[LinearForm, tuple[int, dict[Expr, int]] | None]] = {}  # by line, held with it
+        self._line_seen: dict[int, tuple[LinearForm, np.ndarray | None]] = {}
         self._children: dict[tuple[tuple[tuple[Expr, bool], ...], bool, int], Facts] = {}
         self._depth = 0
         self._reach = _DEPTH
@@ -122,14 +122,14 @@ class Facts:
             self._here = here
         return self._here
 
-    def _seen(self, form: Linear) -> np.ndarray | None:
+    def _seen(self, form: LinearForm) -> np.ndarray | None:
         """The values of a linear form at the points of the sample where the known conditions hold: its least value is
         none above these. None: they cannot be told, or there is no such point."""
         here = self._points()
         value = self._sample.of_form(form) if here is not None and here.any() else None
         return None if value is None else value[here]
 
-    def _is_less_seen(self, seen: np.ndarray | None, a: int, line: Linear, b: int, best: int | None) -> bool:
+    def _is_less_seen(self, seen: np.ndarray | None, a: int, line: LinearForm, b: int, best: int | None) -> bool:
         """Whether points of the sample show that a*form - b*line bounds the form no better than `best`. seen: the
         form's values there."""
         if seen is None or best is None:
@@ -143,9 +143,9 @@ class Facts:
         out.feasible = self.feasible
         out._depth, out._choices, out._sample = self._depth, choices, self._sample
         known = set(self.known)
-        lines: list[Linear] = []
+        lines: list[LinearForm] = []
         cases = list(self.cases[1:] if drop_case else self.cases)
-        unequal: list[Linear] = []
+        unequal: list[LinearForm] = []
         todo = list(conditions)
         while todo:
             c, truth = todo.pop()
@@ -183,7 +183,7 @@ class Facts:
                 out.lines += tuple(more)
                 out._propagate()
                 out._keep_telling()
-            met = out._seen(Linear()) if len(out.lines) > _FEW else None  # where they hold they do not contradict
+            met = out._seen(LinearForm()) if len(out.lines) > _FEW else None  # where they hold they do not contradict
             if (
                 out.feasible
                 and met is None
@@ -199,10 +199,10 @@ class Facts:
         self.lines = tuple({line.key: line for line in self.lines if not _at_least(self._sum_low(line), 0)}.values())
         self._reach = reach
 
-    def _resolved(self, lines: Iterable[Linear]) -> list[Linear]:
+    def _resolved(self, lines: Iterable[LinearForm]) -> list[LinearForm]:
         """The new lines with atoms replaced by what they are under these facts: e % k by e - m*k where e lies between
         m*k and its next multiple, min, max and abs by the argument that they take, i32(e) by e where none wraps."""
-        out: list[Linear] = []
+        out: list[LinearForm] = []
         for line in lines:
             for atom, c in line.terms.items():
                 value = self._value(atom)
@@ -210,7 +210,7 @@ class Facts:
                     out.append(line.without(atom) + value * c)
         return out
 
-    def _value(self, atom: Expr) -> Linear | None:
+    def _value(self, atom: Expr) -> LinearForm | None:
         if not isinstance(atom, Apply) or not atom.dtype.is_int or not atom.args[0].dtype.is_int:
             return None
         if atom.fn == "cast":
@@ -233,7 +233,7 @@ class Facts:
             return a if atom.fn == "min" else b
         return None
 
-    def _unwrapped(self, atom: Apply) -> Linear | None:
+    def _unwrapped(self, atom: Apply) -> LinearForm | None:
         """The integer that is cast, if no other that its elements can make wraps around to where it lies."""
         form, (lo, hi), size = linear(atom.args[0]), self._atom(atom), 1 << atom.dtype.bits
         ends = [intervals.scale(intervals.meet(self._atom(x), x.dtype.range), c) for x, c in form.terms.items()]
@@ -287,11 +287,11 @@ class Facts:
                 out = intervals.meet(out, intervals.hull(found))
         return out
 
-    def low(self, form: Linear) -> int | None:
+    def low(self, form: LinearForm) -> int | None:
         """The least value found for a linear form; None: unbounded."""
         return self._search(form, self._reach)
 
-    def interval(self, form: Linear) -> Interval:
+    def interval(self, form: LinearForm) -> Interval:
         """The interval of a linear form."""
         if len(form.terms) == 1 and not self.lines:
             ((atom, c),) = form.terms.items()
@@ -302,14 +302,14 @@ class Facts:
         high = self._search(form * -1, self._reach)
         return self._search(form, self._reach), None if high is None else -high
 
-    def quotient(self, form: Linear, k: int) -> int | None:
+    def quotient(self, form: LinearForm, k: int) -> int | None:
         """The value of form // k, k not 0, where it is known to be the same everywhere."""
         if len(self.lines) > _FEW and (seen := self._seen(form)) is not None and seen.min() // k != seen.max() // k:
             return None
         lo, hi = self.interval(form)
         return lo // k if lo is not None and hi is not None and lo // k == hi // k else None
 
-    def _sum_low(self, form: Linear) -> int | None:
+    def _sum_low(self, form: LinearForm) -> int | None:
         """The sum of the atoms' own least values."""
         out = form.const
         for atom, c in form.terms.items():
@@ -319,7 +319,7 @@ class Facts:
             out += c * end
         return out
 
-    def _greatest(self, line: Linear) -> tuple[int, dict[Expr, int]] | None:
+    def _greatest(self, line: LinearForm) -> tuple[int, dict[Expr, int]] | None:
         """The greatest value of a line by its atoms' own intervals, and the length of each of these; None: unbounded.
 
         Forgotten as soon as one of these intervals is another."""
@@ -337,7 +337,7 @@ class Facts:
         self._ends[id(line)] = line, ends
         return ends
 
-    def _less_low(self, form: Linear, low: int | None, a: int, line: Linear, b: int) -> int | None:
+    def _less_low(self, form: LinearForm, low: int | None, a: int, line: LinearForm, b: int) -> int | None:
         """`_sum_low(a*form - b*line)`; `low` is that of the form."""
         ends = None if low is None else self._greatest(line)
         if low is None or ends is None:
@@ -350,7 +350,7 @@ class Facts:
                 out += min(abs(a * mine), abs(b * c)) * lengths[atom]
         return out
 
-    def _search(self, form: Linear, depth: int) -> int | None:
+    def _search(self, form: LinearForm, depth: int) -> int | None:
         if not form.terms:
             return form.const
         if depth == 0:
@@ -359,7 +359,7 @@ class Facts:
             return self._sum_low(form)
         key = (depth, frozenset(form.terms.items()))
         if key not in self._low:
-            form0 = Linear(0, form.terms)
+            form0 = LinearForm(0, form.terms)
             best = plain_low = self._sum_low(form0)
             # No bound is above what the form is somewhere: one that is there needs no search.
             seen = self._seen(form0) if len(self.lines) > _FEW else None
@@ -509,7 +509,7 @@ class Facts:
                 return False
         return True
 
-    def _differs(self, form: Linear) -> bool:
+    def _differs(self, form: LinearForm) -> bool:
         """Whether the form is never 0: by its sign, or because its coefficients' divisor does not divide the rest."""
         step = gcd(*form.terms.values())
         if form.const % step if step else form.const:

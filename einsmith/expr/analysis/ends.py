@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, axes_of, has_read
 from einsmith.expr.rewrite.rebuild import operands
 
 
-class End(NamedTuple):
+class AxisEnd(NamedTuple):
     """A condition that holds from a place of an axis on (`low`), or below it; `at`: of other axes and of data."""
 
     low: bool
     at: Expr
 
 
-def end_of(condition: Expr, axis: int) -> End | None:
+def end_of(condition: Expr, axis: int) -> AxisEnd | None:
     """The end that a comparison of integers is for an axis; None of other conditions."""
     c = condition
     if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not c.args[0].dtype.is_int:
@@ -28,13 +28,13 @@ def end_of(condition: Expr, axis: int) -> End | None:
     if abs(sign) != 1 or axis in axes_of(*rest.terms):
         return None
     # Places are exact, and elements may differ from them by more than their type holds.
-    return End(True, (rest * -1).expr(dt.i64)) if sign == 1 else End(False, (rest + 1).expr(dt.i64))
+    return AxisEnd(True, (rest * -1).expr(dt.i64)) if sign == 1 else AxisEnd(False, (rest + 1).expr(dt.i64))
 
 
-def _form(side: Expr, axis: int) -> Linear:
+def _form(side: Expr, axis: int) -> LinearForm:
     """A side of a comparison; one of elements alone as a whole: their sums wrap in their type."""
     if has_read(side) and axis not in axes_of(side):
-        return Linear(0, {side: 1})
+        return LinearForm(0, {side: 1})
     return linear(side)
 
 

@@ -16,7 +16,7 @@ from einsmith.locks import cached_property
 
 
 @dataclass(frozen=True, init=False)
-class Linear:
+class LinearForm:
     """`const + sum(coefficient * atom)`; coefficients are not 0."""
 
     const: int
@@ -26,9 +26,9 @@ class Linear:
         own = self.__dict__  # several times as fast as a frozen class sets its fields
         own["const"], own["terms"] = const, {} if terms is None else terms
 
-    def __add__(self, other: Linear | int) -> Linear:
+    def __add__(self, other: LinearForm | int) -> LinearForm:
         if isinstance(other, int):
-            return Linear(self.const + other, self.terms)
+            return LinearForm(self.const + other, self.terms)
         terms = dict(self.terms)
         for atom, c in other.terms.items():
             c += terms.get(atom, 0)
@@ -36,14 +36,14 @@ class Linear:
                 terms[atom] = c
             else:
                 terms.pop(atom, None)
-        return Linear(self.const + other.const, terms)
+        return LinearForm(self.const + other.const, terms)
 
-    def __mul__(self, k: int) -> Linear:
+    def __mul__(self, k: int) -> LinearForm:
         if k == 0:
-            return Linear()
-        return Linear(self.const * k, {a: c * k for a, c in self.terms.items()})
+            return LinearForm()
+        return LinearForm(self.const * k, {a: c * k for a, c in self.terms.items()})
 
-    def __sub__(self, other: Linear | int) -> Linear:
+    def __sub__(self, other: LinearForm | int) -> LinearForm:
         return self + (-other if isinstance(other, int) else other * -1)
 
     @property
@@ -65,13 +65,13 @@ class Linear:
         """Of an atom, 0 where it does not occur."""
         return self.terms.get(atom, 0)
 
-    def without(self, atom: Expr) -> Linear:
+    def without(self, atom: Expr) -> LinearForm:
         """The sum less an atom's term."""
-        return Linear(self.const, {a: c for a, c in self.terms.items() if a is not atom})
+        return LinearForm(self.const, {a: c for a, c in self.terms.items() if a is not atom})
 
-    def at(self, axes: Mapping[int, Expr]) -> Linear | None:
+    def at(self, axes: Mapping[int, Expr]) -> LinearForm | None:
         """The sum with axes replaced; None where it depends on more than axes."""
-        out = Linear(self.const)
+        out = LinearForm(self.const)
         for atom, c in self.terms.items():
             if not isinstance(atom, Axis):
                 return None
@@ -100,7 +100,7 @@ class Linear:
         return out
 
 
-def nonnegative(condition: Expr) -> Linear | None:
+def nonnegative(condition: Expr) -> LinearForm | None:
     """What a comparison of integers by < or <= says to be at least 0; None for other expressions."""
     if not isinstance(condition, Apply) or condition.fn not in ("lt", "le") or not condition.args[0].dtype.is_int:
         return None
@@ -108,7 +108,7 @@ def nonnegative(condition: Expr) -> Linear | None:
 
 
 @lru_cache(maxsize=1 << 15)
-def linear(x: Expr) -> Linear:
+def linear(x: Expr) -> LinearForm:
     """The normal form of an integer expression: what is not +, -, * by a constant, or a widening cast is an atom."""
     const = 0
     terms: dict[Expr, int] = {}
@@ -138,7 +138,7 @@ def linear(x: Expr) -> Linear:
                 stack.append((args[0], k))
                 continue
         terms[e] = terms.get(e, 0) + k
-    return Linear(const, {a: c for a, c in terms.items() if c})
+    return LinearForm(const, {a: c for a, c in terms.items() if c})
 
 
 def values_in_box(coefficients: Mapping[int, int], counts: Iterable[tuple[int, int]]) -> int:

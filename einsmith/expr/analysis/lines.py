@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from einsmith.expr.analysis import intervals
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Expr, apply
 
 COMPARISONS = ("lt", "le", "eq", "ne")
 
 
-def lines_of(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
+def lines_of(c: Apply, truth: bool) -> tuple[list[LinearForm], list[LinearForm]]:
     """An integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
     a, b = c.args if truth or c.fn in ("eq", "ne") else c.args[::-1]
     fn = c.fn if truth else {"lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}[c.fn]
@@ -23,11 +23,11 @@ def lines_of(c: Apply, truth: bool) -> tuple[list[Linear], list[Linear]]:
 
 
 @lru_cache(maxsize=1 << 15)
-def own_lines(atom: Expr) -> Sequence[Linear]:
+def own_lines(atom: Expr) -> Sequence[LinearForm]:
     """Forms >= 0 that an atom's meaning implies."""
     if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
         return []
-    this = Linear(0, {atom: 1})
+    this = LinearForm(0, {atom: 1})
     a = linear(atom.args[0])
     if atom.fn == "abs":
         return [this - a, this + a]

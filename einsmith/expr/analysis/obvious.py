@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Axis, Expr
 
 Given = Mapping[frozenset[tuple[Expr, int]], int]
 """Forms without their constants that are known to be at least a number."""
 
 
-def ends(form: Linear, extents: Sequence[int]) -> tuple[int, int] | None:
+def ends(form: LinearForm, extents: Sequence[int]) -> tuple[int, int] | None:
     """The least and the largest value of a form of axes over a box that is not empty; None where other atoms stand in
     it, or axes that the box does not have."""
     low = high = form.const
@@ -39,7 +39,7 @@ def given(guards: Iterable[Expr]) -> Given:
     return out
 
 
-def at_least(form: Linear, bound: int, extents: Sequence[int], known: Given) -> bool:
+def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: Given) -> bool:
     """Whether a form is at least `bound` over a box of axes that is not empty. False: unknown, or it is not."""
     found = ends(form, extents)
     if found is not None and found[0] >= bound:

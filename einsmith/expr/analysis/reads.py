@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, Expr, Read, outermost
 
-Uses = tuple[tuple[Linear, ...], frozenset[int]]
+Uses = tuple[tuple[LinearForm, ...], frozenset[int]]
 """The index of every read, and the axes that are used otherwise than as a term of such an index."""
 
 
@@ -23,9 +23,9 @@ def item_sizes(exprs: tuple[Expr, ...]) -> tuple[int, ...]:
     return tuple([size for _, size in _walk(exprs)[0]])
 
 
-def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[Linear, int]], set[int]]:
+def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[LinearForm, int]], set[int]]:
     """The index of every read with the bytes of an element, and the axes that are used otherwise."""
-    found: list[tuple[Linear, int]] = []
+    found: list[tuple[LinearForm, int]] = []
     others: set[int] = set()
     seen: set[Expr] = set()
     todo = list(exprs)

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
 
@@ -33,7 +33,7 @@ class Sample:
                         self._known[x] = self._value(x)
         return self._known[e]
 
-    def of_form(self, form: Linear) -> np.ndarray | None:
+    def of_form(self, form: LinearForm) -> np.ndarray | None:
         """The values of a linear form at the points; None as for `values`."""
         total = np.full(_points(self.extents).shape[1], form.const)
         for atom, c in form.terms.items():

@@ -16,7 +16,7 @@ from einsmith.expr.analysis.intervals import Interval
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.analysis.widths import too_narrow
 from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -284,7 +284,7 @@ def verify_graph(g: Graph) -> None:
             if any(isinstance(a, Compute) and len(a.template.dtypes) != 1 for a in node.args):
                 raise VerifyError(f"{show(node)} reads a node of several results; it must read an Item")
             verify_template(node.template)
-        elif isinstance(node, Loop):
+        elif isinstance(node, LoweredLoop):
             for segment in node.segments:
                 verify_graph(segment.body)
         elif isinstance(node, Recurrence):

@@ -15,7 +15,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.errors import RecurrenceError
 from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.functions import SCATTERED
 from einsmith.expr.nodes import (
     Apply,
@@ -249,7 +249,7 @@ def _distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, in
             at = linear(read.index[0]) - node.origins[i]
             if facts.prove(outside_steps(at, node.steps)):
                 continue
-            low, high = facts.bounds((Linear(0, {Axis(0): 1}) - at).expr(dt.i64))
+            low, high = facts.bounds((LinearForm(0, {Axis(0): 1}) - at).expr(dt.i64))
             if node.reverse:
                 low, high = None if high is None else -high, None if low is None else -low
             if read in out:
@@ -260,7 +260,7 @@ def _distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, in
     return out
 
 
-def outside_steps(at: Linear, steps: int) -> Expr:
+def outside_steps(at: LinearForm, steps: int) -> Expr:
     """Whether a position, counted from a member's origin, is no step's."""
     e = at.expr(dt.i64)
     return apply("or", apply("lt", e, Const(0, dt.i64)), apply("le", Const(steps, dt.i64), e))

@@ -16,7 +16,7 @@ from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -110,7 +110,7 @@ def find_edges(drafts: Sequence[Draft]) -> list[Edge]:
         for part in draft.parts:
             for read, facts in reads_under(part):
                 if read.slot < ARGS:
-                    position = Linear(part.offset[0], {Axis(0): part.step[0]})
+                    position = LinearForm(part.offset[0], {Axis(0): part.step[0]})
                     low, high = facts.bounds((position - linear(read.index[0])).expr(dt.i64))
                     out.append(Edge(n, read.slot, part, read, low, high))
     return out
@@ -256,7 +256,7 @@ def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[R
         if not isinstance(read, Read) or read.slot >= ARGS or part.step[0] != 1:
             continue
         extent, *rest = drafts[read.slot].shape
-        back = linear(read.index[0]) - Linear(0, {Axis(0): 1})
+        back = linear(read.index[0]) - LinearForm(0, {Axis(0): 1})
         if back.terms or any(isinstance(x, Read) and x.slot < ARGS for x in postorder([other, *read.index])):
             continue
         places: dict[int, Expr] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (
     Axis,
     Const,
@@ -47,7 +47,7 @@ from einsmith.expr.rewrite.simplify import canonical, simplify_template
 
 
 @dataclass(frozen=True)
-class Layout:
+class StepLayout:
     """When each node is evaluated: positions `window[n]` and on, `steps` of them, in the order `groups` within a step.
     `clean[n]`: up to here (from there, running downward) node n depends on no step."""
 
@@ -58,14 +58,14 @@ class Layout:
     groups: tuple[tuple[int, ...], ...]
 
 
-def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> Layout:
+def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> StepLayout:
     """The layout with the least padding: positions that depend on no step lie before the first one, and every read is
     of an earlier step or of the same."""
     # In the direction of evaluation, node n covers begin[n] .. end[n]-1.
     begin = [0 if sign > 0 else 1 - d.shape[0] for d in drafts]
     end = [b + d.shape[0] for b, d in zip(begin, drafts, strict=True)]
     direct = [_clean(d, {}, b, e, sign) for d, b, e in zip(drafts, begin, end, strict=True)]
-    best: tuple[tuple[int, int], Layout] | None = None
+    best: tuple[tuple[int, int], StepLayout] | None = None
     for start in (direct, [0] * len(drafts)):
         shift = potentials(edges, start, sign)
         assert shift is not None
@@ -85,7 +85,7 @@ def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> Layou
         groups = tuple(tuple(g) for g in _groups(edges, shift, sign))
         if sign < 0:
             window, clean = [1 - w - steps for w in window], [1 - c for c in clean]
-        found = (waste, sum(len(g) > 1 for g in groups)), Layout(sign, steps, tuple(window), tuple(clean), groups)
+        found = (waste, sum(len(g) > 1 for g in groups)), StepLayout(sign, steps, tuple(window), tuple(clean), groups)
         if best is None or found[0] < best[0]:
             best = found
     assert best is not None
@@ -115,7 +115,7 @@ def _clean(d: Draft, limits: Mapping[int, int], begin: int, end: int, sign: int)
         last = p.offset[0] + p.step[0] * (p.extents[0] - 1)
         first, stop = (p.offset[0], last + 1) if sign > 0 else (-last, 1 - p.offset[0])
         for r in node_reads(p):
-            back = linear(r.index[0]) - Linear(0, {Axis(0): 1})
+            back = linear(r.index[0]) - LinearForm(0, {Axis(0): 1})
             limit = first
             if r.slot in limits and not back.terms and p.step[0] == 1:
                 limit = max(first, limits[r.slot] - sign * (back.const - p.offset[0]))
@@ -131,7 +131,7 @@ class Members:
     """The members of the recurrence of drafts whose layout is known."""
 
     def __init__(
-        self, args: Arguments, exposed: set[int], drafts: Sequence[Draft], layout: Layout, checkpoint: int = 0
+        self, args: Arguments, exposed: set[int], drafts: Sequence[Draft], layout: StepLayout, checkpoint: int = 0
     ):
         self.args, self.exposed, self.drafts, self.layout = args, exposed, drafts, layout
         self.checkpoint = checkpoint
@@ -252,7 +252,7 @@ class Members:
             for d, (o, s, e) in enumerate(zip(p.offset, p.step, p.extents, strict=True)):
                 if (o, s, e) == (whole.offset[d], whole.step[d], whole.extents[d]):
                     continue
-                at = Linear(whole.offset[d] - o, {Axis(d): whole.step[d]}).expr()
+                at = LinearForm(whole.offset[d] - o, {Axis(d): whole.step[d]}).expr()
                 number = apply("floordiv", at, Const(s, dt.i32)) if s > 1 else at
                 tests = [apply("le", Const(0, dt.i32), at), apply("lt", number, Const(e, dt.i32))]
                 if s > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import (
     Axis,
     Compute,
@@ -49,14 +49,14 @@ def results_apart(t: Template, args: Sequence[Tensor]) -> list[Compute]:
 def _position(p: Piece, r: Reduce, slot: int, dtype: dt.DType) -> Expr:
     """Where the chosen value may stand, row-major over the axes of the reduction, and the last place for all others.
     The chosen value is NaN if one is."""
-    flat, stride = Linear(), 1
+    flat, stride = LinearForm(), 1
     for d in reversed(range(len(r.extents))):
         if r.extents[d] > 1:
-            flat = flat + Linear(0, {Axis(len(p.extents) + d): stride})
+            flat = flat + LinearForm(0, {Axis(len(p.extents) + d): stride})
         stride *= r.extents[d]
     at: list[Expr] = []
     for d, (o, s, n) in enumerate(zip(p.offset, p.step, p.extents, strict=True)):
-        at.append(Linear(o, {Axis(d): s} if n > 1 else {}).expr())
+        at.append(LinearForm(o, {Axis(d): s} if n > 1 else {}).expr())
     chosen, body = Read(slot, tuple(at), dtype), r.bodies[0]
     here = apply("eq", body, chosen)
     if dtype.is_float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from einsmith import dtypes as dt
 from einsmith.errors import RecurrenceError
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (
     Axis,
     Compute,
@@ -172,10 +172,10 @@ class _Builder:
         shape = (*x.shape[:d], extent, *x.shape[d + 1 :])
         index: list[Expr] = [Axis(k + 1) if n > 1 else Const(0, dt.i32) for k, n in enumerate(shape)]
         whole = (self.out.count, *shape)
-        form = Linear(first + c * self.out.base)
+        form = LinearForm(first + c * self.out.base)
         for axis, by in ((Axis(0), c * self.size), (Axis(d + 1), 1)):
             if whole[axis.position] > 1:
-                form = form + Linear(0, {axis: by})
+                form = form + LinearForm(0, {axis: by})
         at = form.expr()
         least, most = Facts(whole).bounds(at)
         if least is None or least < 0:
@@ -208,10 +208,10 @@ class _Builder:
         return out
 
     def _body(self, p: Piece) -> Expr | Reduce:
-        before = Linear(self.out.base)  # t - s
+        before = LinearForm(self.out.base)  # t - s
         if self.out.count > 1:
-            before = before + Linear(0, {Read(self._slot(self.out.number), (), dt.i32): self.size})
-        time = (before + Linear(0, {Axis(0): 1} if self.size > 1 else {})).expr()
+            before = before + LinearForm(0, {Read(self._slot(self.out.number), (), dt.i32): self.size})
+        time = (before + LinearForm(0, {Axis(0): 1} if self.size > 1 else {})).expr()
         memo: dict[Expr, Expr] = {}
         for e in postorder(p.bodies):
             new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
@@ -224,7 +224,7 @@ class _Builder:
             return Reduce(p.body.combiner, p.body.extents, tuple(memo[b] for b in p.body.bodies))
         return memo[p.body]
 
-    def _read(self, e: Read, new: Read, before: Linear) -> Read:
+    def _read(self, e: Read, new: Read, before: LinearForm) -> Read:
         """A read in the segment; `new` has what it is indexed by already rewritten."""
         node = self.node
         i = e.slot - len(node.args)

@@ -17,7 +17,7 @@ from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (
     Axis,
     Compute,
@@ -80,7 +80,7 @@ class _Coordinate(NamedTuple):
 
     def at(self) -> Expr:
         """Its value at the axes' values."""
-        return Linear(-self.low, {Axis(a): c for a, c in self.terms}).expr()
+        return LinearForm(-self.low, {Axis(a): c for a, c in self.terms}).expr()
 
 
 class _Tree(NamedTuple):
@@ -256,13 +256,13 @@ def _over(x: Expr, coordinates: tuple[_Coordinate, ...], places: Mapping[int, Ex
 
     def index(i: Expr) -> Expr:
         form = linear(i)
-        out = Linear(form.const)
+        out = LinearForm(form.const)
         for atom, k in form.terms.items():
             if not any(_of(atom, c) for c in merged.values()):
                 out = out + linear(substitute(atom, axes)) * k
         for n, c in merged.items():
             if any(_of(atom, c) for atom in form.terms):
-                out = out + Linear(c.low, {Axis(n): 1})
+                out = out + LinearForm(c.low, {Axis(n): 1})
         return out.expr()
 
     memo = {

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.expr.analysis.linear import Linear, linear, nonnegative
+from einsmith.expr.analysis.linear import LinearForm, linear, nonnegative
 from einsmith.expr.analysis.ranges import wrapped
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Reduce, Scatter, apply, axes_of, cast, has_read, is_zero
 from einsmith.expr.rewrite.rebuild import operands, substitute
@@ -132,8 +132,8 @@ def _times(count: Expr, x: Expr) -> Expr:
 
 def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Expr | None:
     """How many points of an axis meet all conditions (at most 0: none); None where one is not linear in it."""
-    low, high = [Linear()], [Linear(extents[axis] - 1)]
-    divided: dict[bool, list[tuple[Linear, int]]] = {True: [], False: []}
+    low, high = [LinearForm()], [LinearForm(extents[axis] - 1)]
+    divided: dict[bool, list[tuple[LinearForm, int]]] = {True: [], False: []}
     forms = []
     for c in conditions:
         form = nonnegative(c)
@@ -163,13 +163,13 @@ def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Ex
     return apply("add", apply("sub", ends[1], ends[0]), Const(1, dtype))
 
 
-def _quotient(rest: Linear, k: int, is_low: bool, dtype: DType) -> Expr:
+def _quotient(rest: LinearForm, k: int, is_low: bool, dtype: DType) -> Expr:
     """The least j with k*j + rest >= 0, or the greatest with rest - k*j >= 0."""
     found = apply("floordiv", rest.expr(dtype), Const(k, dtype))
     return apply("neg", found) if is_low else found
 
 
-def _extreme(fn: str, plain: Sequence[Linear], others: Sequence[Expr], dtype: DType) -> Expr:
+def _extreme(fn: str, plain: Sequence[LinearForm], others: Sequence[Expr], dtype: DType) -> Expr:
     return reduce(lambda a, b: apply(fn, a, b), [*(f.expr(dtype) for f in plain), *others])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.ranges import leaves
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
@@ -24,7 +24,7 @@ def fits(value: Any, dtype: DType) -> bool:
     return not dtype.is_int or (abs(value) <= dtype.range[1] and value >= dtype.range[0])
 
 
-def _expr(form: Linear, dtype: DType) -> Expr | None:
+def _expr(form: LinearForm, dtype: DType) -> Expr | None:
     """The form as an expression, or None where a constant does not fit the type."""
     if dtype.bits < 32 or not all(fits(v, dtype) for v in (form.const, *form.terms.values())):
         return None
@@ -41,20 +41,20 @@ def _has_elements(atom: Expr) -> bool:
     )
 
 
-def _fitting(form: Linear, dtype: DType, facts: Facts) -> bool:
+def _fitting(form: LinearForm, dtype: DType, facts: Facts) -> bool:
     """Whether a form with elements of tensors in it lies in a type whatever they are. Where there are none, the type is
     found for the result as a whole (`expr.analysis.widths`)."""
     if not any(map(_has_elements, form.terms)):
         return True
     low = high = form.const
     for atom, c in form.terms.items():
-        reach, least = facts.interval(Linear(0, {atom: 1})), atom.dtype.range
+        reach, least = facts.interval(LinearForm(0, {atom: 1})), atom.dtype.range
         ends = [c * (own if end is None else end) for end, own in zip(reach, least, strict=True)]
         low, high = low + min(ends), high + max(ends)
     return not leaves((low, high), dtype)
 
 
-def _operand(form: Linear, dtype: DType, facts: Facts) -> Expr | None:
+def _operand(form: LinearForm, dtype: DType, facts: Facts) -> Expr | None:
     """The form as an expression to be divided, or None where a constant or a value does not fit the type."""
     single = len(form.terms) == 1 and not form.const and 1 in form.terms.values()
     return _expr(form, dtype) if single or _fitting(form, dtype, facts) else None
@@ -75,7 +75,7 @@ def _digit(x: Expr, fn: str) -> tuple[Expr, int] | None:
     return None
 
 
-def _join_digits(form: Linear, facts: Facts) -> Linear:
+def _join_digits(form: LinearForm, facts: Facts) -> LinearForm:
     """c*(a % n) + c*n*(a // n) -> c*a, and c*(a % n) + c*n*((a//n) % m) -> c*(a % (n*m))."""
     changed = True
     while changed:
@@ -96,7 +96,7 @@ def _join_digits(form: Linear, facts: Facts) -> Linear:
                 above = _digit(high, "mod") if k == c * n else None
                 if above is not None and above[0] is quotient and fits(n * above[1], low.dtype):
                     whole = apply("mod", a, Const(n * above[1], low.dtype))
-                    form = form.without(low).without(high) + Linear(0, {whole: c})
+                    form = form.without(low).without(high) + LinearForm(0, {whole: c})
                     changed = True
                     break
             if changed:
@@ -104,7 +104,7 @@ def _join_digits(form: Linear, facts: Facts) -> Linear:
     return form
 
 
-def _quotient_of(inner: Linear, k: int, dtype: DType, facts: Facts) -> Expr | None:
+def _quotient_of(inner: LinearForm, k: int, dtype: DType, facts: Facts) -> Expr | None:
     """inner // k, k > 0, for a form that no multiple of k can be taken from: (a//m + c)//k -> (a + c*m)//(m*k)."""
     if len(inner.terms) == 1:
         ((atom, c),) = inner.terms.items()
@@ -157,33 +157,33 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
                 body = _operand(form.without(atom) + linear(below[0]) * c, dtype, facts)
                 if body is not None:
                     return apply("mod", body, Const(k, dtype))
-    whole = Linear(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
-    rest = Linear(form.const, {a: c for a, c in form.terms.items() if c % k})
+    whole = LinearForm(0, {a: c // k for a, c in form.terms.items() if c % k == 0})
+    rest = LinearForm(form.const, {a: c for a, c in form.terms.items() if c % k})
     known = facts.quotient(rest, k)
     if known is not None:
         return _expr(rest - known * k if is_mod else whole + known, dtype)
     quotient, const = divmod(rest.const, k)
     g, low = _without_carry(rest - (rest.const - const), k, facts)
-    inner = Linear(const // g, {a: c // g for a, c in rest.terms.items() if a not in low.terms})
+    inner = LinearForm(const // g, {a: c // g for a, c in rest.terms.items() if a not in low.terms})
     if is_mod:
         body = _operand(inner, dtype, facts)
         core = None if body is None else apply("mod", body, Const(k // g, dtype))
-        return None if core is None else _expr(low + Linear(0, {core: g}), dtype)
+        return None if core is None else _expr(low + LinearForm(0, {core: g}), dtype)
     floor = _quotient_of(inner, k // g, dtype, facts)
-    return None if floor is None else _expr(whole + quotient + Linear(0, {floor: 1}), dtype)
+    return None if floor is None else _expr(whole + quotient + LinearForm(0, {floor: 1}), dtype)
 
 
-def _without_carry(form: Linear, k: int, facts: Facts) -> tuple[int, Linear]:
+def _without_carry(form: LinearForm, k: int, facts: Facts) -> tuple[int, LinearForm]:
     """(g, r) where the form is g*a + r with 0 <= r < g and g divides k: of g*a + r, r is a digit of its own."""
     divisors = {k}
     for c in form.terms.values():
         divisors |= {gcd(c, g) for g in divisors}
     for g in sorted(divisors - {1, k}, reverse=True):
-        low = Linear(form.const % g, {a: c for a, c in form.terms.items() if c % g})
+        low = LinearForm(form.const % g, {a: c for a, c in form.terms.items() if c % g})
         least, most = facts.interval(low)
         if least is not None and least >= 0 and most is not None and most < g:
             return g, low
-    return 1, Linear()
+    return 1, LinearForm()
 
 
 def decide_extreme(e: Apply, facts: Facts) -> Expr | None:
@@ -226,7 +226,7 @@ def plain_index(e: Read, facts: Facts) -> Expr | None:
     return Read(e.slot, tuple(out), e.dtype)
 
 
-def _type_of(form: Linear, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
+def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
     """The type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold it.
     Of elements that int32 is not certain to hold by their type, yet do lie in it (the number of a step), so does it."""
     values = form.const, *form.terms.values()
@@ -250,13 +250,13 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
     form = linear(b) - linear(a)
     g = gcd(*form.terms.values())
 
-    def pair(fn: str, x: Linear, y: Linear) -> Expr | None:
+    def pair(fn: str, x: LinearForm, y: LinearForm) -> Expr | None:
         dtype = max((_type_of(f, e.args, facts, fn in ("eq", "ne")) for f in (x, y)), key=lambda t: t.bits)
         left, right = _expr(x, dtype), _expr(y, dtype)
         return None if left is None or right is None else apply(fn, left, right)
 
     if e.fn in ("eq", "ne"):
-        form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # g divides, or it were decided
+        form = LinearForm(form.const // g, {x: c // g for x, c in form.terms.items()})  # g divides, or it were decided
         lead = min(form.terms, key=lambda x: (not isinstance(x, Axis), x.position if isinstance(x, Axis) else x.digest))
         if form.terms[lead] < 0:
             form = form * -1
@@ -266,19 +266,19 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
         return pair(e.fn, right, left - form.const)
     if e.fn == "lt":
         form = form - 1
-    form = Linear(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
+    form = LinearForm(form.const // g, {x: c // g for x, c in form.terms.items()})  # >= 0, rounded down
     distance = next((x for x, c in form.terms.items() if c < 0 and _is_distance(x)), None)
     if distance is not None:  # abs(x) <= c is -c <= x and x <= c, each of which is an end of the axes in it
         rest, x = form.without(distance), linear(distance.args[0]) * form.terms[distance]
-        ends = [pair("le", Linear(), rest + y) for y in (x, x * -1)]
+        ends = [pair("le", LinearForm(), rest + y) for y in (x, x * -1)]
         new = [c if c is None else compare(c, facts) or c for c in ends]  # type: ignore[arg-type]
         return apply("and", *new) if None not in new else None  # type: ignore[arg-type]
     left, right = _sides(form)  # left <= right + const
     c = form.const
     if not right.terms:
-        return pair("lt", left, Linear(c + 1))
+        return pair("lt", left, LinearForm(c + 1))
     if not left.terms:
-        return pair("le", Linear(-c), right)
+        return pair("le", LinearForm(-c), right)
     if c == -1:
         return pair("lt", left, right)
     return pair("le", left, right + c) if c >= 0 else pair("le", left - c, right)
@@ -289,10 +289,10 @@ def _is_distance(x: Expr) -> bool:
     return isinstance(x, Apply) and x.fn == "abs" and not _has_elements(x)
 
 
-def _sides(form: Linear) -> tuple[Linear, Linear]:
+def _sides(form: LinearForm) -> tuple[LinearForm, LinearForm]:
     """(the negative terms, negated; the positive terms)."""
-    negative = Linear(0, {x: -c for x, c in form.terms.items() if c < 0})
-    return negative, Linear(0, {x: c for x, c in form.terms.items() if c > 0})
+    negative = LinearForm(0, {x: -c for x, c in form.terms.items() if c < 0})
+    return negative, LinearForm(0, {x: c for x, c in form.terms.items() if c > 0})
 
 
 def decide_cast(e: Apply, facts: Facts) -> Expr | None:

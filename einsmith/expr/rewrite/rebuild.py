@@ -8,7 +8,7 @@ from typing import Any
 
 from einsmith.errors import VerifyError
 from einsmith.expr.interned import Node
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -53,7 +53,7 @@ def with_args(node: Any, args: tuple) -> Any:
         return Item(args[0], node.member)
     if isinstance(node, Recurrence):
         return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.checkpoint)
-    if isinstance(node, Loop):
+    if isinstance(node, LoweredLoop):
         return node.with_args(args)
     raise VerifyError(f"{type(node).__name__} has no arguments")
 

@@ -39,7 +39,7 @@ Rewrite = Callable[[Any, Facts], "Expr | None"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class RewriteRule:
     """`rewrite(node, facts)` is tried on nodes of the functions `fns` ("read" being a Read) whose type has a kind in
     `kinds`."""
 
@@ -53,7 +53,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class TermPattern:
     """`fn` of patterns, of variables (strings), and of literals. A variable that starts with k matches constants only;
     a variable that stands twice matches one and the same expression."""
 
@@ -64,12 +64,12 @@ class Pattern:
     def variables(self) -> set[str]:
         out: set[str] = set()
         for a in self.args:
-            out |= a.variables if isinstance(a, Pattern) else {a} if isinstance(a, str) else set()
+            out |= a.variables if isinstance(a, TermPattern) else {a} if isinstance(a, str) else set()
         return out
 
 
-def p(fn: str, *args: Any) -> Pattern:
-    return Pattern(fn, args)
+def p(fn: str, *args: Any) -> TermPattern:
+    return TermPattern(fn, args)
 
 
 def _match(pattern: Any, e: Expr, found: dict[str, Expr]) -> bool:
@@ -77,7 +77,7 @@ def _match(pattern: Any, e: Expr, found: dict[str, Expr]) -> bool:
         if pattern.startswith("k") and not isinstance(e, Const):
             return False
         return found.setdefault(pattern, e) is e
-    if isinstance(pattern, Pattern):
+    if isinstance(pattern, TermPattern):
         return (
             isinstance(e, Apply)
             and e.fn == pattern.fn
@@ -89,12 +89,14 @@ def _match(pattern: Any, e: Expr, found: dict[str, Expr]) -> bool:
 def _build(pattern: Any, found: dict[str, Expr], dtype: DType) -> Expr:
     if isinstance(pattern, str):
         return found[pattern]
-    if isinstance(pattern, Pattern):
+    if isinstance(pattern, TermPattern):
         return apply(pattern.fn, *(_build(q, found, dtype) for q in pattern.args))
     return Const(pattern, dt.bool_ if isinstance(pattern, bool) else dtype)
 
 
-def rule(name: str, pattern: Pattern, result: Any, kinds: str = "fib", when: Callable[..., bool] | None = None) -> Rule:
+def rule(
+    name: str, pattern: TermPattern, result: Any, kinds: str = "fib", when: Callable[..., bool] | None = None
+) -> RewriteRule:
     """`pattern -> result`, where `when(**variables)` holds. Literals of the result have the type of the node."""
 
     def rewrite(e: Apply, facts: Facts) -> Expr | None:
@@ -103,7 +105,7 @@ def rule(name: str, pattern: Pattern, result: Any, kinds: str = "fib", when: Cal
             return None
         return _build(result, found, e.dtype)
 
-    return Rule(name, (pattern.fn,), rewrite, kinds)
+    return RewriteRule(name, (pattern.fn,), rewrite, kinds)
 
 
 def _harmless(*conditions: Expr) -> bool:
@@ -309,25 +311,25 @@ def _clamp_again(e: Apply, facts: Facts) -> Expr | None:
 
 # ----------------------------------------------------------------------------------------------------------- table
 
-RULES: tuple[Rule, ...] = (
-    Rule("fold constants", _FOLDED, _fold),
-    Rule("order operands", _COMMUTATIVE, _order),
+RULES: tuple[RewriteRule, ...] = (
+    RewriteRule("fold constants", _FOLDED, _fold),
+    RewriteRule("order operands", _COMMUTATIVE, _order),
     # integers
-    Rule("linear form", SUMS, collect_terms, "i"),
-    Rule("divide by a negative", ("floordiv", "mod"), divide_by_negative, "i"),
-    Rule("divide", ("floordiv", "mod"), divide, "i"),
-    Rule("decided integer", ("floordiv", "mod", "min", "max", "where", "abs", "sign"), decide, "i"),
-    Rule("decided cast", ("cast",), decide_cast, "i"),
-    Rule("decided extreme", ("min", "max"), decide_extreme, "i"),
-    Rule("decided sign", ("abs",), decide_sign, "i"),
-    Rule("plain index", ("read",), plain_index),
+    RewriteRule("linear form", SUMS, collect_terms, "i"),
+    RewriteRule("divide by a negative", ("floordiv", "mod"), divide_by_negative, "i"),
+    RewriteRule("divide", ("floordiv", "mod"), divide, "i"),
+    RewriteRule("decided integer", ("floordiv", "mod", "min", "max", "where", "abs", "sign"), decide, "i"),
+    RewriteRule("decided cast", ("cast",), decide_cast, "i"),
+    RewriteRule("decided extreme", ("min", "max"), decide_extreme, "i"),
+    RewriteRule("decided sign", ("abs",), decide_sign, "i"),
+    RewriteRule("plain index", ("read",), plain_index),
     # conditions
-    Rule("known condition", ("lt", "le", "eq", "ne", "read", "cast", "where"), _known, "b"),
-    Rule("compare itself", ("eq", "ne"), _same_ints),
-    Rule("condition as a number", ("eq", "ne"), _cast_is_true),
-    Rule("compare integers", ("lt", "le", "eq", "ne"), compare),
-    Rule("and, or", ("and", "or"), _connective),
-    Rule("not", ("not",), _not),
+    RewriteRule("known condition", ("lt", "le", "eq", "ne", "read", "cast", "where"), _known, "b"),
+    RewriteRule("compare itself", ("eq", "ne"), _same_ints),
+    RewriteRule("condition as a number", ("eq", "ne"), _cast_is_true),
+    RewriteRule("compare integers", ("lt", "le", "eq", "ne"), compare),
+    RewriteRule("and, or", ("and", "or"), _connective),
+    RewriteRule("not", ("not",), _not),
     # where
     rule("where of equal sides", p("where", "c", "x", "x"), "x"),
     rule("where not", p("where", p("not", "c"), "x", "y"), p("where", "c", "y", "x")),
@@ -361,14 +363,14 @@ RULES: tuple[Rule, ...] = (
     rule("x + -y", p("add", "x", p("neg", "y")), p("sub", "x", "y"), "f"),
     rule("-x + y", p("add", p("neg", "x"), "y"), p("sub", "y", "x"), "f"),
     rule("-x * -y", p("mul", p("neg", "x"), p("neg", "y")), p("mul", "x", "y"), "f"),
-    Rule("-x * k", ("mul", "neg"), _negated_constant, "f"),
+    RewriteRule("-x * k", ("mul", "neg"), _negated_constant, "f"),
     rule("-x * y", p("mul", p("neg", "x"), "y"), p("neg", p("mul", "x", "y")), "f"),
     rule("x * -y", p("mul", "x", p("neg", "y")), p("neg", p("mul", "x", "y")), "f"),
     rule("-x / -y", p("div", p("neg", "x"), p("neg", "y")), p("div", "x", "y"), "f"),
     rule("-x / y", p("div", p("neg", "x"), "y"), p("neg", p("div", "x", "y")), "f"),
     rule("x / -y", p("div", "x", p("neg", "y")), p("neg", p("div", "x", "y")), "f"),
     rule("x * k / k", p("div", p("mul", "x", "k"), "k"), "x", "f", lambda x, k: k.value != 0 and isfinite(k.value)),
-    Rule("x / 2**n", ("div",), _inverse, "f"),
+    RewriteRule("x / 2**n", ("div",), _inverse, "f"),
     rule("x ** 1", p("pow", "x", 1.0), "x", "f"),
     rule("x ** 2", p("pow", "x", 2.0), p("mul", "x", "x"), "f"),
     rule("x ** -1", p("pow", "x", -1.0), p("div", 1.0, "x"), "f"),
@@ -376,9 +378,9 @@ RULES: tuple[Rule, ...] = (
     rule("log 1", p("log", 1.0), 0.0, "f"),
     rule("max of itself", p("max", "x", "x"), "x"),
     rule("min of itself", p("min", "x", "x"), "x"),
-    Rule("max of max", ("max", "min"), _clamp_again),
+    RewriteRule("max of max", ("max", "min"), _clamp_again),
     rule("abs of abs", p("abs", p("abs", "x")), p("abs", "x")),
     rule("abs of -x", p("abs", p("neg", "x")), p("abs", "x")),
     rule("stop_gradient twice", p("stop_gradient", p("stop_gradient", "x")), p("stop_gradient", "x")),
-    Rule("cast", ("cast",), _cast),
+    RewriteRule("cast", ("cast",), _cast),
 )

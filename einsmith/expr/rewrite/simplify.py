@@ -13,7 +13,7 @@ from typing import Any
 
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import leaves, of_integers
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.analysis.widths import widened
 from einsmith.expr.nodes import (
     Apply,
@@ -43,7 +43,7 @@ from einsmith.expr.rewrite.rebuild import (
     with_args,
     without_twins,
 )
-from einsmith.expr.rewrite.rules import PRUNED, RULES, Rule, connect, parts_of
+from einsmith.expr.rewrite.rules import PRUNED, RULES, RewriteRule, connect, parts_of
 
 _REWRITES = 100_000
 """Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
@@ -62,7 +62,9 @@ _LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod"
 """Functions whose rules ask what holds where they stand."""
 
 
-def simplify(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[Rule, ...] = RULES) -> Expr:
+def simplify(
+    e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[RewriteRule, ...] = RULES
+) -> Expr:
     """An expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards hold.
 
     Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.
@@ -77,7 +79,7 @@ def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> 
         return piece
     offset = tuple(o + s * n for o, s, n in zip(piece.offset, piece.step, first, strict=True))
     cuts = enumerate(zip(first, extents, piece.extents, strict=True))
-    at = {d: Linear(f, {Axis(d): 1} if n > 1 else {}).expr() for d, (f, n, whole) in cuts if n < whole}
+    at = {d: LinearForm(f, {Axis(d): 1} if n > 1 else {}).expr() for d, (f, n, whole) in cuts if n < whole}
     domain = (*extents, *piece.domain[len(extents) :])
     bodies = tuple(simplify(substitute(x, at), domain) for x in piece.bodies)
     body = Reduce(piece.body.combiner, piece.body.extents, bodies) if isinstance(piece.body, Reduce) else bodies[0]
@@ -85,7 +87,7 @@ def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> 
 
 
 def simplify_template(
-    t: Template, rules: tuple[Rule, ...] = RULES, boxes: dict[tuple[int, ...], Facts] | None = None
+    t: Template, rules: tuple[RewriteRule, ...] = RULES, boxes: dict[tuple[int, ...], Facts] | None = None
 ) -> Template:
     """Every body simplified over its own box, with integers in types that hold them (`widths`); reductions
     over axes that bodies do not depend on in closed form (`free_axes`), reduction axes of extent 1 dropped, a sum,
@@ -159,7 +161,7 @@ def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int,
     return map_bodies(t, lambda b: substitute(b, {}, order), params), tuple(slots[s] for s in order)
 
 
-def _template(t: Template, rules: tuple[Rule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
+def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
     run = _Run(rules)
     parts: list[Piece | Scatter] = []
     for part in t.parts:
@@ -222,9 +224,9 @@ def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
     return r.bodies[0] if not r.extents and len(r.bodies) == 1 and not r.combiner.startswith("arg") else r
 
 
-def _by_function(rules: tuple[Rule, ...]) -> dict[tuple[str, str], list[Rule]]:
+def _by_function(rules: tuple[RewriteRule, ...]) -> dict[tuple[str, str], list[RewriteRule]]:
     """The rules that may apply to a node, by its function and the kind of its type."""
-    table: dict[tuple[str, str], list[Rule]] = defaultdict(list)
+    table: dict[tuple[str, str], list[RewriteRule]] = defaultdict(list)
     for rule in rules:
         for fn in rule.fns:
             for kind in rule.kinds:
@@ -248,7 +250,7 @@ class _Assumed:
 class _Run:
     """One simplification: results are kept by (expression, facts), so that shared expressions are done once."""
 
-    def __init__(self, rules: tuple[Rule, ...]):
+    def __init__(self, rules: tuple[RewriteRule, ...]):
         self.rules = _TABLE if rules is RULES else _by_function(rules)
         self.done: dict[tuple[Expr, Facts], Expr] = {}
         self.local: dict[Expr, bool] = {}

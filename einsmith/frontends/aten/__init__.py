@@ -25,11 +25,12 @@ from einsmith.frontends.aten import (
 )
 from einsmith.frontends.aten.graph import OperatorGraph, check, evaluate
 from einsmith.frontends.aten.refused import REFUSED
-from einsmith.frontends.aten.table import TABLE, Entry
+from einsmith.frontends.aten.table import TABLE
+from einsmith.frontends.graph import OperatorEntry
 
 FAMILIES = (
     pointwise, integers, special, bessel, polynomials, reductions, views, indexing, counting, contractions, linalg,
     normalization, pooling, sampling, attention, recurrent, losses, factories, randomness, gradients, numbers,
 )  # fmt: skip
 
-__all__ = ["FAMILIES", "REFUSED", "TABLE", "Entry", "OperatorGraph", "check", "evaluate"]
+__all__ = ["FAMILIES", "REFUSED", "TABLE", "OperatorEntry", "OperatorGraph", "check", "evaluate"]

@@ -15,7 +15,7 @@ from einsmith.lang.builder import Value
 
 
 @dataclass(frozen=True)
-class Node:
+class AtenNode:
     """name = operator(*args, **kwargs).
 
     layer: the path of the user's module in which it stands; line: the user's own, with its place; kind: what it gives,
@@ -73,7 +73,7 @@ class OperatorGraph:
     of a parameter or buffer; constants: name -> array; updates: path of a buffer -> what it becomes; outputs: as leaves
     of the module's result; ranges: least and greatest value of sizes with names."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[AtenNode, ...]
     inputs: tuple[tuple[str, Any], ...]
     stored: Mapping[str, tuple[str, Kind]]
     constants: Mapping[str, Any]
@@ -83,16 +83,16 @@ class OperatorGraph:
     guards: Guards
 
 
-def missing(nodes: Sequence[Node]) -> list[tuple[Node, str]]:
+def missing(nodes: Sequence[AtenNode]) -> list[tuple[AtenNode, str]]:
     """The nodes whose operator is not in the table, each operator once, with the reason."""
-    found: dict[str, tuple[Node, str]] = {}
+    found: dict[str, tuple[AtenNode, str]] = {}
     for node in nodes:
         if node.operator not in TABLE and node.operator not in found:
             found[node.operator] = node, REFUSED.get(node.operator, "no formula is in the table for it")
     return list(found.values())
 
 
-def check(nodes: Sequence[Node], what: str) -> None:
+def check(nodes: Sequence[AtenNode], what: str) -> None:
     """Raises TraceError that names every operator that is missing, and where it stands."""
     listed = missing(nodes)
     if listed:
@@ -100,7 +100,7 @@ def check(nodes: Sequence[Node], what: str) -> None:
         raise TraceError("\n".join([f"{what} uses operators that Einsmith does not have:", *lines]))
 
 
-def _at(node: Node) -> str:
+def _at(node: AtenNode) -> str:
     return f"\n    {node.line}" if node.line else ""
 
 
@@ -123,7 +123,7 @@ def _value(x: Any, values: Mapping[str, Any]) -> Any:
     return x
 
 
-def apply(node: Node, values: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+def apply(node: AtenNode, values: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
     """What a node gives, of `values` by name; extends the trace. Raises DtypeError and ShapeError where that is not of
     the kind that PyTorch gives."""
     args = [_value(x, values) for x in node.args]
@@ -134,7 +134,7 @@ def apply(node: Node, values: Mapping[str, Any], sizes: Mapping[str, int]) -> An
     return found
 
 
-def _verify(node: Node, kind: Kind, found: Any, sizes: Mapping[str, int]) -> None:
+def _verify(node: AtenNode, kind: Kind, found: Any, sizes: Mapping[str, int]) -> None:
     """What a formula gives has PyTorch's type and shape, or nothing goes on."""
     if not isinstance(found, Value) or found.dtype.name != kind.dtype:
         got = found.dtype.name if isinstance(found, Value) else type(found).__name__

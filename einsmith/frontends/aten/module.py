@@ -8,10 +8,10 @@ from typing import Any
 
 from einsmith.errors import ArgumentError, DtypeError
 from einsmith.frontends.aten.graph import OperatorGraph, evaluate
-from einsmith.frontends.graph import Kind, Part, Taken
+from einsmith.frontends.graph import Kind, ModulePart, Taken
 from einsmith.lang.builder import as_value
 
-__all__ = ["Imported", "Part", "leaves"]
+__all__ = ["AtenModule", "leaves"]
 
 _OTHER_SIZES = (
     "which the module computes with or which was not to differ. Export it with an example of this size, or with "
@@ -19,7 +19,7 @@ _OTHER_SIZES = (
 )
 
 
-class Imported(Part):
+class AtenModule(ModulePart):
     """A network of another framework. Its forward is one of two graphs, by whether it is in training mode.
 
     Inputs have the types and, but for sizes that may differ, the shapes of the example that the graphs were made with;

@@ -7,9 +7,9 @@ derivatives, which are derived from the formula.
 
 from __future__ import annotations
 
-from einsmith.frontends.graph import Entry, Table
+from einsmith.frontends.graph import OperatorTable
 
-__all__ = ["TABLE", "Entry", "aten", "enter"]
+__all__ = ["TABLE", "aten", "enter"]
 
-TABLE = Table()
+TABLE = OperatorTable()
 enter, aten = TABLE.enter, TABLE.operator

@@ -12,7 +12,7 @@ from typing import Any
 
 from einsmith import files, locks
 from einsmith.errors import ArgumentError
-from einsmith.frontends.onnx.module import Imported, fixed
+from einsmith.frontends.onnx.module import OnnxModule, fixed
 
 __all__ = ["Imported", "load", "save"]
 
@@ -20,7 +20,7 @@ __all__ = ["Imported", "load", "save"]
 def load(
     file: Any, *, constants: Mapping[str, Any] | None = None, frozen: Sequence[str] | None = None,
     trained: Sequence[str] = (),
-) -> Imported:  # fmt: skip
+) -> OnnxModule:  # fmt: skip
     """The network of a file as a module, whose floating initializers are its parameters.
 
     file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that
@@ -38,12 +38,12 @@ def load(
     model, folder, what = reader.parse(file)
     model = reader.with_initializers(model, trained)
     graph = reader.read(model, folder, what)
-    return Imported(fixed(graph, constants or {}, what), what, model, frozen)
+    return OnnxModule(fixed(graph, constants or {}, what), what, model, frozen)
 
 
-def save(model: Imported, file: str | os.PathLike) -> None:
+def save(model: OnnxModule, file: str | os.PathLike) -> None:
     """Writes the file that a network was loaded from, with its parameters and buffers as they are now."""
-    if not isinstance(model, Imported) or model._source is None:
+    if not isinstance(model, OnnxModule) or model._source is None:
         raise ArgumentError("save takes a network that load has made")
     with locks.IMPORTING:
         import onnx

@@ -13,9 +13,9 @@ from einsmith.errors import ArgumentError, DtypeError, TraceError
 from einsmith.expr import interp, nodes
 from einsmith.expr.nodes import Leaf, postorder
 from einsmith.frontends.graph import evaluating
-from einsmith.frontends.onnx.nodes import Constant, Graph, Node
+from einsmith.frontends.onnx.nodes import Constant, OnnxGraph, OnnxNode
 from einsmith.frontends.onnx.table import TABLE
-from einsmith.frontends.onnx.types import ELEMENTS, Element
+from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
@@ -25,7 +25,7 @@ SMALL = 16
 
 
 @dataclass
-class Context:
+class EvaluationContext:
     """One evaluation of a network. what: its name; training: whether it is in training mode; stored: parameters and
     buffers by their name in the file, so that an operator can update them; constants: arrays that leaves stand for."""
 
@@ -62,10 +62,10 @@ class Context:
         return self.folded[x.tensor]
 
 
-class Scope:
+class ValueScope:
     """Values and types by name; those of the graphs around a body are seen in it."""
 
-    def __init__(self, graph: Graph, values: dict[str, Any], around: Scope | None = None):
+    def __init__(self, graph: OnnxGraph, values: dict[str, Any], around: ValueScope | None = None):
         self.graph, self.values, self.around = graph, values, around
 
     def value(self, name: str) -> Any:
@@ -81,10 +81,10 @@ class Scope:
         return self.around.type(name) if self.around is not None else ""
 
 
-class Call:
+class NodeCall:
     """A node as its operator sees it."""
 
-    def __init__(self, node: Node, scope: Scope, context: Context):
+    def __init__(self, node: OnnxNode, scope: ValueScope, context: EvaluationContext):
         self.node, self.scope, self.context = node, scope, context
 
     @property
@@ -102,7 +102,7 @@ class Call:
         names = self.node.inputs
         return self.scope.type(names[n]) if n < len(names) and names[n] else ""
 
-    def result(self, n: int = 0) -> Element:
+    def result(self, n: int = 0) -> ElementType:
         """The element type of output n."""
         return ELEMENTS[self.scope.type(self.node.outputs[n])]
 
@@ -137,14 +137,16 @@ class Call:
         kind = dtype_of(dtype)
         return self.context.constant(np.array(array, kind.numpy, order="C"), kind)
 
-    def evaluate(self, body: Graph, values: dict[str, Any]) -> list[Any]:
+    def evaluate(self, body: OnnxGraph, values: dict[str, Any]) -> list[Any]:
         """The outputs of a body of the node."""
         return evaluate(body, values, self.context, self.scope)
 
 
-def evaluate(graph: Graph, values: dict[str, Any], context: Context, around: Scope | None = None) -> list[Any]:
+def evaluate(
+    graph: OnnxGraph, values: dict[str, Any], context: EvaluationContext, around: ValueScope | None = None
+) -> list[Any]:
     """The outputs of a graph for the values of its inputs, and of the outermost its parameters. Extends the trace."""
-    scope = Scope(graph, values, around)
+    scope = ValueScope(graph, values, around)
     for name, constant in graph.constants.items():
         if name not in values:
             values[name] = context.constant(constant.array, ELEMENTS[constant.type].dtype)
@@ -152,12 +154,12 @@ def evaluate(graph: Graph, values: dict[str, Any], context: Context, around: Sco
     return [scope.value(name) for name in graph.outputs]
 
 
-def run_nodes(nodes: Sequence[Node], scope: Scope, context: Context) -> None:
+def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationContext) -> None:
     """Evaluates nodes in order; their results are put into the scope."""
     for node in nodes:
         with evaluating(f"{context.what}/{node.name}", f"{node} of {context.what}"):
             inputs = [scope.value(x) if x else None for x in node.inputs]
-            found = TABLE[node.operator].run(Call(node, scope, context), *inputs)
+            found = TABLE[node.operator].run(NodeCall(node, scope, context), *inputs)
             results = found if isinstance(found, (tuple, Several)) else (found,)
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
@@ -168,7 +170,7 @@ class Several(list):
     """Results of an operator with any number of outputs; a plain list is one result, a sequence."""
 
 
-def _settled(node: Node, name: str, found: Any, kind: str) -> Any:
+def _settled(node: OnnxNode, name: str, found: Any, kind: str) -> Any:
     """A result in the range of its type. Raises DtypeError where the formula gives another one."""
     element = ELEMENTS.get(kind)
     if element is None or not isinstance(found, Value):

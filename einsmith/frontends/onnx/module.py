@@ -13,9 +13,9 @@ import numpy as np
 from einsmith.arrays import as_numpy
 from einsmith.dtypes import DType
 from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError
-from einsmith.frontends.graph import Kind, Part, Taken
-from einsmith.frontends.onnx.evaluate import Context, evaluate
-from einsmith.frontends.onnx.nodes import Constant, Graph, Input, every_node, static_names
+from einsmith.frontends.graph import Kind, ModulePart, Taken
+from einsmith.frontends.onnx.evaluate import EvaluationContext, evaluate
+from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.functional.call import in_trace
 from einsmith.lang.builder import Value, as_value
@@ -31,7 +31,7 @@ _RUNNING = {"BatchNormalization": (3, 4)}
 
 
 @dataclass(frozen=True)
-class Known:
+class CompiledInputs:
     """Inputs whose values are compiled in, as a setting of a call: (name, type, shape, bytes) each."""
 
     values: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
@@ -41,7 +41,7 @@ class Known:
         return {name: _thawed(kind, shape, data) for name, kind, shape, data in self.values}
 
 
-class Imported(Part):
+class OnnxModule(ModulePart):
     """A network of an ONNX file. Inputs come in the file's order, or by name; one output is a tensor, several are a
     tuple.
 
@@ -51,7 +51,7 @@ class Imported(Part):
     values; in a training step they are `constants` of `load`.
     """
 
-    def __init__(self, graph: Graph, what: str, source: Any = None, frozen: Sequence[str] | None = None):
+    def __init__(self, graph: OnnxGraph, what: str, source: Any = None, frozen: Sequence[str] | None = None):
         super().__init__(what)
         needed = static_names(graph)
         running = {n.inputs[k] for n in every_node(graph) for k in _RUNNING.get(n.operator, ()) if k < len(n.inputs)}
@@ -76,9 +76,9 @@ class Imported(Part):
         """Inputs whose values extents depend on."""
         return self._static
 
-    def with_constants(self, constants: Mapping[str, Any]) -> Imported:
+    def with_constants(self, constants: Mapping[str, Any]) -> OnnxModule:
         """The same network, with the same parameters, of which these inputs are constants."""
-        made = Imported.__new__(Imported)
+        made = OnnxModule.__new__(OnnxModule)
         for name, value in self.__dict__.items():
             object.__setattr__(made, name, value)
         object.__setattr__(made, "_graph", fixed(self._graph, constants, self.kind))
@@ -90,23 +90,23 @@ class Imported(Part):
         return self._graph.outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        if isinstance(named.get("known"), Known):  # the trace of a call below
+        if isinstance(named.get("known"), CompiledInputs):  # the trace of a call below
             return super().__call__(*inputs, **named)
         given = self._ordered(inputs, named)
         if in_trace(given, {}):
             return super().__call__(*given)
         static = {i.name for i in self._static}
         pairs = list(zip(given, self._graph.inputs, strict=True))
-        known = Known(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
+        known = CompiledInputs(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
         found = super().__call__(*(_as_held(x, i) for x, i in pairs if i.name not in static), known=known)
         several = found if len(self.outputs) > 1 else (found,)
         kinds = [ELEMENTS.get(self._graph.types[o]) for o in self.outputs]
         results = tuple(map_tree(k.given, x) if k else x for k, x in zip(kinds, several, strict=True))
         return results if len(self.outputs) > 1 else results[0]
 
-    def forward(self, *inputs: Any, known: Known | None = None) -> Any:
+    def forward(self, *inputs: Any, known: CompiledInputs | None = None) -> Any:
         """The graph; `known`: inputs whose values are compiled in."""
-        context = Context(self.kind, self.training, self._stored())
+        context = EvaluationContext(self.kind, self.training, self._stored())
         fixed = {} if known is None else known()
         taken = [i for i in self._graph.inputs if i.name not in fixed]
         values = self._values(taken, inputs)
@@ -199,7 +199,7 @@ def _thawed(kind: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
     return np.frombuffer(data, ELEMENTS[kind].dtype.numpy).reshape(shape)
 
 
-def _place(network: Part, own: Mapping[str, Stored]) -> dict[str, str]:
+def _place(network: ModulePart, own: Mapping[str, Stored]) -> dict[str, str]:
     """Puts parameters and buffers into parts by the dots of their names; name in the file -> path."""
     paths: dict[str, str] = {}
     used: set[str] = set()
@@ -216,7 +216,7 @@ def _place(network: Part, own: Mapping[str, Stored]) -> dict[str, str]:
         owner: Any = network
         for p in pieces[:-1]:
             if p not in owner._modules:
-                owner.add_module(p, Part(""))
+                owner.add_module(p, ModulePart(""))
             owner = owner._modules[p]
         if isinstance(stored, Parameter):
             owner.register_parameter(pieces[-1], stored)
@@ -231,7 +231,7 @@ def _prefixes(name: str) -> list[str]:
     return [".".join(pieces[:n]) for n in range(1, len(pieces))]
 
 
-def fixed(graph: Graph, constants: Mapping[str, Any], what: str) -> Graph:
+def fixed(graph: OnnxGraph, constants: Mapping[str, Any], what: str) -> OnnxGraph:
     """The graph with inputs that are constants. Raises ArgumentError for other names."""
     known = {i.name: i for i in graph.inputs}
     unknown = [n for n in constants if n not in known]

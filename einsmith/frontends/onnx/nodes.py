@@ -12,7 +12,7 @@ from einsmith.frontends.onnx.table import TABLE
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """outputs = operator(*inputs). name: as in the file, or made of its operator and first output; operator: the key of
     the table; version: the operator set of its domain; inputs: "" where one is left out; attributes: numbers, strings,
     tuples, arrays (as `Constant`), bodies (as `Graph`)."""
@@ -25,8 +25,8 @@ class Node:
     attributes: Mapping[str, Any]
 
     @property
-    def bodies(self) -> list[Graph]:
-        return [g for g in self.attributes.values() if isinstance(g, Graph)]
+    def bodies(self) -> list[OnnxGraph]:
+        return [g for g in self.attributes.values() if isinstance(g, OnnxGraph)]
 
     def __str__(self) -> str:
         return f"{self.operator} {self.name!r}"
@@ -50,13 +50,13 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Graph:
+class OnnxGraph:
     """A graph, or the body of a node. types: name -> element type; outputs: names; shapes: of outputs,
     where they are said."""
 
     name: str
     inputs: tuple[Input, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[OnnxNode, ...]
     constants: Mapping[str, Constant]
     types: Mapping[str, str]
     outputs: tuple[str, ...]
@@ -75,7 +75,7 @@ SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
 """Operators that ask the shape of a tensor, or whether it is there, not its values."""
 
 
-def static_names(graph: Graph, wanted: Sequence[str] = ()) -> set[str]:
+def static_names(graph: OnnxGraph, wanted: Sequence[str] = ()) -> set[str]:
     """Names whose values must be known as a trace is made, since extents depend on them, in this graph and around."""
     need = set(wanted)
     for node in reversed(graph.nodes):
@@ -93,7 +93,7 @@ def static_names(graph: Graph, wanted: Sequence[str] = ()) -> set[str]:
     return need - {""}
 
 
-def _carried(node: Node, body: Graph) -> Iterator[str]:
+def _carried(node: OnnxNode, body: OnnxGraph) -> Iterator[str]:
     """What a loop's body must know, of the names around it: the condition where the number of steps decides extents,
     and initial values of what is carried from step to step, with what they are made of."""
     counted = unrolled(body) or len(body.outputs) > len(body.inputs) - 1
@@ -110,13 +110,13 @@ def _carried(node: Node, body: Graph) -> Iterator[str]:
     yield from inside & body.free
 
 
-def unrolled(body: Graph) -> bool:
+def unrolled(body: OnnxGraph) -> bool:
     """Whether the steps of a loop's body differ in shapes: it must know the number of the step, or what is carried."""
     inside = static_names(body)
     return any(x.name in inside for x in body.inputs)
 
 
-def every_node(graph: Graph) -> Iterator[Node]:
+def every_node(graph: OnnxGraph) -> Iterator[OnnxNode]:
     """The nodes of a graph and of the bodies in it."""
     for node in graph.nodes:
         yield node

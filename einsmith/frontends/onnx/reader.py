@@ -15,7 +15,7 @@ import numpy as np
 from einsmith.arguments import with_article
 from einsmith.errors import ArgumentError, DataError, DtypeError, TraceError
 from einsmith.frontends.onnx import operators  # noqa: F401  # fills the table
-from einsmith.frontends.onnx.nodes import Constant, Graph, Input, Node
+from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, OnnxNode
 from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
 from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
@@ -103,7 +103,7 @@ def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.M
     return made
 
 
-def read(model: onnx.ModelProto, folder: Path | None, what: str) -> Graph:
+def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
     """The graph of a model. Raises TraceError that lists every operator that is not there and where it stands; other
     errors for what no valid file has."""
     _versions(model, what)
@@ -369,7 +369,7 @@ class _Reader:
     def __init__(self, versions: dict[str, int], folder: Path | None, what: str, arrays: dict[str, onnx.TensorProto]):
         self.versions, self.folder, self.what, self.arrays = versions, folder, what, arrays
 
-    def graph(self, graph: onnx.GraphProto, outer: dict[str, str]) -> Graph:
+    def graph(self, graph: onnx.GraphProto, outer: dict[str, str]) -> OnnxGraph:
         constants = {t.name: self.constant(self.arrays.get(t.name, t), t.name) for t in graph.initializer}
         for sparse in graph.sparse_initializer:
             constants[sparse.values.name] = self.dense(sparse)
@@ -384,7 +384,7 @@ class _Reader:
             types[name] = ""
         shapes = {o.name: shape for o in graph.output if (shape := self.shape(o)) is not None}
         outputs = tuple(o.name for o in graph.output)
-        return Graph(graph.name or self.what, inputs, nodes, constants, types, outputs, shapes)
+        return OnnxGraph(graph.name or self.what, inputs, nodes, constants, types, outputs, shapes)
 
     def type(self, value: onnx.ValueInfoProto) -> str:
         kind = value.type.WhichOneof("value")
@@ -409,7 +409,7 @@ class _Reader:
             for d in value.type.tensor_type.shape.dim
         )
 
-    def node(self, node: onnx.NodeProto, types: dict[str, str], around: dict[str, str]) -> Node:
+    def node(self, node: onnx.NodeProto, types: dict[str, str], around: dict[str, str]) -> OnnxNode:
         label = _label(node)
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self.versions:
@@ -422,7 +422,7 @@ class _Reader:
         key = _key(node)
         outputs = tuple(node.output)
         name = node.name or f"{node.op_type}_{next((o for o in outputs if o), '')}"
-        return Node(name, key, self.versions[domain], tuple(node.input), outputs, attributes)
+        return OnnxNode(name, key, self.versions[domain], tuple(node.input), outputs, attributes)
 
     def attribute(self, a: onnx.AttributeProto, label: str, around: dict[str, str]) -> Any:
         kind = onnx.AttributeProto

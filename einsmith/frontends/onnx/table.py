@@ -7,9 +7,9 @@ from the formula.
 
 from __future__ import annotations
 
-from einsmith.frontends.graph import Table
+from einsmith.frontends.graph import OperatorTable
 
-TABLE = Table()
+TABLE = OperatorTable()
 enter, onnx = TABLE.enter, TABLE.operator
 
 LEAST, GREATEST = 7, 28

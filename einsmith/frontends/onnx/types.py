@@ -20,7 +20,7 @@ from einsmith.lang.builder import Value
 
 
 @dataclass(frozen=True)
-class Element:
+class ElementType:
     """An element type. name: ONNX's, in small letters; dtype: what holds it; array: the name of its NumPy type, NumPy's
     own or of ml_dtypes; wrap: what brings results into its range, None where the type is its own; convert: what makes
     one of another type, given whether what is beyond its range becomes its greatest, where `wrap` does not."""
@@ -134,20 +134,20 @@ _PLAIN = {
 }  # fmt: skip
 
 ELEMENTS = (
-    {name: Element(name, dtype, array) for name, (dtype, array) in _PLAIN.items()}
+    {name: ElementType(name, dtype, array) for name, (dtype, array) in _PLAIN.items()}
     | {
-        "uint16": Element("uint16", dt.i32, "uint16", _modulo(16, False)),
-        "uint32": Element("uint32", dt.i64, "uint32", _modulo(32, False)),
-        "uint4": Element("uint4", dt.i32, "uint4", _modulo(4, False)),
-        "int4": Element("int4", dt.i32, "int4", _modulo(4, True)),
-        "uint2": Element("uint2", dt.i32, "uint2", _modulo(2, False)),
-        "int2": Element("int2", dt.i32, "int2", _modulo(2, True)),
+        "uint16": ElementType("uint16", dt.i32, "uint16", _modulo(16, False)),
+        "uint32": ElementType("uint32", dt.i64, "uint32", _modulo(32, False)),
+        "uint4": ElementType("uint4", dt.i32, "uint4", _modulo(4, False)),
+        "int4": ElementType("int4", dt.i32, "int4", _modulo(4, True)),
+        "uint2": ElementType("uint2", dt.i32, "uint2", _modulo(2, False)),
+        "int2": ElementType("int2", dt.i32, "int2", _modulo(2, True)),
     }
-    | {name: Element(name, dt.f32, array, None, convert) for name, (array, convert) in _SMALL_FLOATS.items()}
+    | {name: ElementType(name, dt.f32, array, None, convert) for name, (array, convert) in _SMALL_FLOATS.items()}
 )
 
 
-def element(name: str) -> Element | None:
+def element(name: str) -> ElementType | None:
     """The type of that name, None where there is none."""
     return ELEMENTS.get(name)
 

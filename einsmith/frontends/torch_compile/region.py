@@ -15,7 +15,7 @@ from einsmith.dtypes import dtype_of
 from einsmith.errors import EinsmithError, TraceError
 from einsmith.expr.nodes import Graph, size
 from einsmith.frontends import torch_threads
-from einsmith.frontends.aten.graph import Node, apply
+from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
 from einsmith.frontends.torch_nodes import TORCH, TYPES
@@ -29,7 +29,7 @@ _ARENA = Arena()
 _SEED = 2**31
 
 
-class RefusedError(TraceError):
+class OperatorRefusedError(TraceError):
     """An operator whose arguments no formula takes. node: which."""
 
     def __init__(self, node: str, why: str):
@@ -84,7 +84,7 @@ class Region:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], inputs: Sequence[str], results: Sequence[Result], random: bool,
+        self, nodes: Sequence[AtenNode], inputs: Sequence[str], results: Sequence[Result], random: bool,
         fallback: Callable[..., Any], failed: Callable[[Exception], None], winograd: bool = False,
         into: Mapping[int, int] | None = None,
     ):  # fmt: skip
@@ -116,12 +116,12 @@ class Region:
             for node in self.nodes:
                 try:
                     known[node.name] = apply(node, known, {})
-                except RefusedError:
+                except OperatorRefusedError:
                     raise
                 except EinsmithError as e:
-                    raise RefusedError(node.name, str(e)) from e
+                    raise OperatorRefusedError(node.name, str(e)) from e
                 except (TypeError, ValueError, ArithmeticError, LookupError, AssertionError, AttributeError) as e:
-                    raise RefusedError(node.name, f"its formula does not take these arguments ({e})") from e
+                    raise OperatorRefusedError(node.name, f"its formula does not take these arguments ({e})") from e
             return tuple(_stored(known[r.name], r.order) for r in self.results)
 
         with trace.compiling():

@@ -24,7 +24,7 @@ from einsmith.caches import Once
 from einsmith.errors import EinsmithWarning, TraceError
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
-from einsmith.frontends.torch_compile.region import RefusedError, Region, Result
+from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
 from einsmith.frontends.torch_nodes import TYPES, line_of, node_of, operator_name
 
 _COPY = torch.ops.aten.copy_.default
@@ -346,7 +346,7 @@ class _Parts:
         random = any(TABLE[n.operator].family == "randomness" for n in nodes)
 
         def failed(e: Exception) -> None:
-            named = [n for n in order if isinstance(e, RefusedError) and n.name == e.node]
+            named = [n for n in order if isinstance(e, OperatorRefusedError) and n.name == e.node]
             what = _spoken(named[0]) if named else f"a part of {len(order)} operators"
             self.options.say(what, _message(e), line_of((named or order)[-1]))
 
@@ -357,7 +357,7 @@ class _Parts:
         try:
             hints = [_hint(n) for n in given]
             region.prepare(hints)
-        except RefusedError as e:
+        except OperatorRefusedError as e:
             raise _Refused([n for n in order if n.name == e.node], str(e)) from e
         except Exception as e:
             raise _Refused([n for n in order if not is_view(n)], _message(e)) from e

@@ -19,7 +19,7 @@ from einsmith.expr.rewrite.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.problem import Problem, finished, problems
 from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 
 WORTH = 0.75
@@ -139,7 +139,7 @@ def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
     place = [{pair[f]: n for n, pair in enumerate([*stays, *summed])} for f in (0, 1)]
     both = [Read(r.slot, tuple(Axis(place[f][d]) for d in range(len(r.index))), dtype)
             for f, r in enumerate(pieces[0].factors)]  # fmt: skip
-    buffers = (*kernel.buffers, Buffer(dtype, shape))
+    buffers = (*kernel.buffers, KernelBuffer(dtype, shape))
     made = template(shape, kernel.root.params, Reduce("sum", depth, (apply("mul", *both),)))
     first = Kernel((Stage(made, root.args, (last,)),), buffers, kernel.fixed)
 

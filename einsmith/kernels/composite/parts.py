@@ -120,7 +120,7 @@ class Composite(Pattern):
 
     def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
         out = Staged(f"{self.name.replace(' ', '_')}_{kernel.digest.hex()[:8]}", len(kernel.buffers))
-        places = [Place(n) for n in range(len(kernel.buffers))]
+        places = [BufferPlace(n) for n in range(len(kernel.buffers))]
         parts = self.parts(kernel, config, target)
         for (part, _), lowered in zip(parts, self.lowered(kernel, config, target), strict=True):
             places += [out.room(b.nbytes) for b in part.buffers[len(places) :]]
@@ -128,7 +128,7 @@ class Composite(Pattern):
         return out.lowered
 
 
-class Place(NamedTuple):
+class BufferPlace(NamedTuple):
     """Where a part finds a buffer: the whole's buffer `number`, from byte `offset` on."""
 
     number: int
@@ -143,13 +143,13 @@ class Staged:
         self.buffers = buffers
         self.lowered = Lowered()
 
-    def room(self, nbytes: int) -> Place:
+    def room(self, nbytes: int) -> BufferPlace:
         """A piece of the workspace that nothing else uses."""
-        at = Place(self.buffers, self.lowered.workspace)
+        at = BufferPlace(self.buffers, self.lowered.workspace)
         self.lowered.workspace += -(-nbytes // 64) * 64
         return at
 
-    def add(self, part: Lowered, places: Sequence[Place]) -> None:
+    def add(self, part: Lowered, places: Sequence[BufferPlace]) -> None:
         """The launches of a part whose buffers (but for its own workspace) are at `places`."""
         where = [*places, self.room(part.workspace)]
         for launch in part.launches:

@@ -18,17 +18,17 @@ from typing import NamedTuple
 from einsmith import dtypes as dt
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import prove
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.expr.rewrite.rebuild import guarded, substitute
-from einsmith.kernels.composite.parts import Composite, CompositeConfig, PartConfig, Place, Staged
+from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, PartConfig, Staged
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.address import address
-from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Buffer, Kernel, Stage, row_major
+from einsmith.loops.nest import Builder, SSAValue, elem_of
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage, row_major
 from einsmith.target.cost import launched
 from einsmith.target.facts import Target
 
@@ -135,7 +135,7 @@ class Winograd(Composite):
         p = _parts(kernel, target)
         image, weights, multiply, *_, result = self.lowered(kernel, config, target)
         out = Staged(f"winograd_{kernel.digest.hex()[:8]}", len(kernel.buffers))
-        own = [Place(n) for n in range(len(kernel.buffers))]
+        own = [BufferPlace(n) for n in range(len(kernel.buffers))]
         buffers = [p.image.buffers[-1], p.weights.buffers[-1], *p.multiply.buffers, p.result.buffers[-1]]
         padded, taps, v, u, y, tiled = buffers
         at_padded, at_taps, at_v, at_u, at_y, at_tiled = (out.room(x.nbytes) for x in buffers)
@@ -248,15 +248,15 @@ def _parts(kernel: Kernel, target: Target) -> _Parts:
     channels, filters, images = whole(c.summed), whole(c.filters), prod(p.extents[a] for a in c.batch)
     rows, columns = tiles = ceil(p.extents[first.out] / M), ceil(p.extents[second.out] / M)
     total, points = images * rows * columns, (M + 2) ** 2
-    padded = Buffer(dtype, (images, rows * M + 2, columns * M + 2, channels))
-    taps = Buffer(dtype, (channels, 3, 3, filters))
+    padded = KernelBuffer(dtype, (images, rows * M + 2, columns * M + 2, channels))
+    taps = KernelBuffer(dtype, (channels, 3, 3, filters))
     slices = _slices(filters // lanes, points * channels * filters * dtype.itemsize, taps.nbytes, target)
-    u = Buffer(dtype, (points, channels + 1, filters // slices))
-    v = Buffer(dtype, (points, total + 1, channels))
-    y = Buffer(dtype, (points, total, filters // slices))
-    tiled = Buffer(dtype, (images, rows * M, columns * M, filters))
+    u = KernelBuffer(dtype, (points, channels + 1, filters // slices))
+    v = KernelBuffer(dtype, (points, total + 1, channels))
+    y = KernelBuffer(dtype, (points, total, filters // slices))
+    tiled = KernelBuffer(dtype, (images, rows * M, columns * M, filters))
 
-    def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: Buffer) -> Kernel:
+    def copied(read: Read, places: Mapping[int, Expr], guards: Sequence[Expr], to: KernelBuffer) -> Kernel:
         body = guarded(guards, substitute(read, places))
         return Kernel((Stage(template(to.shape, kernel.root.params, body), root.args, (last,)),), (*own, to))
 
@@ -317,7 +317,7 @@ def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Exp
 
 
 def _transformed(
-    name: str, matrix: Sequence[Sequence[float]], pixels: Buffer, points: Buffer, tiles: tuple[int, int],
+    name: str, matrix: Sequence[Sequence[float]], pixels: KernelBuffer, points: KernelBuffer, tiles: tuple[int, int],
     target: Target, first: int = 0, back: bool = False,
 ) -> Lowered:  # fmt: skip
     """matrix * x * transpose of matrix, of the square x of vectors that every tile is. `pixels` [images, rows, columns,
@@ -329,8 +329,8 @@ def _transformed(
     em = VectorEmitter(b, extents, lanes)
     row, column, depth = (linear(Axis(a)) for a in range(3))
     image, place = (linear(apply(fn, Axis(0), Const(rows, dt.i32))) for fn in ("floordiv", "mod"))
-    pixel = address([image, place * M, column * M, depth + Linear(first)], pixels.strides)
-    point = address([Linear(), row * columns + column, depth], points.strides)
+    pixel = address([image, place * M, column * M, depth + LinearForm(first)], pixels.strides)
+    point = address([LinearForm(), row * columns + column, depth], points.strides)
     ends = [(pixel, pixels.strides[1:3]), (point, ((M + 2) * points.strides[0], points.strides[0]))]
     (source, steps), (to, to_steps) = reversed(ends) if back else ends
     em.bind(0, b.task)
@@ -347,14 +347,14 @@ def _transformed(
     return Lowered([Launch(b.finish(), extents[0])])
 
 
-def _on_both_sides(b: Builder, matrix: Sequence[Sequence[float]], x: list[list[Value]]) -> list[list[Value]]:
+def _on_both_sides(b: Builder, matrix: Sequence[Sequence[float]], x: list[list[SSAValue]]) -> list[list[SSAValue]]:
     """matrix * x * transpose of matrix."""
     columns = [[_dot(b, row, column) for row in matrix] for column in zip(*x, strict=True)]
     return [[_dot(b, row, line) for row in matrix] for line in zip(*columns, strict=True)]
 
 
-def _dot(b: Builder, row: Sequence[float], x: Sequence[Value]) -> Value:
-    total: Value | None = None
+def _dot(b: Builder, row: Sequence[float], x: Sequence[SSAValue]) -> SSAValue:
+    total: SSAValue | None = None
     for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # no negation where some sign is plus
         if k == 0:
             continue

@@ -78,7 +78,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
             after = 0.0 if q is mate else _finish(kernel, mate, p, c, target)[0]
             columns.append(search.column_of(len(settings), d, s.kept([(d.mr, d.nv)])[0], after))
             settings.append(s)
-    return cost.predict(cost.Table(settings, np.array(columns).T, together(features)), target)
+    return cost.predict(cost.ConfigTable(settings, np.array(columns).T, together(features)), target)
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:

@@ -14,7 +14,7 @@ from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_cop
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.locks import cached_property
-from einsmith.loops.address import Memory, arguments_of, memories_of
+from einsmith.loops.address import BufferMemory, arguments_of, memories_of
 from einsmith.loops.nest import Builder
 from einsmith.loops.walk import divisors
 from einsmith.plan.kernel import Kernel
@@ -151,7 +151,7 @@ def sampler(
     b: Builder | None,
     p: Problem,
     side: Side,
-    memories: Mapping[int, Memory],
+    memories: Mapping[int, BufferMemory],
     lane_axes: Sequence[int],
     lanes: int,
     row: int = 0,
@@ -349,7 +349,7 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
 
 
 @lru_cache(maxsize=1024)
-def operand_memories(kernel: Kernel) -> Mapping[int, Memory]:
+def operand_memories(kernel: Kernel) -> Mapping[int, BufferMemory]:
     """The root's arguments by slot, without values."""
     return arguments_of(kernel, memories_of(kernel))
 
@@ -360,7 +360,7 @@ def _accesses(kernel: Kernel, p: Problem) -> dict[tuple, Any]:
     return {}
 
 
-class Setting:
+class WindowSetting:
     """What configurations with the same halo copies and sides have in common.
 
     `p` is the problem that reads the halo copies; `original` is it without them. halos: (operand, copy); heads: blocks
@@ -376,7 +376,7 @@ class Setting:
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
         self.slots = dict(operand_memories(kernel))
         self.halos = changed.windows
-        self.slots |= {SLOT + i: Memory(None, w.buffer) for i, w in self.halos}
+        self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}
         p = self.p
         self.m_side, self.n_side = sides(p, swap)
         self.B, self.M, self.columns, self.K = map(p.count, (p.batch, self.m_side.axes, self.n_side.axes, p.k))

@@ -27,7 +27,7 @@ WRITTEN_OUT = 2
 """Points of a run which LLVM writes out, so that each takes a cycle more."""
 
 
-class Table:
+class ConfigTable:
     """Configurations, a column of `rows` each: which of `settings` it has, whose numbers are `features`; then the
     fields of Tiled, a and b as places in HOW, order in ORDERS; kept: the part of K that guards leave a tile; finish:
     cycles a vector of what follows the sum. numbers: those of each configuration's setting; major: whether tiles of M
@@ -69,7 +69,7 @@ _Bytes = tuple[Array, Array, bool]
 class _Shared:
     """What several terms of the cost of a table's configurations have in common."""
 
-    def __init__(self, t: Table, target: Any):
+    def __init__(self, t: ConfigTable, target: Any):
         x = t.numbers
         self.t, self.x, self.target, self.w = t, x, target, target.overheads
         self.a_inline, self.b_inline = t.a == INLINE, t.b == INLINE
@@ -110,7 +110,7 @@ class _Shared:
         return np.where(footprint <= self.level, near, beyond)
 
 
-def predict(t: Table, target: Any) -> Predicted:
+def predict(t: ConfigTable, target: Any) -> Predicted:
     """What every configuration of the table costs."""
     s = _Shared(t, target)
     packed, launched = _packing(s)
@@ -310,7 +310,7 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         yield s.b_bytes * t.tm * (1 + strips * (x.b_strips > 0)) * first, s.held, True
 
 
-def uneven(t: Table, x: FeatureArrays, mt: Array, nt: Array, tasks: Array) -> Array:
+def uneven(t: ConfigTable, x: FeatureArrays, mt: Array, nt: Array, tasks: Array) -> Array:
     """How much more than its even share the busiest thread has: tasks are whole tiles, in as many ranges that follow
     each other as there are threads."""
     others = x.batch * t.split
@@ -326,13 +326,13 @@ def uneven(t: Table, x: FeatureArrays, mt: Array, nt: Array, tasks: Array) -> Ar
     return np.where(np.array((by_n, by_m)) & (tasks > 1), np.maximum(out, whole), out).max(axis=0)
 
 
-def inner_bytes(t: Table, x: FeatureArrays, tm: Array | float, tn: Array | float) -> Array:
+def inner_bytes(t: ConfigTable, x: FeatureArrays, tm: Array | float, tn: Array | float) -> Array:
     """Bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
     points, parts = np.where(t.major, x.columns, x.m), np.where(t.major, tn, tm)
     return points * np.where(t.order == BY_K, t.kc, x.k) * t.item / (parts * t.split)
 
 
-def reread(t: Table, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
+def reread(t: ConfigTable, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
     """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
     item, l2, out, w = t.item, target.l2, np.zeros_like(kc), target.overheads
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)

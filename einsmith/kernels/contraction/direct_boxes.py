@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem,
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
-from einsmith.loops.address import Memory, fused
+from einsmith.loops.address import BufferMemory, fused
 from einsmith.plan.kernel import Kernel
 from einsmith.target.cost import may_be_one_task
 from einsmith.target.facts import LINE
@@ -179,7 +179,7 @@ def _boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: An
     return list(out)
 
 
-def configs(kernel: Kernel, p: Problem, memories: Mapping[int, Memory], target: Any) -> list[Direct]:
+def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], target: Any) -> list[Direct]:
     """Configurations of this form for a problem that is no matrix product, one of few rows, or one of few results."""
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
@@ -312,7 +312,7 @@ def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[Halo
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem
-    memories = {**operand_memories(kernel), **{SLOT + i: Memory(None, w.buffer) for i, w in shape.windows}}
+    memories = {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in shape.windows}}
     return shape, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
 
 

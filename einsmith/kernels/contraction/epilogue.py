@@ -9,14 +9,14 @@ from typing import Literal
 
 from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, below
 from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.kernels.contraction.config import Setting
+from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Finish, Problem, finished
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import placed, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.address import COMPARISONS, memories_of, stored
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, scattered
@@ -176,7 +176,7 @@ def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[i
     return lanes // run if fit else 1
 
 
-def of(s: Setting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
+def of(s: WindowSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
     """Cycles of `cycles` for a vector along N of a tile of mr rows and nv vectors, over one of `split` parts of K, and
     the form that takes the fewest."""
     m_axes, n_axes = s.m_side.axes, s.n_side.axes
@@ -246,8 +246,8 @@ class Epilogue:
         )
 
     def values(
-        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value], more: Sequence[Value] = ()
-    ) -> list[tuple[LaneCursor, list[Value]]]:
+        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[SSAValue], more: Sequence[SSAValue] = ()
+    ) -> list[tuple[LaneCursor, list[SSAValue]]]:
         """What is stored of one row of the tile, and where; `states` are its vectors with all but the row bound;
         `more`: the sums of a mate."""
         done = []
@@ -257,7 +257,7 @@ class Epilogue:
         return done
 
     def row(
-        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[Value], more: Sequence[Value] = ()
+        self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[SSAValue], more: Sequence[SSAValue] = ()
     ) -> None:
         """Finishes and stores one row of the tile, as for `values`."""
         for at, values in self.values(states, row, sums, more):
@@ -269,7 +269,9 @@ class Epilogue:
                 elif i not in self.interleaved.values():
                     at.store(i, pointer, value, self.far[i])
 
-    def rows(self, rows: Sequence[Sequence[Value]], finish: Callable[[int | Value, Sequence[Value]], None]) -> None:
+    def rows(
+        self, rows: Sequence[Sequence[SSAValue]], finish: Callable[[int | SSAValue, Sequence[SSAValue]], None]
+    ) -> None:
         """finish(number, sums) for rows of sums: one by one, or in a loop, by way of scratch."""
         b, n, width, room = self.b, rows[0][0].type.lanes, len(rows[0]), self.room
         if room is None or len(rows) == 1:
@@ -283,7 +285,7 @@ class Epilogue:
             finish(loop.var, [b.load(room, b.add(at, j * n), self.elem, n) for j in range(width)])
 
     def together(
-        self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[Value]]
+        self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[SSAValue]]
     ) -> None:
         """`row` for rows that are `stacked`."""
         for v, state in enumerate(states):

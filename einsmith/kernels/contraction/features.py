@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
-from einsmith.kernels.contraction.config import Setting
+from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.halo import HaloCopy
 from einsmith.kernels.contraction.problem import Problem
@@ -61,7 +61,7 @@ def together(every: Sequence[Features]) -> FeatureArrays:
     return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
 
 
-class OperandPlan(Setting):
+class OperandPlan(WindowSetting):
     """A setting, and what configurations that have it are priced by."""
 
     def _operand(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:

@@ -7,14 +7,14 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from einsmith.errors import CompileError
-from einsmith.kernels.contraction.config import Setting, Side, Tiled, depends_on_batch, masked_tail
+from einsmith.kernels.contraction.config import Side, Tiled, WindowSetting, depends_on_batch, masked_tail
 from einsmith.kernels.contraction.emission.k_pack import fits
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.locks import cached_property
 from einsmith.loops.address import FusedAxes, fused
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import ceil_div
 from einsmith.plan.kernel import Kernel
 
@@ -43,7 +43,7 @@ class PartialSums(NamedTuple):
     def elements(self) -> int:
         return self.parts * self.part
 
-    def place(self, b: Builder, part: Value, batch: Value, m: Value, n: Value) -> Value:
+    def place(self, b: Builder, part: SSAValue, batch: SSAValue, m: SSAValue, n: SSAValue) -> SSAValue:
         """Where the sum of a row at point n of N lies."""
         at = b.add(b.mul(part, self.batch), batch)
         at = b.add(b.mul(at, self.rows), m)
@@ -67,7 +67,7 @@ class OperandTiles(NamedTuple):
     base: int
 
 
-class Geometry(Setting):
+class Geometry(WindowSetting):
     """One blocked configuration of a problem."""
 
     def __init__(self, kernel: Kernel, config: Tiled, target: Any, problem: Problem):

@@ -21,16 +21,16 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.dtypes import i32
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import Affine, Memory, compared
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.address import Affine, BufferMemory, compared
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import strips, sweep
-from einsmith.plan.kernel import Buffer
+from einsmith.plan.kernel import KernelBuffer
 
 SLOT = 1 << 20
 """Slots from here on are windows: of the left operand, then of the right."""
@@ -57,7 +57,7 @@ class HaloCopy:
     extents: tuple[int, ...]
     copied: Callable[[], tuple[Expr, tuple[Expr, ...]]]
     operand: Operand
-    buffer: Buffer
+    buffer: KernelBuffer
     block: int = 0
 
     @property
@@ -184,9 +184,9 @@ def halo_copy(
         return expr, tuple(guards)
 
     free = [(key, j) for key, j in keys.items() if fixed[j] is None]
-    place = tuple(Linear(-lows[j], {Axis(a): c for a, c in key}).expr() for key, j in free)
+    place = tuple(LinearForm(-lows[j], {Axis(a): c for a, c in key}).expr() for key, j in free)
     copy = Operand(Read(SLOT + which, place, p.dtype), (), frozenset(a for key, _ in free for a, _ in key))
-    buffer = Buffer(p.dtype, tuple(extents[j] for _, j in free))
+    buffer = KernelBuffer(p.dtype, tuple(extents[j] for _, j in free))
     block = sum(steps[j] * s for (_, j), s in zip(free, buffer.strides, strict=True))
     return HaloCopy(tuple(fixed), tuple(extents), copied, copy, buffer, block)
 
@@ -199,7 +199,14 @@ def covers(s: OperandAccess, axis: int) -> bool:
     )
 
 
-def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lanes: int, values: Mapping[int, Value]):
+def fill(
+    b: Builder,
+    w: HaloCopy,
+    memories: Mapping[int, BufferMemory],
+    to: SSAValue,
+    lanes: int,
+    values: Mapping[int, SSAValue],
+):
     """Writes the halo copy for the given values of the fixed axes; `to` has room for `lanes` elements more."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
     expr, guards = w.copied()
@@ -211,11 +218,11 @@ def fill(b: Builder, w: HaloCopy, memories: Mapping[int, Memory], to: Value, lan
     outer, inner = rows[:-1], rows[-1:]
     fixed = [s.part_of((j,), values[f]) for j, f in enumerate(w.fixed) if f is not None]
 
-    def fill_row(plane: PartialAddress, number: Value, flat: Value, _: Any) -> Sequence[Value]:
+    def fill_row(plane: PartialAddress, number: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
         row = [plane, s.part_of(inner, number), *fixed]
         place = b.mul(flat, width)
 
-        def vector(x: Value, count: int, _: Any = None) -> None:
+        def vector(x: SSAValue, count: int, _: Any = None) -> None:
             state = LaneCursor(s, x, None if count == lanes else width, lanes).bind(*row)
             b.store(state.product(), to, b.add(place, x))  # lanes past a row are overwritten by the next one
 

@@ -16,8 +16,8 @@ import numpy as np
 from einsmith.expr.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.loops.address import Memory, compared
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.address import BufferMemory, compared
+from einsmith.loops.nest import Builder, SSAValue
 
 
 class KBound(NamedTuple):
@@ -53,12 +53,12 @@ def emit_bounds(
     b: Builder,
     p: Problem,
     found: Sequence[KBound],
-    memories: Mapping[int, Memory],
-    batch: Value,
+    memories: Mapping[int, BufferMemory],
+    batch: SSAValue,
     axes: tuple[int, ...],
-    points: Sequence[Value],
-    known: Mapping[int, tuple[Value, Value]],
-) -> dict[int, tuple[Value, Value]]:
+    points: Sequence[SSAValue],
+    known: Mapping[int, tuple[SSAValue, SSAValue]],
+) -> dict[int, tuple[SSAValue, SSAValue]]:
     """(low, high) by axis of K, within those that there are: outside, all of these `points` of the flattened axes of a
     side are zero."""
     out = dict(known)

@@ -12,8 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
-from einsmith.kernels.contraction.config import Config, Direct, Setting, Tiled, operand_memories
-from einsmith.kernels.contraction.cost import BUFFER, BY_K, BY_M, BY_N, HOW, INLINE, ORDERS, PANEL, Table, inner_bytes
+from einsmith.kernels.contraction.config import Config, Direct, Tiled, WindowSetting, operand_memories
+from einsmith.kernels.contraction.cost import (
+    BUFFER,
+    BY_K,
+    BY_M,
+    BY_N,
+    HOW,
+    INLINE,
+    ORDERS,
+    PANEL,
+    ConfigTable,
+    inner_bytes,
+)
 from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.halo import elements
@@ -128,7 +139,7 @@ class Candidates:
     """The configurations of pieces of a kernel: those of the tiled form, and of which piece each of them is, by its
     number; and others of each piece."""
 
-    table: Table | None
+    table: ConfigTable | None
     piece: Array
     others: list[list[Config]]
 
@@ -176,14 +187,14 @@ def _near(c: Config) -> list[config.Halos]:
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
-def _as_in(like: Config, s: Setting) -> bool:
+def _as_in(like: Config, s: WindowSetting) -> bool:
     """Whether the side of many results that is read from windows, M or N, is the same one."""
     which = 0 if isinstance(like, Direct) else int(like.swap)
     same = (int(s.swap) in dict(s.windows)) == (which in dict(like.windows))
     return same or not s.windows or prod(s.original.sizes[1:3]) < MANY
 
 
-def _promises(s: Setting) -> bool:
+def _promises(s: WindowSetting) -> bool:
     """Whether windows may spare more than they take: those on the N side spare some of its packing, which is spread
     over the rows of M unless these are few, or all of it where N is one stretch of the window."""
     if not s.windows or int(s.swap) in dict(s.windows) or s.M <= FEW:
@@ -191,7 +202,7 @@ def _promises(s: Setting) -> bool:
     return len(s.access(s.n_side).groups(s.n_side.axes)) == 1
 
 
-def rows_fit(s: Setting) -> bool:
+def rows_fit(s: WindowSetting) -> bool:
     """Whether vectors of N that keep to rows are worth a look: rows of a window that are nearly whole vectors."""
     cut = any(isinstance(x, config.HaloBlock) and not x.of_k for _, x in s.windows)
     if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
@@ -309,7 +320,7 @@ are packed once for all tiles of M, whose rows lie apart along K."""
 _A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
 
 
-def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> Table | None:
+def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> ConfigTable | None:
     """Every sensible way to reach the operands, with each of the tiles."""
     if not settings:
         return None
@@ -320,7 +331,7 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
     a, b, order = _A[way], _B[way], _ORDER[way]
     one = np.ones_like(mr)
     rows = np.array((number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, part, after))
-    x = Table(settings, rows, features)
+    x = ConfigTable(settings, rows, features)
     x.rows[8:10] = _shares(x, target)  # what its tm and tn are views of
     if features.has["a_parts"] or features.has["b_parts"]:
         cuts = np.array((x.numbers.a_parts, x.numbers.b_parts))
@@ -329,10 +340,10 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
     if sweeps:
         more = [column_of(n, c, 1.0, settings[n].finished(c.mr, c.nv, 2)) for n, c in sweeps]
         rows = np.concatenate([rows, np.array(more).T], axis=1)
-    return x if rows is x.rows else Table(settings, rows, features)
+    return x if rows is x.rows else ConfigTable(settings, rows, features)
 
 
-def _with_other_shares(t: Table, target: Any) -> Array:
+def _with_other_shares(t: ConfigTable, target: Any) -> Array:
     """The table's rows with more columns: after a configuration the same with other tasks, where they may be better."""
     inner = np.where(t.major, t.b, t.a)
     again = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.windows == 0)
@@ -356,11 +367,11 @@ def column_of(setting: int, c: Tiled, kept: float, epilogue: float) -> list[floa
     return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, epilogue]
 
 
-def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> Table:
+def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
     """The table of one configuration."""
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     column = column_of(0, c, s.kept([(c.mr, c.nv)])[0], s.finished(c.mr, c.nv, c.split))
-    return Table([s], np.array([column]).T, together([s.numbers]))
+    return ConfigTable([s], np.array([column]).T, together([s.numbers]))
 
 
 def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
@@ -391,7 +402,7 @@ def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
     return ~(np.array(where).T @ np.array(ways))
 
 
-def _shares(t: Table, target: Any) -> tuple[Array, Array]:
+def _shares(t: ConfigTable, target: Any) -> tuple[Array, Array]:
     """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
     x, cores = t.numbers, target.cores
     mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
@@ -416,7 +427,7 @@ def _shares(t: Table, target: Any) -> tuple[Array, Array]:
     return np.where(by_k, np.maximum(tm, waiting_m), tm), np.where(by_k, waiting_n, tn)
 
 
-def _waiting_parts(t: Table, tn: Array, target: Any) -> tuple[Array, Array]:
+def _waiting_parts(t: ConfigTable, tn: Array, target: Any) -> tuple[Array, Array]:
     """Tasks along M and N, of N at least `tn`, of which each has sums that stay in the second level while they wait for
     blocks of K: parts of N, as long as rows of it are no shorter than half a page, as each part of M packs N anew."""
     x, cores = t.numbers, target.cores
@@ -427,7 +438,7 @@ def _waiting_parts(t: Table, tn: Array, target: Any) -> tuple[Array, Array]:
     return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / along)), along
 
 
-def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
+def by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
     """Tasks along M and N of configurations `which` with a part of N for each core, which reads the longest rows."""
     x = t.numbers
     tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
@@ -435,12 +446,12 @@ def by_core(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
     return np.maximum(1, tm)[which], tn[which]
 
 
-def by_none(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
+def by_none(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
     """One task for configurations `which` that no other core need hear of."""
     return np.ones(len(which)), np.ones(len(which))
 
 
-def in_cache(t: Table, which: Array, target: Any) -> tuple[Array, Array]:
+def in_cache(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
     """Tasks along M and N of the configurations `which` with more of them along the side of the inner loop, so that a
     task's range of it stays in the second level while the outer side is walked; the same where it does already."""
     x = t.numbers

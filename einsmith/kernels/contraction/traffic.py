@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.kernels.contraction.config import Setting, Side, depends_on_batch
+from einsmith.kernels.contraction.config import Side, WindowSetting, depends_on_batch
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, fetched, held
 
@@ -46,7 +46,7 @@ class Steps(NamedTuple):
         return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
 
 
-def address_steps(g: Setting, side: Side) -> Steps:
+def address_steps(g: WindowSetting, side: Side) -> Steps:
     """Of a side read in place."""
     s = g.access(side)
     if not s.reads:
@@ -90,7 +90,7 @@ def strips(width: Array, points: Array, item: int, double: float) -> Array:
     return double / np.maximum(LINE, np.minimum(width, points) * item)
 
 
-def far_rows(s: Steps, g: Setting, side: Side, points: int) -> int:
+def far_rows(s: Steps, g: WindowSetting, side: Side, points: int) -> int:
     """Lines of each tensor that a vector of so many points of a side is read from, if they lie, at all points of the
     batch together, beyond the second level and so far apart along K that they are streams which no hardware follows, of
     which every element or every other one is read; else 0."""
@@ -109,7 +109,7 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
-def far_results(g: Setting) -> int:
+def far_results(g: WindowSetting) -> int:
     """Bytes of results that are `fetched`; below 0 where it is M whose axes lie along their rows, not N."""
     kernel, shape = g.kernel, g.kernel.root.shape
     side = next((x for x in (g.n_side, g.m_side) if x.axes and x.axes[-1] == len(shape) - 1), None)

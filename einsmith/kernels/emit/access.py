@@ -16,8 +16,8 @@ from typing import Any
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Read
 from einsmith.locks import cached_property
-from einsmith.loops.address import Affine, FusedAxes, Memory, address, affine_of, compared, fused, leaves
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.address import Affine, BufferMemory, FusedAxes, address, affine_of, compared, fused, leaves
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits
 
 MAX_RUNS = 5
@@ -35,9 +35,9 @@ class PartialAddress:
     """What bound axes, of more than one point, add to each form, and the values of those that expressions use by
     themselves."""
 
-    sums: dict[int, Value]
+    sums: dict[int, SSAValue]
     axes: frozenset[int]
-    opaque: dict[int, Value]
+    opaque: dict[int, SSAValue]
 
 
 class OperandAccess:
@@ -52,8 +52,8 @@ class OperandAccess:
 
     def __init__(
         self, builder: Builder | None, exprs: Sequence[Expr], guards: Sequence[Expr], extents: Sequence[int],
-        memories: Mapping[int, Memory], lane_axes: Sequence[int] = (), lanes: int = 0, extra: Sequence[Affine] = (),
-        given_slots: Iterable[int] = (), row: int = 0, loose: bool = False, tile: int = 0,
+        memories: Mapping[int, BufferMemory], lane_axes: Sequence[int] = (), lanes: int = 0,
+        extra: Sequence[Affine] = (), given_slots: Iterable[int] = (), row: int = 0, loose: bool = False, tile: int = 0,
     ):  # fmt: skip
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
@@ -234,10 +234,10 @@ class OperandAccess:
 
     # -- scalars
 
-    def part(self, groups: Sequence[FusedAxes], values: Sequence[Value]) -> PartialAddress:
+    def part(self, groups: Sequence[FusedAxes], values: Sequence[SSAValue]) -> PartialAddress:
         """What scalar values of groups add to every form."""
         b, bound = self.b, list(zip(groups, values, strict=False))  # of no groups there is one point
-        sums: dict[int, Value] = {}
+        sums: dict[int, SSAValue] = {}
         for g, value in bound:
             for i, f in enumerate(self.forms):
                 c = f.coef.get(g.inner, 0)
@@ -246,7 +246,7 @@ class OperandAccess:
         opaque = {g.inner: v for g, v in bound if g.inner in self.opaque}
         return PartialAddress(sums, frozenset(a for g, _ in bound for a in g.axes), opaque)
 
-    def at(self, values: Mapping[int, Value], steps: Mapping[int, int | Value] | None = None) -> PartialAddress:
+    def at(self, values: Mapping[int, SSAValue], steps: Mapping[int, int | SSAValue] | None = None) -> PartialAddress:
         """The part of these axes so many steps beyond their values."""
         b, steps = self.b, steps or {}
         known = {a: n for a, x in steps.items() if (n := b.known(x)) is not None}
@@ -259,14 +259,14 @@ class OperandAccess:
         out.opaque |= {a: b.add(out.opaque[a], x) for a, x in known.items() if a in out.opaque}
         return out
 
-    def place(self, form: int, *parts: PartialAddress) -> Value:
+    def place(self, form: int, *parts: PartialAddress) -> SSAValue:
         """The value of a form of which these are all parts."""
-        total: Value | int = 0
+        total: SSAValue | int = 0
         for part in parts:
             total = self.b.add(total, part.sums.get(form, 0))
         return self.b.add(total, self.forms[form].const)
 
-    def part_of(self, axes: Sequence[int], flat: Value) -> PartialAddress:
+    def part_of(self, axes: Sequence[int], flat: SSAValue) -> PartialAddress:
         """The part of the flattened `axes` at `flat`."""
         groups = self.groups(axes)
         return self.part(groups, digits(self.b, flat, [g.extent for g in groups]))

@@ -17,7 +17,7 @@ from typing import Any
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.reads import Uses, item_sizes, outer_reads, uses
 from einsmith.expr.functions import identity
 from einsmith.expr.interned import Node
@@ -27,7 +27,7 @@ from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
 from einsmith.locks import cached_property
 from einsmith.loops.address import FusedAxes, address, fused, leaves
-from einsmith.plan.kernel import Buffer, Kernel, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 
 
@@ -47,7 +47,7 @@ class Box:
     bodies: tuple[Expr, ...]
     stages: tuple[Expr, ...]
     results: tuple[int, ...]
-    stores: tuple[tuple[int, int, Linear], ...]
+    stores: tuple[tuple[int, int, LinearForm], ...]
     sizes: tuple[int, ...]
 
     @cached_property
@@ -71,16 +71,16 @@ class Box:
         return self.bodies + self.stages
 
     @cached_property
-    def epilogue_flats(self) -> list[Linear]:
+    def epilogue_flats(self) -> list[LinearForm]:
         return [*uses(self.stages)[0], *(index for _, _, index in self.stores)]
 
     @cached_property
-    def flats(self) -> tuple[Linear, ...]:
+    def flats(self) -> tuple[LinearForm, ...]:
         """The offsets of the bodies' reads."""
         return uses(self.bodies)[0]
 
     @cached_property
-    def sized_flats(self) -> tuple[tuple[Linear, int], ...]:
+    def sized_flats(self) -> tuple[tuple[LinearForm, int], ...]:
         """The offsets of the bodies' reads, each with the bytes of an element there."""
         return tuple(zip(self.flats, item_sizes(self.bodies), strict=True))
 
@@ -100,7 +100,7 @@ class Box:
         return frozenset(out)
 
     @cached_property
-    def every_flat(self) -> list[Linear]:
+    def every_flat(self) -> list[LinearForm]:
         """The offsets of all reads and stores."""
         return [*uses(self.exprs)[0], *(index for _, _, index in self.stores)]
 
@@ -129,7 +129,9 @@ _Placing = tuple[tuple[Expr, ...], tuple[_Slot, ...] | None, _Axes]
 """Expressions, and what they are placed with."""
 
 
-def _slots(args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[Buffer]) -> tuple[_Slot, ...]:
+def _slots(
+    args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[KernelBuffer]
+) -> tuple[_Slot, ...]:
     """What a stage's arguments are in the whole kernel."""
     to: list[_Slot] = []
     for kind, *where in args:
@@ -197,7 +199,7 @@ def _box(
     args: tuple[tuple, ...],
     outputs: tuple[int | None, ...],
     later: tuple[Stage, ...],
-    buffers: tuple[Buffer, ...],
+    buffers: tuple[KernelBuffer, ...],
 ) -> Box:
     """The box of a piece of a root with these arguments and outputs, before these stages. Kernels that differ in their
     other pieces share it."""
@@ -245,7 +247,7 @@ simplified = lru_cache(maxsize=2048)(simplify)
 
 
 def _groups(
-    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[Linear]
+    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
     group is one."""
@@ -275,7 +277,7 @@ UNVARIED = 0.3
 """Instructions of an access that is the same in all lanes, the least that one takes."""
 
 
-def access_cost(flats: Sequence[Linear], axis: int, lanes: int, guarded: Collection = ()) -> float:
+def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Collection = ()) -> float:
     """About how many instructions one vector of accesses takes when `axis` runs along the lanes; guarded: keys of the
     offsets that memory has only where a guard holds."""
     out = 0.0

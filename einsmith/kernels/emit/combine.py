@@ -8,9 +8,9 @@ from einsmith.dtypes import DType
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.loops.nest import Value, elem_of
+from einsmith.loops.nest import SSAValue, elem_of
 
-Accumulators = list[Value]
+Accumulators = list[SSAValue]
 """The accumulators of one reduction: one a body, or (value, i32 index) for argmax and argmin."""
 
 
@@ -49,13 +49,13 @@ class Combine:
                 out.append(self._plain(old, em.emit(body)))
         return out
 
-    def _plain(self, a: Value, b: Value) -> Value:
+    def _plain(self, a: SSAValue, b: SSAValue) -> SSAValue:
         fn = COMBINING[self.combiner]
         if a.type.elem == "i1":
             fn = {"max": "or", "min": "and"}[fn]
         return self.em.op(fn, a, b)
 
-    def _beats(self, x: Value, best: Value) -> Value:
+    def _beats(self, x: SSAValue, best: SSAValue) -> SSAValue:
         """x is strictly better than an earlier `best`; the first NaN is better than everything."""
         em = self.em
         if not self.dtypes[0].is_float:
@@ -75,7 +75,7 @@ class Combine:
         take = em.op("or", self._beats(y, x), em.op("and", tie, em.op("lt", j, i)))
         return [em.op("where", take, y, x), em.op("where", take, j, i)]
 
-    def keep(self, mask: Value | None, new: Accumulators, old: Accumulators) -> Accumulators:
+    def keep(self, mask: SSAValue | None, new: Accumulators, old: Accumulators) -> Accumulators:
         """`new` in the lanes of the mask, `old` in the others."""
         if mask is None:
             return new

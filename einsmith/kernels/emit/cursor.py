@@ -12,14 +12,14 @@ from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.expressions import ExpressionEmitter, Memo
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.shuffle import blocks
 from einsmith.loops.walk import digits
 
 _INT32 = 2**31 - 1
 
 
-def both(b: Builder, x: Value | None, y: Value | None) -> Value | None:
+def both(b: Builder, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
     return x if y is None else y if x is None else b.op("and", x, y)
 
 
@@ -33,25 +33,25 @@ class LaneCursor(ExpressionEmitter):
     """
 
     def __init__(
-        self, sampler: OperandAccess, start: Value | int, limit: int | Value | None, align: int = 1,
-        count: int | None = None, column: int | Value | None = None, place: Sequence[Value] | None = None,
+        self, sampler: OperandAccess, start: SSAValue | int, limit: int | SSAValue | None, align: int = 1,
+        count: int | None = None, column: int | SSAValue | None = None, place: Sequence[SSAValue] | None = None,
     ):  # fmt: skip
         self.s, self.b = sampler, sampler.b
         b = self.b
-        self.sums: dict[int, Value] = {}
+        self.sums: dict[int, SSAValue] = {}
         self.axes: frozenset[int] = frozenset()
-        self.opaque: dict[int, Value] = {}
-        self.mask: Value | None = None
+        self.opaque: dict[int, SSAValue] = {}
+        self.mask: SSAValue | None = None
         self.pending = list(range(len(sampler.conds)))
         # Vectors of i32, of i64 where they do not fit.
-        self.lane_digits: dict[int, Value] = {}  # by group's inner axis
-        self.lane_forms: dict[int, Value] = {}  # what lanes add to a form
-        self.run_masks: list[Value | None] = [None]
-        self.run_offsets: dict[int, list[Value]] = {}
+        self.lane_digits: dict[int, SSAValue] = {}  # by group's inner axis
+        self.lane_forms: dict[int, SSAValue] = {}  # what lanes add to a form
+        self.run_masks: list[SSAValue | None] = [None]
+        self.run_offsets: dict[int, list[SSAValue]] = {}
         n, groups = sampler.lanes, sampler.lane_groups
         self.aligned = n > 0 and align % n == 0
-        self.final_mask: Value | None = None
-        self.given: Mapping[int, Value] = {}
+        self.final_mask: SSAValue | None = None
+        self.given: Mapping[int, SSAValue] = {}
         self.memo: Memo = {}
         if count is not None:
             self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
@@ -66,7 +66,7 @@ class LaneCursor(ExpressionEmitter):
             self.axes = frozenset(a for g in groups for a in g.axes)
         self._resolve()
 
-    def _lie(self, x: Value, align: int, column: int | Value | None, place: Sequence[Value] | None) -> None:
+    def _lie(self, x: SSAValue, align: int, column: int | SSAValue | None, place: Sequence[SSAValue] | None) -> None:
         """What the lanes from point x on, and what they share, add to forms."""
         s, b, n, groups, extents = self.s, self.b, self.s.lanes, self.s.lane_groups, self.s.lane_extents
         inner, within_row = groups[-1], self.s.aligned_rows(align)
@@ -77,7 +77,7 @@ class LaneCursor(ExpressionEmitter):
             if s.row:
                 if column is not None:
                     scalar[-1] = b.index(column)
-                inside = isinstance(column, Value) or column is not None and column + n <= inner.extent
+                inside = isinstance(column, SSAValue) or column is not None and column + n <= inner.extent
                 if not (s.loose or inside):
                     self.mask = both(b, self.mask, self._tail(scalar[-1], inner.extent))
             part = s.part(groups, scalar)
@@ -97,7 +97,7 @@ class LaneCursor(ExpressionEmitter):
         if "runs" in self.kinds.values():
             self._make_runs(x, align)
 
-    def _digits(self, x: Value) -> dict[int, Value]:
+    def _digits(self, x: SSAValue) -> dict[int, SSAValue]:
         """Where the lanes from point x on stand along groups, by inner axis."""
         s, b = self.s, self.b
         elem = _elem_of(prod(s.lane_extents) + s.lanes)
@@ -105,12 +105,12 @@ class LaneCursor(ExpressionEmitter):
         found = digits(b, flat, [b.const(n, elem) for n in s.lane_extents])
         return {g.inner: at for g, at in zip(s.lane_groups, found, strict=True)}
 
-    def _tail(self, x: Value, limit: int | Value) -> Value:
+    def _tail(self, x: SSAValue, limit: int | SSAValue) -> SSAValue:
         b, n = self.b, self.s.lanes
         left = b.cast(b.op("min", b.sub(limit, x), n), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 
-    def _make_runs(self, x: Value, align: int) -> None:
+    def _make_runs(self, x: SSAValue, align: int) -> None:
         """Run j covers the lanes of row `x // e + j`; its address is where lane 0 would lie in that row."""
         s, b = self.s, self.b
         n, e = s.lanes, s.lane_extents[-1]
@@ -172,7 +172,7 @@ class LaneCursor(ExpressionEmitter):
 
     # -- expressions
 
-    def index(self, x: Expr, elem: str) -> Value | None:
+    def index(self, x: Expr, elem: str) -> SSAValue | None:
         if isinstance(x, Apply) and x.fn == "cast":  # of the axis, which its own type may not hold
             x = x.args[0]
         if not isinstance(x, Axis):
@@ -187,7 +187,7 @@ class LaneCursor(ExpressionEmitter):
         reads = (e for e in postorder([x]) if isinstance(e, Read))
         return any(e.slot not in self.s.given_slots and not self.s.is_safe(e) for e in reads)
 
-    def read(self, x: Read, guard: Value | None) -> Value:
+    def read(self, x: Read, guard: SSAValue | None) -> SSAValue:
         if x.slot in self.s.given_slots:
             return self.given[x.slot]
         if x in self.s.reads:
@@ -196,11 +196,11 @@ class LaneCursor(ExpressionEmitter):
 
     # -- memory
 
-    def offset(self, form: int) -> Value:
+    def offset(self, form: int) -> SSAValue:
         """The scalar part of an address."""
         return self.b.add(self.sums.get(form, 0), self.s.forms[form].const)
 
-    def _load(self, r: Read, mask: Value | None) -> Value:
+    def _load(self, r: Read, mask: SSAValue | None) -> SSAValue:
         s, b = self.s, self.b
         form = s.reads[r]
         p = s.memories[r.slot]
@@ -217,7 +217,7 @@ class LaneCursor(ExpressionEmitter):
             return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
         return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
 
-    def _rows(self, form: int, at: Value) -> Iterator[tuple[Value, Value | None]]:
+    def _rows(self, form: int, at: SSAValue) -> Iterator[tuple[SSAValue, SSAValue | None]]:
         """Where the lanes would begin in each row that they touch, `at` being the scalar part of the address, and which
         of them lie in it (None: all)."""
         if self.kinds[form] == "unit":
@@ -226,13 +226,15 @@ class LaneCursor(ExpressionEmitter):
         for x, run in zip(self.run_offsets[form], self.run_masks, strict=True):
             yield self.b.add(at, x), run
 
-    def _stretches(self, pointer: Value, rows: Sequence[tuple[Value, Value | None]], elem: str, step: int) -> Value:
+    def _stretches(
+        self, pointer: SSAValue, rows: Sequence[tuple[SSAValue, SSAValue | None]], elem: str, step: int
+    ) -> SSAValue:
         """Elements at, at + step, ... of the lanes that are on, of each of some rows (`at` and lanes); 0 in lanes that
         are off in all of them. A load takes what every row has of it, so that one shuffle serves them."""
         b, n = self.b, self.s.lanes
         parts = []
         for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
-            out: Value | None = None
+            out: SSAValue | None = None
             for at, mask in rows:
                 out = b.load(pointer, b.add(at, first), elem, n, mask if step == 1 else self._spread(mask, first), out)
             assert out is not None
@@ -241,18 +243,18 @@ class LaneCursor(ExpressionEmitter):
             return parts[0]
         return b.shuffle(parts[0], parts[1], [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
 
-    def _spread(self, mask: Value | None, first: int) -> Value | None:
+    def _spread(self, mask: SSAValue | None, first: int) -> SSAValue | None:
         """The mask of elements first, first + 1, ... of a stretch of which lane i is element 2*i."""
         if mask is None:
             return None
         return self._between(first, mask, self.b.const(False, "i1", self.s.lanes))
 
-    def _between(self, first: int, even: Value, odd: Value) -> Value:
+    def _between(self, first: int, even: SSAValue, odd: SSAValue) -> SSAValue:
         """Elements first, first + 1, ... of the lanes of one vector with those of the other one between them."""
         n = self.s.lanes
         return self.b.shuffle(even, odd, [(first + e) // 2 + (first + e) % 2 * n for e in range(n)])
 
-    def _loose(self, r: Read, index: Sequence[Value], mask: Value | None) -> Value:
+    def _loose(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
         """A read whose index is computed."""
         b, p = self.b, self.s.memories[r.slot]
         at = b.const(0)
@@ -264,7 +266,9 @@ class LaneCursor(ExpressionEmitter):
             mask = b.splat(mask, self.s.lanes)
         return b.gather(p.pointer, at, p.elem, mask)
 
-    def values(self, exprs: Sequence[Expr] | None = None, given: Mapping[int, Value] | None = None) -> list[Value]:
+    def values(
+        self, exprs: Sequence[Expr] | None = None, given: Mapping[int, SSAValue] | None = None
+    ) -> list[SSAValue]:
         """The expressions (default: the sampler's own) where the mask holds; elsewhere any value.
 
         A scalar may stand for equal lanes. `given` holds the values of reads of the `given_slots`."""
@@ -277,7 +281,7 @@ class LaneCursor(ExpressionEmitter):
         self.final_mask = mask
         return [self.evaluate(e, mask, self.memo) for e in (self.s.exprs if exprs is None else exprs)]
 
-    def product(self) -> Value:
+    def product(self) -> SSAValue:
         """The sampler's one expression, zero where a guard does not hold, in every lane."""
         b = self.b
         (x,) = self.values()
@@ -288,7 +292,7 @@ class LaneCursor(ExpressionEmitter):
             x = b.select(mask, x, b.const(0.0, x.type.elem))
         return x
 
-    def store(self, extra: int, pointer: Value, value: Value, far: bool = False) -> None:
+    def store(self, extra: int, pointer: SSAValue, value: SSAValue, far: bool = False) -> None:
         """`value` to the address form `extra` of the sampler, in the lanes that are on. far: past the caches, where
         whole vectors lie at multiples of their length from `pointer`."""
         s, b = self.s, self.b
@@ -305,11 +309,11 @@ class LaneCursor(ExpressionEmitter):
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
             b.scatter(value, pointer, offsets, self._on())
 
-    def _on(self) -> Value | None:
+    def _on(self) -> SSAValue | None:
         """The lanes that are on; None: all."""
         return None if self.mask is None else self.b.splat(self.mask, self.s.lanes)
 
-    def _store_rows(self, form: int, pointer: Value, value: Value, odd: Value | None = None) -> None:
+    def _store_rows(self, form: int, pointer: SSAValue, value: SSAValue, odd: SSAValue | None = None) -> None:
         """The lanes that are on to the rows that they touch, of a form of which they are neighbours or every other
         element; `odd`: what goes to the elements after each of the latter (None: these are left alone)."""
         b, n, step = self.b, self.s.lanes, self.s.step(form)
@@ -324,7 +328,7 @@ class LaneCursor(ExpressionEmitter):
                     on = self._between(first, on, on)
                 b.store(here, pointer, b.add(at, first), on)
 
-    def store_stacked(self, extra: int, pointer: Value, rows: Sequence[Value]) -> None:
+    def store_stacked(self, extra: int, pointer: SSAValue, rows: Sequence[SSAValue]) -> None:
         """The lanes of as many rows as a vector has runs, of which this is the first, to the address form `extra` of
         the sampler: each run's rows follow each other in memory."""
         s, b = self.s, self.b
@@ -334,7 +338,7 @@ class LaneCursor(ExpressionEmitter):
         for j, (value, more) in enumerate(zip(whole, self.run_offsets[form], strict=True)):
             b.store(value, pointer, b.add(at, b.add(more, j * width)))
 
-    def store_interleaved(self, first: int, second: int, pointer: Value, even: Value, odd: Value) -> None:
+    def store_interleaved(self, first: int, second: int, pointer: SSAValue, even: SSAValue, odd: SSAValue) -> None:
         """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
         `second`: the elements after each of those."""
         b, n, form = self.b, self.s.lanes, self.s.extra[first]

@@ -12,9 +12,9 @@ from einsmith.expr.analysis.ends import end_of, guards_around
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.loops.address import Memory, leaves
-from einsmith.loops.nest import Builder, Value
+from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
+from einsmith.loops.address import BufferMemory, leaves
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.shuffle import transpose
 from einsmith.loops.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count
 from einsmith.plan.kernel import Kernel
@@ -24,7 +24,7 @@ def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> V
     """A VectorEmitter for a box of these extents, with the kernel's buffers in place, all of whose reads are flat."""
     em = VectorEmitter(b, extents, lanes)
     for n, buffer in enumerate(kernel.buffers):
-        em.place(n, Memory(b.buffers[n], buffer.flat))
+        em.place(n, BufferMemory(b.buffers[n], buffer.flat))
     return em
 
 
@@ -43,7 +43,7 @@ def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool],
     return first
 
 
-def values_of(em: VectorEmitter, box: Box, root: Sequence[Value]) -> dict[int, Value]:
+def values_of(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dict[int, SSAValue]:
     """By slot, what a point stores of the root's results and those of the epilogue; the output axes are bound.
 
     All of it is evaluated before the first store: a buffer that is updated in place is read before it is written."""
@@ -52,10 +52,10 @@ def values_of(em: VectorEmitter, box: Box, root: Sequence[Value]) -> dict[int, V
     for slot, expr in zip(box.results[box.members :], box.stages, strict=True):
         em.place(slot, em.emit(expr))
     values = {slot: em._slots[slot] for slot, _, _ in box.stores}
-    return {slot: value for slot, value in values.items() if isinstance(value, Value)}
+    return {slot: value for slot, value in values.items() if isinstance(value, SSAValue)}
 
 
-def store_point(em: VectorEmitter, box: Box, values: Mapping[int, Value]) -> None:
+def store_point(em: VectorEmitter, box: Box, values: Mapping[int, SSAValue]) -> None:
     """Stores what `values_of` gave, the output axes being bound where they were."""
     for slot, buffer, index in box.stores:
         em.store(values[slot], em.memory(buffer), index)
@@ -71,7 +71,7 @@ def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
 
 
 @contextmanager
-def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: Value, tasks: int) -> Iterator[None]:
+def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: SSAValue, tasks: int) -> Iterator[None]:
     """Loops over `axes`, bound as scalars; with tasks > 1 the leading ones are dealt out in equal runs."""
     b = em.b
     with ExitStack() as stack:
@@ -86,16 +86,16 @@ def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: V
         yield
 
 
-Ramps = list[tuple[Lanes, int | None]]
+Ramps = list[tuple[LanePattern, int | None]]
 """Neighbouring vectors along one axis, each with its number of lanes that count (None: all)."""
 
 
-def ramps(base: Value | int, count: int, lanes: int, multiple: int, first: int = 0) -> Ramps:
+def ramps(base: SSAValue | int, count: int, lanes: int, multiple: int, first: int = 0) -> Ramps:
     """The vectors that hold `count` points from `base + first` on, `base` being a multiple of `multiple`."""
     out: Ramps = []
     for at in range(0, count, lanes):
         pattern = tuple(range(first + at, first + at + lanes))
-        out.append((Lanes(base, pattern, multiple), None if at + lanes <= count else count - at))
+        out.append((LanePattern(base, pattern, multiple), None if at + lanes <= count else count - at))
     return out
 
 
@@ -104,14 +104,14 @@ def vector_tiles(
     extent: int,
     unroll: int,
     emit: Callable[[Ramps], None],
-    tile: Value | None = None,
+    tile: SSAValue | None = None,
     tiles: int = 1,
-    within: tuple[Value, Value] | None = None,
+    within: tuple[SSAValue, SSAValue] | None = None,
 ) -> None:
     """Calls `emit` for groups of `unroll` vectors, as `in_groups` does."""
     group = em.lanes * unroll
 
-    def body(state: State, base: Value | int, count: int) -> State:
+    def body(state: State, base: SSAValue | int, count: int) -> State:
         emit(ramps(base, count, em.lanes, group))
         return state
 
@@ -124,13 +124,13 @@ def sweep_box(
     axis: int | None,
     unroll: int,
     tasks: int,
-    emit: Callable[[Ramps, Value | int, int], None],
+    emit: Callable[[Ramps, SSAValue | int, int], None],
     first: int,
     alone: bool,
     tile: tuple[int, int] | None = None,
     inside: bool = False,
     parts: int = 1,
-    begin: Callable[[Value], None] | None = None,
+    begin: Callable[[SSAValue], None] | None = None,
 ) -> int:
     """The loops over a box's outputs for about `tasks` tasks from `first` on (`alone`: there are no others); returns
     how many it takes.
@@ -159,7 +159,7 @@ def sweep_box(
             assert begin is not None
             begin(b.op("mod", task, parts))
             task = b.op("floordiv", task, parts)
-        number: Value | None = None
+        number: SSAValue | None = None
         if tiles > 1:
             number = b.op("mod", task, tiles)
             task = b.op("floordiv", task, tiles)
@@ -172,11 +172,11 @@ def sweep_box(
                     return
                 with nullcontext() if around is not None else b.loop(*part_bounds(b, turns, number, tiles)) as loop:
                     at = around if loop is None else loop.var
-                    assert isinstance(at, Value)
+                    assert isinstance(at, SSAValue)
                     blocks(b, at, box.extents[row], height, lambda base, n: emit(ramps, base, n))
 
             if axis is None:
-                walk([(Lanes(0, ()), None)])
+                walk([(LanePattern(0, ()), None)])
             elif inside and row is not None:
                 vector_tiles(em, box.extents[axis], unroll, walk)
             else:
@@ -185,15 +185,22 @@ def sweep_box(
 
 
 def turned_tile(
-    em: VectorEmitter, read: Read, along: int, at: Lanes, active: int | None, across: int, base: Value | int, count: int
-) -> list[Value]:
+    em: VectorEmitter,
+    read: Read,
+    along: int,
+    at: LanePattern,
+    active: int | None,
+    across: int,
+    base: SSAValue | int,
+    count: int,
+) -> list[SSAValue]:
     """A square tile of a read that is contiguous along `across`, from `base` on, of which `count` points count: loaded
     row by row, `active` (None: all) of the rows `at` along the other axis, and transposed."""
-    n, rows = em.lanes, list[Value]()
+    n, rows = em.lanes, list[SSAValue]()
     em.mask = count
     for r in range(n):
-        em.bind(along, Lanes(at.base, (at.pattern[r],) * n, at.multiple))
-        em.bind(across, Lanes(base, tuple(range(n)), n))
+        em.bind(along, LanePattern(at.base, (at.pattern[r],) * n, at.multiple))
+        em.bind(across, LanePattern(base, tuple(range(n)), n))
         rows.append(em.read(read) if active is None or r < active else em.const(0, rows[0].type.elem, n))
     return transpose(em, rows)
 
@@ -227,7 +234,7 @@ class Bounds(NamedTuple):
             return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
         return 0.5 if ends else 1.0
 
-    def walked(self, em: VectorEmitter, first: Value | int, end: Value | int) -> tuple[Value, Value]:
+    def walked(self, em: VectorEmitter, first: SSAValue | int, end: SSAValue | int) -> tuple[SSAValue, SSAValue]:
         """From where to where points from `first` to `end` are between them, at what the other axes are bound to."""
         b = em.b
         em.mask = None

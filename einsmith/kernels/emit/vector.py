@@ -16,28 +16,28 @@ from math import gcd
 from einsmith import dtypes as dt
 from einsmith.errors import CompileError
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.ranges import leaves, wrapped
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
-from einsmith.loops.address import Memory, address
+from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.expressions import ExpressionEmitter, Memo
 from einsmith.loops.hoist import Hoisting
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 
 MAX_WIDE_LOADS = 4
 """A pattern that spans more vectors than this is gathered."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lanes:
+class LanePattern:
     """An axis that stands at `base + pattern[l]` in lane l. `multiple` divides `base`, which is a literal or an i64."""
 
-    base: Value | int
+    base: SSAValue | int
     pattern: tuple[int, ...]
     multiple: int = 1
 
 
-Position = int | Value | Lanes
+Position = int | SSAValue | LanePattern
 """Where an axis stands: a literal, a scalar i64, lanes with a literal pattern, or a vector of i32 (any lanes)."""
 
 
@@ -49,7 +49,7 @@ class Split:
     """
 
     const: int
-    terms: tuple[tuple[int, Value, int], ...] = ()
+    terms: tuple[tuple[int, SSAValue, int], ...] = ()
     pattern: tuple[int, ...] | None = None
 
 
@@ -61,11 +61,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self.extents = tuple(extents)
         self._facts = Facts(self.extents)
         self._axes: dict[int, Position] = {}
-        self._slots: dict[int, Memory | Value] = {}
-        self._given: dict[Read, Value] = {}
+        self._slots: dict[int, BufferMemory | SSAValue] = {}
+        self._given: dict[Read, SSAValue] = {}
         self._memo: Memo = {}
         self._scope: tuple = ()
-        self._flats: dict[Read, Linear] = {}
+        self._flats: dict[Read, LinearForm] = {}
         self._ranges: dict[Read, tuple[int | None, int | None]] = {}
         self._unsafe: dict[Expr, bool] = {}
 
@@ -74,9 +74,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def bind(self, axis: int, position: Position) -> None:
         """From here on the axis stands at `position`; what depends on it stays inside the region that is open now."""
         self._axes[axis] = position
-        base = position.base if isinstance(position, Lanes) else position
+        base = position.base if isinstance(position, LanePattern) else position
         number = self.b.known(base)  # a place that the axis has is one in all regions
-        if isinstance(base, Value) and not (number is not None and 0 <= number < self.extents[axis]):
+        if isinstance(base, SSAValue) and not (number is not None and 0 <= number < self.extents[axis]):
             self.stay(base)
         self._memo.clear()
 
@@ -84,15 +84,15 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """Where the axis stands."""
         return self._axes[axis]
 
-    def give(self, values: Mapping[Read, Value]) -> None:
+    def give(self, values: Mapping[Read, SSAValue]) -> None:
         """From here on these reads, and no others, have these values, whatever their slots hold."""
         self._given = dict(values)
         self._memo.clear()
 
-    def place(self, slot: int, source: Memory | Value) -> None:
+    def place(self, slot: int, source: BufferMemory | SSAValue) -> None:
         """A Read of `slot` loads from memory, or is the value (whatever its index)."""
         self._slots[slot] = source
-        if isinstance(source, Value):
+        if isinstance(source, SSAValue):
             self.stay(source)
         else:
             self._unsafe.clear()
@@ -100,9 +100,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     # -- integers
 
-    def split(self, x: Expr | Linear, guard: Value | None = None) -> Split | None:
+    def split(self, x: Expr | LinearForm, guard: SSAValue | None = None) -> Split | None:
         """The parts of an integer expression; None where its lanes are not known now."""
-        lin = x if isinstance(x, Linear) else linear(x)
+        lin = x if isinstance(x, LinearForm) else linear(x)
         const, terms = lin.const, []
         pattern: tuple[int, ...] | None = None
         for atom, c in lin.terms.items():
@@ -118,12 +118,12 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             const, pattern = const + pattern[0], None
         return Split(const, tuple(terms), pattern)
 
-    def _split_atom(self, atom: Expr, guard: Value | None) -> Split | None:
+    def _split_atom(self, atom: Expr, guard: SSAValue | None) -> Split | None:
         if isinstance(atom, Axis):
             at = self._axes[atom.position]
             if isinstance(at, int):
                 return Split(at)
-            if isinstance(at, Lanes):
+            if isinstance(at, LanePattern):
                 if isinstance(at.base, int):
                     return Split(at.base, (), at.pattern)
                 return Split(0, ((1, at.base, at.multiple),), at.pattern)
@@ -158,7 +158,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             return Split(x.const // d, tuple(terms))
         return Split(0, tuple(terms), tuple(p // d for p in lanes))
 
-    def total(self, x: Split, extra: int = 0) -> Value:
+    def total(self, x: Split, extra: int = 0) -> SSAValue:
         """The shared part of a Split (and `extra`) as a scalar i64, summed from the outermost region inwards."""
         merged: dict[int, list] = {}
         for k, v, _ in x.terms:
@@ -168,7 +168,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             out = self.op("add", out, self.op("mul", v, k))
         return self.op("add", out, x.const + extra)
 
-    def shared(self, x: Linear) -> Value:
+    def shared(self, x: LinearForm) -> SSAValue:
         """The value of an integer on which the lanes agree."""
         part = self.split(x)
         assert part is not None and part.pattern is None
@@ -179,21 +179,21 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         for e in postorder([x]):
             if isinstance(e, Axis):
                 at = self._axes[e.position]
-                if isinstance(at, Lanes) and any(p != at.pattern[0] for p in at.pattern):
+                if isinstance(at, LanePattern) and any(p != at.pattern[0] for p in at.pattern):
                     return True
-                if isinstance(at, Value) and at.type.lanes:
+                if isinstance(at, SSAValue) and at.type.lanes:
                     return True
             elif isinstance(e, Read):
                 source = self._given.get(e) or self._slots.get(e.slot)
-                if isinstance(source, Value) and source.type.lanes:
+                if isinstance(source, SSAValue) and source.type.lanes:
                     return True
         return False
 
-    def _integer(self, x: Expr, elem: str) -> Value | None:
+    def _integer(self, x: Expr, elem: str) -> SSAValue | None:
         """The value of an axis, or of a quotient or remainder of axes."""
         if isinstance(x, Axis):
             at = self._axes[x.position]
-            if isinstance(at, Value):
+            if isinstance(at, SSAValue):
                 return self.cast(at, elem)
         part = self.split(x)
         if part is None:
@@ -207,7 +207,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     # -- expressions
 
-    def emit(self, x: Expr, mask: Value | None = None) -> Value:
+    def emit(self, x: Expr, mask: SSAValue | None = None) -> SSAValue:
         """The value of x. `mask`: the condition (scalar or vector i1) under which its reads may touch memory."""
         scope = (self.b._blocks[-1], self.mask)
         if len(self._scope) != 2 or self._scope[0] is not scope[0] or self._scope[1] is not scope[1]:
@@ -215,10 +215,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             self._scope = scope
         return self.evaluate(x, mask, self._memo)
 
-    def guard_of(self, x: Expr, guard: Value | None) -> Value | None:
+    def guard_of(self, x: Expr, guard: SSAValue | None) -> SSAValue | None:
         return guard if guard is not None and self.unsafe(x) else None
 
-    def index(self, x: Expr, elem: str) -> Value | None:
+    def index(self, x: Expr, elem: str) -> SSAValue | None:
         if isinstance(x, Axis):
             return self._integer(x, elem)
         assert isinstance(x, Apply)
@@ -232,13 +232,13 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
 
     # -- memory
 
-    def memory(self, slot: int) -> Memory:
+    def memory(self, slot: int) -> BufferMemory:
         found = self._slots.get(slot)
-        if not isinstance(found, Memory):
+        if not isinstance(found, BufferMemory):
             raise CompileError(f"slot {slot} is not in memory")
         return found
 
-    def flat(self, x: Read) -> Linear:
+    def flat(self, x: Read) -> LinearForm:
         """The offset of a read's element in its tensor."""
         if x not in self._flats:
             self._flats[x] = address(x.index, self.memory(x.slot).buffer.strides)
@@ -256,18 +256,18 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 if e in self._unsafe:
                     continue
                 out = any(self._unsafe[a] for a in e.args)
-                if isinstance(e, Read) and not out and isinstance(self._slots.get(e.slot), Memory):
+                if isinstance(e, Read) and not out and isinstance(self._slots.get(e.slot), BufferMemory):
                     lo, hi = self._range(e)
                     out = lo is None or hi is None or lo < 0 or hi >= self.memory(e.slot).buffer.size
                 self._unsafe[e] = out
         return self._unsafe[x]
 
-    def read(self, x: Read, guard: Value | None = None) -> Value:
+    def read(self, x: Read, guard: SSAValue | None = None) -> SSAValue:
         """The element(s) that x names. Where `guard` does not hold, memory is not touched and the value is any."""
         if x in self._given:
             return self._given[x]
         source = self._slots[x.slot]
-        if isinstance(source, Value):
+        if isinstance(source, SSAValue):
             return source
         elem = source.elem
         part = self.split(self.flat(x), guard)
@@ -284,14 +284,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
             at, guard = self._within(source, self.total(part, part.pattern[0]), guard, self.lanes)
             return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
-        if guard is None and not isinstance(self.mask, Value):
+        if guard is None and not isinstance(self.mask, SSAValue):
             found = self._wide(x, source, elem, part)
             if found is not None:
                 return found
         ptr = self.address(source.pointer, self.total(part), elem)
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
-    def _within(self, source: Memory, at: Value, guard: Value | None, count: int) -> tuple[Value, Value | None]:
+    def _within(
+        self, source: BufferMemory, at: SSAValue, guard: SSAValue | None, count: int
+    ) -> tuple[SSAValue, SSAValue | None]:
         """Where to load so many elements from, and under which guard. Where one of all lanes does not hold, the first
         elements are loaded instead: cheaper than a branch that data decides, and than a mask of no lane, for which
         processors are slow."""
@@ -299,7 +301,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             return at, guard
         return self.op("where", guard, at, 0), None
 
-    def _wide(self, x: Read, source: Memory, elem: str, part: Split) -> Value | None:
+    def _wide(self, x: Read, source: BufferMemory, elem: str, part: Split) -> SSAValue | None:
         """Loads of whole vectors over the span of a literal pattern, then shuffles; None where the span is too long.
 
         Before: lanes read p[2*i + 1], i = 0..15. After: two loads of p[0..31] and one shuffle; the loads of p[2*i] and
@@ -340,11 +342,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             pairs[0], pairs[1], [-1 if p < 0 else i + (n if p >= 2 * n else 0) for i, p in enumerate(picks)]
         )
 
-    def _gather(self, x: Read, source: Memory, elem: str, guard: Value | None) -> Value:
+    def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
         """A read whose lanes are known only at run time."""
         wide = "i32" if source.buffer.size < 2**31 else "i64"
         flat, lanes = self.flat(x), None
-        own = Linear(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
+        own = LinearForm(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
         shared = flat - own
         for atom, c in own.terms.items():
             term = self.cast(self.splat(self.emit(atom, guard)), wide)
@@ -359,7 +361,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
         return self.gather(ptr, lanes, elem, self.lane_mask(guard))
 
-    def _in_int32(self, own: Linear, shared: Linear, size: int) -> bool:
+    def _in_int32(self, own: LinearForm, shared: LinearForm, size: int) -> bool:
         """Whether what lanes add to an offset below `size` is certain to lie in int32."""
         low, high = self._facts.interval(shared)
         mine = self._facts.interval(own)
@@ -367,7 +369,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         most = min((x for x in (mine[1], None if low is None else size - 1 - low) if x is not None), default=None)
         return least is not None and most is not None and not leaves((least, most), dt.i32)
 
-    def store(self, value: Value, target: Memory, index: Linear) -> None:
+    def store(self, value: SSAValue, target: BufferMemory, index: LinearForm) -> None:
         """value stored at offset `index` of `target`; lanes that do not count are left alone."""
         part = self.split(index)
         if part is None:
@@ -390,7 +392,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             ptr = self.address(target.pointer, self.total(part), value.type.elem)
             self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
 
-    def _spread(self, value: Value, target: Memory, part: Split) -> bool:
+    def _spread(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
         """Shuffles and stores of whole vectors, each under a mask, over the span of a pattern that rises; False where
         the span is too long.
 
@@ -405,14 +407,14 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         lane_at = {p - low: lane for lane, p in enumerate(used)}
         for w in range(wide):
             lanes = [lane_at.get(w * n + e, -1) for e in range(n)]
-            if isinstance(self.mask, Value):
+            if isinstance(self.mask, SSAValue):
                 mask = self.shuffle(self.mask, self.const(False, "i1", n), [n if x < 0 else x for x in lanes])
             else:
                 mask = self.literal([x >= 0 for x in lanes], "i1")
             self.b.store(self.shuffle(value, value, lanes), target.pointer, self.total(part, low + w * n), mask)
         return True
 
-    def _offsets(self, pattern: Sequence[int]) -> Value:
+    def _offsets(self, pattern: Sequence[int]) -> SSAValue:
         return self.literal(pattern, "i64" if any(leaves((p, p), dt.i32) for p in pattern) else "i32")
 
     def _aligned(self, part: Split, extra: int) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Read, below
 from einsmith.kernels.elementwise import vector_axis
@@ -107,7 +107,7 @@ def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int
     return count
 
 
-class Schedule:
+class ReductionSchedule:
     """What a configuration makes of a box: `axis` is that of the lanes (None: there is none), `last` the innermost
     reduction axis."""
 
@@ -181,7 +181,7 @@ class Schedule:
         """About how many instructions a vector of operations takes in a register tile, beside the operations."""
         return (self._loads(column, row) + 1) / boxes.filled(self.box.extents[row], self.config.rows)
 
-    def _loads(self, axis: int, row: int | None, left_out: Sequence[Linear] = ()) -> float:
+    def _loads(self, axis: int, row: int | None, left_out: Sequence[LinearForm] = ()) -> float:
         """About how many instructions the body's accesses take for each vector of operations. In a register tile, what
         does not vary along the rows is loaded once for all of them, what does not vary along the lanes once for all
         vectors of a row."""
@@ -260,4 +260,4 @@ class Schedule:
         return self._loads(self.axis, self.tile, reads) + tiles / rows
 
 
-schedule = lru_cache(maxsize=8192)(Schedule)
+schedule = lru_cache(maxsize=8192)(ReductionSchedule)

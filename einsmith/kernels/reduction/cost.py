@@ -15,7 +15,7 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.reduction.axes import (
     MAX_UNROLLED,
     ReductionConfig,
-    Schedule,
+    ReductionSchedule,
     bounds,
     boxes_of,
     column_axis,
@@ -54,7 +54,7 @@ _LINES = 512
 """Lines that a first-level cache keeps, about."""
 
 
-def _rows(s: Schedule) -> int:
+def _rows(s: ReductionSchedule) -> int:
     """Rows of memory that a register tile reads or writes a few vectors of at once; those that are written count twice:
     a line is read before a part of it is written."""
     if s.tile is None:
@@ -63,7 +63,7 @@ def _rows(s: Schedule) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _jumps(s: Schedule) -> float:
+def _jumps(s: ReductionSchedule) -> float:
     """How much slower, as a part, memory is where each turn of the reduction reads a few vectors of another row: the
     fewer bytes of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the
     cache. So it is with lanes along such rows: each takes one element of a line, gone before the next result needs
@@ -86,7 +86,7 @@ def _jumps(s: Schedule) -> float:
     return lost
 
 
-def _walks(s: Schedule, target: Target) -> float:
+def _walks(s: ReductionSchedule, target: Target) -> float:
     """Cycles that a turn of the reduction waits for addresses of pages: where it goes over more of them than all tables
     of a core keep."""
     if s.axis is None or not s.box.reduce:
@@ -195,7 +195,7 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 
 @lru_cache(maxsize=8192)
-def _work(s: Schedule, target: Target) -> _Work:
+def _work(s: ReductionSchedule, target: Target) -> _Work:
     """The schedule is that of one task and one part."""
     rate = 2 / target.cycle_seconds
     box, c = s.box, s.config
@@ -243,7 +243,7 @@ def _work(s: Schedule, target: Target) -> _Work:
     return _Work(arithmetic, special, parts, _again(s, target))
 
 
-def _again(s: Schedule, target: Target) -> float:
+def _again(s: ReductionSchedule, target: Target) -> float:
     """Bytes that are read once more, for every point of an output axis which an operand does not depend on, because
     what is read of it meanwhile does not stay in the second level."""
     box = s.box
@@ -267,7 +267,7 @@ def _again(s: Schedule, target: Target) -> float:
     return out
 
 
-def _in_strips(kernel: Kernel, s: Schedule, target: Target) -> float:
+def _in_strips(kernel: Kernel, s: ReductionSchedule, target: Target) -> float:
     """Bytes of results that are waited for (`waited_part`): rows of a tile change within its vectors."""
     box, (tile, axis) = s.box, (s.tile, s.axis)
     if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
@@ -277,7 +277,7 @@ def _in_strips(kernel: Kernel, s: Schedule, target: Target) -> float:
     return waited * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
 
 
-def _fetched(kernel: Kernel, s: Schedule) -> int:
+def _fetched(kernel: Kernel, s: ReductionSchedule) -> int:
     """Bytes of results past the caches whose vectors begin within lines: these are fetched before they are written."""
     box = s.box
     stores = [(f, kernel.buffers[n].dtype.itemsize) for _, n, f in box.stores if kernel.buffers[n].far]

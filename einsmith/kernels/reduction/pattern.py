@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis, Piece, Read, Reduce
 from einsmith.kernels import elementwise
 from einsmith.kernels.elementwise import PointwiseConfig
@@ -23,10 +23,10 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.reduction import cost
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
-from einsmith.loops.address import Memory, address
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.address import BufferMemory, address
+from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.plan.footprint import touched_bytes
-from einsmith.plan.kernel import Buffer, Kernel, row_major
+from einsmith.plan.kernel import Kernel, KernelBuffer, row_major
 from einsmith.target.facts import LINE, Target
 
 SHORT = 8
@@ -40,7 +40,7 @@ def lower_box(
     config: ReductionConfig,
     first: int,
     alone: bool = False,
-    places: Sequence[tuple[int, Memory]] = (),
+    places: Sequence[tuple[int, BufferMemory]] = (),
 ) -> int:
     """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
     slots beside the kernel's buffers."""
@@ -50,13 +50,13 @@ def lower_box(
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)
-    emit: Callable[[Ramps, Value | int, int], None] = sweep.row if s.along_row else sweep.column
+    emit: Callable[[Ramps, SSAValue | int, int], None] = sweep.row if s.along_row else sweep.column
 
-    def begin(part: Value) -> None:
+    def begin(part: SSAValue) -> None:
         sweep.part = part
         past = b.mul(part, box.points)
         for slot, memory in places:
-            em.place(slot, Memory(b.address(memory.pointer, past, memory.elem), memory.buffer))
+            em.place(slot, BufferMemory(b.address(memory.pointer, past, memory.elem), memory.buffer))
 
     tile = None if s.tile is None else (s.tile, config.rows)
     return loops.sweep_box(
@@ -64,17 +64,17 @@ def lower_box(
     )
 
 
-def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, Buffer]], int]:
+def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelBuffer]], int]:
     """The box of the first launch, into the workspace, that of the second, which merges whichever is contiguous, what
     lies in the workspace (slot, byte offset, [parts * outputs]), and its bytes."""
     sections, size = [], 0
     for slot, body in enumerate(box.bodies, max(box.results) + 1):
-        sections.append((slot, size, Buffer(body.dtype, (parts * box.points,))))
+        sections.append((slot, size, KernelBuffer(body.dtype, (parts * box.points,))))
         size += -(-parts * box.points * body.dtype.itemsize // 64) * 64
     flat = address([Axis(a) for a in range(box.rank)], row_major(box.extents))
     results = box.results[: box.members]
     stores = tuple((slot, s[0], flat) for slot, s in zip(results, sections, strict=True))
-    read = (flat + Linear(0, {Axis(box.rank): box.points})).expr()
+    read = (flat + LinearForm(0, {Axis(box.rank): box.points})).expr()
     merged = tuple(Read(slot, (read,), x.dtype) for slot, _, x in sections)
     one = replace(box, stages=(), results=results, stores=stores)
     return one, replace(box, reduce=(parts,), bodies=merged), sections, size
@@ -138,7 +138,7 @@ class Reduction(Pattern):
             places = []
             for slot, at, x in sections:
                 pointer = b.address(b.buffers[-1], at // x.dtype.itemsize, elem_of(x.dtype))
-                places.append((slot, Memory(pointer, x)))
+                places.append((slot, BufferMemory(pointer, x)))
             tasks = lower_box(b, kernel, part, c, 0, True, places)
             out.launches.append(Launch(b.finish(), tasks))
         return out

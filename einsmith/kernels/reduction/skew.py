@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear, nonnegative
+from einsmith.expr.analysis.linear import LinearForm, linear, nonnegative
 from einsmith.expr.analysis.reads import uses
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
@@ -52,7 +52,7 @@ def _cost(box: Box) -> float:
     return each * box.reduced
 
 
-def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, Linear, int]]:
+def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, LinearForm, int]]:
     """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
     rank = len(extents)
     bounds = [x for e in operands(guard, "and") if (x := nonnegative(e)) is not None]
@@ -63,14 +63,14 @@ def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> li
             if total.terms or not 0 <= total.const:
                 continue
             for r in range(rank, rank + len(reduce)):
-                others = low - Linear(0, {Axis(r): 1})
+                others = low - LinearForm(0, {Axis(r): 1})
                 known = all(isinstance(a, Axis) and a.position < rank for a in others.terms)
                 if known and others.terms and total.const + 1 <= _LARGER * reduce[r - rank]:
                     out.append((r, others, total.const + 1))
     return out
 
 
-def _changed(box: Box, body: Apply, axis: int, shift: Linear, extent: int) -> Box:
+def _changed(box: Box, body: Apply, axis: int, shift: LinearForm, extent: int) -> Box:
     """The box with r + shift in the place of r, its reduction axis `axis`."""
     old = (linear(Axis(axis)) - shift).expr()
     low, high = Const(0, dt.i32), Const(box.reduce[axis - box.rank] - 1, dt.i32)

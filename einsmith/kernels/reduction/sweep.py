@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice, product
 
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis
 from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
-from einsmith.kernels.emit.vector import Lanes, VectorEmitter
-from einsmith.kernels.reduction.axes import Schedule, innermost, reduced_axes
+from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
+from einsmith.kernels.reduction.axes import ReductionSchedule, innermost, reduced_axes
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import SSAValue
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import carried, in_groups, part_bounds
 from einsmith.plan.kernel import row_major
@@ -26,13 +26,13 @@ Step = Callable[[list[Accumulators]], list[Accumulators]]
 class Sweep:
     """Emits one box of a kernel. part: which part of the reduction the task has; None: all of it."""
 
-    def __init__(self, em: VectorEmitter, s: Schedule):
+    def __init__(self, em: VectorEmitter, s: ReductionSchedule):
         box = s.box
         assert box.combiner is not None
         self.em, self.b, self.s, self.box = em, em.b, s, box
         self.combine = Combine(em, box.combiner, [x.dtype for x in box.bodies])
-        self.part: Value | None = None
-        self.number = Linear(0, dict(zip(map(Axis, reduced_axes(box)), row_major(box.reduce), strict=True))).expr()
+        self.part: SSAValue | None = None
+        self.number = LinearForm(0, dict(zip(map(Axis, reduced_axes(box)), row_major(box.reduce), strict=True))).expr()
 
     def extent(self, axis: int) -> int:
         return self.box.reduce[axis - self.box.rank]
@@ -56,7 +56,7 @@ class Sweep:
             if part is None:
                 within = self._within(outer[0]) or within
 
-            def turn(states: list[Accumulators], at: Value) -> list[Accumulators]:
+            def turn(states: list[Accumulators], at: SSAValue) -> list[Accumulators]:
                 self.em.bind(outer[0], at)
                 return self._loops(outer[1:], points, states, inner)
 
@@ -67,12 +67,12 @@ class Sweep:
             states = inner(states)
         return states
 
-    def _within(self, axis: int) -> tuple[Value, Value] | None:
+    def _within(self, axis: int) -> tuple[SSAValue, SSAValue] | None:
         """From where to where a reduction axis has terms, at output axes that are no lanes; None: from end to end."""
         found = self.s.bounds(axis)
         return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
 
-    def column(self, ramps: Ramps, base: Value | int = 0, rows: int = 1) -> None:
+    def column(self, ramps: Ramps, base: SSAValue | int = 0, rows: int = 1) -> None:
         """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
         `base` on."""
         em, s = self.em, self.s
@@ -81,9 +81,9 @@ class Sweep:
         places = list(product(range(rows), (x for of in every for x in of)))
         start = [self.combine.initial(lanes, [0] * max(1, lanes)) for _ in places]
 
-        def stand(axis: int | None, row: int, at: Lanes, active: int | None) -> None:
+        def stand(axis: int | None, row: int, at: LanePattern, active: int | None) -> None:
             if s.tile is not None:
-                em.bind(s.tile, Lanes(base, (row,) * lanes, s.config.rows))
+                em.bind(s.tile, LanePattern(base, (row,) * lanes, s.config.rows))
             if axis is not None:
                 em.bind(axis, at)
             em.mask = active
@@ -108,8 +108,8 @@ class Sweep:
         self,
         ramps: Ramps,
         states: list[Accumulators],
-        places: Sequence[tuple[int, tuple[Lanes, int | None]]],
-        stand: Callable[[int, Lanes, int | None], None],
+        places: Sequence[tuple[int, tuple[LanePattern, int | None]]],
+        stand: Callable[[int, LanePattern, int | None], None],
     ) -> list[Accumulators]:
         """The last reduction axis in pieces of as many points as there are lanes: a square tile of each turned read is
         loaded with that axis along the lanes, and transposed."""
@@ -117,7 +117,7 @@ class Sweep:
         axis = s.axis
         assert axis is not None
 
-        def piece(states: list[Accumulators], base: Value | int, count: int) -> list[Accumulators]:
+        def piece(states: list[Accumulators], base: SSAValue | int, count: int) -> list[Accumulators]:
             em.give({})
             columns = {
                 id(at): {x: loops.turned_tile(em, x, axis, at, active, s.last, base, count) for x in s.turned}
@@ -126,7 +126,7 @@ class Sweep:
             for c in range(count):
                 out = []
                 for (row, at), state in zip(places, states, strict=True):
-                    em.bind(s.last, Lanes(base, (c,) * n, n))
+                    em.bind(s.last, LanePattern(base, (c,) * n, n))
                     stand(row, *at)
                     em.give({read: turned[c] for read, turned in columns[id(at[0])].items()})
                     out.append(self.combine.step(state, self.box.bodies, self.number))
@@ -143,7 +143,7 @@ class Sweep:
         count, group = self.s.wide, n * self.s.wide
         start = [self.combine.initial(n, range(u * n, u * n + n)) for u in range(count)]
 
-        def points(states: list[Accumulators], base: Value | int, limit: int) -> list[Accumulators]:
+        def points(states: list[Accumulators], base: SSAValue | int, limit: int) -> list[Accumulators]:
             out = list(states)
             for u, (at, active) in enumerate(loops.ramps(base, limit, n, group)):
                 em.bind(axis, at)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.composite.parts import Place, Staged
+from einsmith.kernels.composite.parts import BufferPlace, Staged
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.loops.nest import Builder, Function, Value, elem_of
+from einsmith.loops.nest import Builder, Function, SSAValue, elem_of
 from einsmith.loops.splice import splice
 from einsmith.plan.kernel import Kernel, Member, Rows
 from einsmith.plan.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
@@ -64,7 +64,7 @@ class RowBlocks(Pattern):
         for n, partial in work.partial.items():
             # The tasks' partial results are merged, in order, and the stages after the reduction run.
             merged, places = merge(kernel.members[n], work.tasks)
-            out.add(work.lowered(merged, target), [*partial, *map(Place, places)])
+            out.add(work.lowered(merged, target), [*partial, *map(BufferPlace, places)])
         return out.lowered
 
 
@@ -107,12 +107,12 @@ class _Lowering:
         numbered = [uses_number(m) for m in kernel.members]
         number = b.alloc("i32", int(any(numbered)))
 
-        def run(part: Lowered, pointers: Sequence[Value]) -> None:
+        def run(part: Lowered, pointers: Sequence[SSAValue]) -> None:
             for launch in part.launches:
                 with b.loop(0, launch.tasks) as each:
                     splice(b, launch.function, [*pointers, space], scratch, each.var)
 
-        def block(first: Value, count: int) -> None:
+        def block(first: SSAValue, count: int) -> None:
             if any(numbered):
                 b.store(b.cast(first, "i32"), number, 0)
             for n, (member, part) in enumerate(zip(kernel.members, lowered[count], strict=True)):
@@ -137,7 +137,7 @@ class _Lowering:
             run(part, [*held[n], *places])
         return b.finish()
 
-    def _pointer(self, b: Builder, member: Member, n: int, first: Value, local: Sequence[Value]) -> Value:
+    def _pointer(self, b: Builder, member: Member, n: int, first: SSAValue, local: Sequence[SSAValue]) -> SSAValue:
         """Where buffer n of a member begins for the block whose first row is `first`."""
         place = member.places[n]
         if place >= len(b.buffers) - 1:

@@ -9,15 +9,15 @@ from functools import lru_cache, partial
 from itertools import product
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.functions import COMBINING
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, vector_tiles
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.loops.address import Memory, address
-from einsmith.loops.nest import Value
+from einsmith.loops.address import BufferMemory, address
+from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import part_bounds, tile_count
 from einsmith.plan.kernel import Kernel
 
@@ -52,7 +52,7 @@ MOST_TERMS = 8
 
 
 @lru_cache(maxsize=512)
-def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[Linear, Expr], ...]]:
+def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[LinearForm, Expr], ...]]:
     """(how many axes there are loops for, (output address, body) of every point of those after them, which are few and
     have no dimension of the result): what these have in common is computed once."""
     s = scatter_of(kernel)
@@ -98,7 +98,7 @@ def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
     return out
 
 
-def combine_at(em: VectorEmitter, fn: str, target: Memory, flat: Linear, value: Value) -> None:
+def combine_at(em: VectorEmitter, fn: str, target: BufferMemory, flat: LinearForm, value: SSAValue) -> None:
     """`target[flat] = fn(target[flat], value)`, never moved nor shared: the same element may come again, though not in
     another lane. Lanes stand side by side."""
     b, elem, mask = em.b, target.elem, em.lane_mask()

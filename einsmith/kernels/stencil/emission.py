@@ -15,22 +15,22 @@ from einsmith.expr.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.stencil.loads import Place, Reader, Tiling
+from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits, part_range
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
-Carried = list[Value]
+Carried = list[SSAValue]
 PARTS = 16
 """Sums that are made at a time: a multiply-add waits for the one before it for some cycles."""
 WAITING = 8
 """Registers for what is read and how it is shuffled."""
 
 
-class Segment(NamedTuple):
+class PointRange(NamedTuple):
     """Points first, first + step, ... below `end` of an axis: one, or the turns of a loop."""
 
     first: int
@@ -46,16 +46,16 @@ class Segment(NamedTuple):
         return self.last > self.first
 
 
-def _segments(count: int, step: int, whole: Span) -> list[Segment]:
+def _segments(count: int, step: int, whole: Span) -> list[PointRange]:
     """Turns of `step` points over `count`: those within `whole` in a loop, the others one by one."""
     turns = ceil(count / step)
     first = min(max(0, ceil(whole.lo / step)), turns)
     end = min(max(first, (whole.hi + 1) // step), turns)
 
-    def alone(some: range) -> list[Segment]:
-        return [Segment(n * step, n * step + step, step) for n in some]
+    def alone(some: range) -> list[PointRange]:
+        return [PointRange(n * step, n * step + step, step) for n in some]
 
-    loop = [Segment(first * step, end * step, step)] if first < end else []
+    loop = [PointRange(first * step, end * step, step)] if first < end else []
     return [*alone(range(first)), *loop, *alone(range(end, turns))]
 
 
@@ -64,12 +64,12 @@ def _whole(spans: Sequence[Span], least: int) -> Span:
     return Span(max((x.lo for x in spans), default=0), min([least - 1, *(x.hi for x in spans)]))
 
 
-def row_segments(s: Stencil, tile: int) -> list[Segment]:
+def row_segments(s: Stencil, tile: int) -> list[PointRange]:
     """Tiles of rows; in those of a loop no guard of a row fails."""
     return _segments(s.rows, tile, _whole([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
 
 
-def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Segment]:
+def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[PointRange]:
     """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off; of those that are stored too, if
     their number `width` is told as 0."""
     if masks or s.lanes <= lanes:
@@ -92,7 +92,7 @@ def _place(t: Term) -> int:
 class StencilLowering:
     """Emission of one kernel function."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, t: Tiling, target: Target, b: Builder):
+    def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups = b, s, t.tile, t.tasks, t.groups
         self.reader = r = Reader(kernel, s, t, target, b)
         self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, t.pair, r.planes
@@ -111,9 +111,9 @@ class StencilLowering:
         self.lines = PhasePlanes(r, kernel, s, self.epi, parted) if parted else None
         past = any(self.epi.far) and shape[-1] % self.n == 0
         self.columns = column_segments(s, self.n, target.vector_bytes >= 64, shape[-1] if past else 0)
-        self.values: dict[int, Value] = {}
+        self.values: dict[int, SSAValue] = {}
 
-    def run(self, task: Value) -> None:
+    def run(self, task: SSAValue) -> None:
         b, s = self.b, self.s
         extents = [s.extents[a] // self.reader.step(a) for a in s.outer]
         with b.loop(*part_range(b, task, self.tasks, prod(extents))) as points:
@@ -129,20 +129,22 @@ class StencilLowering:
 
     # -- places
 
-    def _over(self, segments: Sequence[Segment], init: Carried, body: Callable[[Place, Carried], Carried]) -> Carried:
+    def _over(
+        self, segments: Sequence[PointRange], init: Carried, body: Callable[[AxisPoint, Carried], Carried]
+    ) -> Carried:
         b, out = self.b, init
         for x in segments:
             if not x.loop:
-                out = body(Place(b.const(x.first), x.first, x.first), out)
+                out = body(AxisPoint(b.const(x.first), x.first, x.first), out)
                 continue
             with b.loop(x.first, x.end, step=x.step, init=out, runs=True) as loop:
-                loop.next = body(Place(loop.var, x.first, x.last), list(loop.carried))
+                loop.next = body(AxisPoint(loop.var, x.first, x.last), list(loop.carried))
             out = list(loop.results)
         return out
 
     # -- along the output
 
-    def _row_of_tiles(self, h: Place) -> Carried:
+    def _row_of_tiles(self, h: AxisPoint) -> Carried:
         self._over(self.columns, [], lambda w, _: self._tile(h, w))
         if self.lines is not None:
             b, m = self.b, self.s.steps[0]
@@ -153,7 +155,7 @@ class StencilLowering:
             self.lines.flush(first, b.add(first, more))
         return []
 
-    def _begin(self, h: Place, w: Place) -> tuple[list[tuple[int, int]], list[tuple[int, int, Term]]]:
+    def _begin(self, h: AxisPoint, w: AxisPoint) -> tuple[list[tuple[int, int]], list[tuple[int, int, Term]]]:
         """A tile: what it has rows of, as (phase, row), and these with each of their terms."""
         s, known = self.s, h.first == h.last
         self.reader.begin(h, w)
@@ -163,7 +165,7 @@ class StencilLowering:
         return rows, [(i, row, t) for i, row in rows for t in s.phases[i].terms
                       if not known or t.rows.lo <= h.first + row <= t.rows.hi]  # fmt: skip
 
-    def _tile(self, h: Place, w: Place) -> Carried:
+    def _tile(self, h: AxisPoint, w: AxisPoint) -> Carried:
         b, s = self.b, self.s
         rows, terms = self._begin(h, w)
         work: list[tuple[tuple, int, int, Term]] = []
@@ -202,7 +204,7 @@ class StencilLowering:
             self._store(sums, point)
         return []
 
-    def _store(self, sums: dict[tuple[int, int], Value], point: int) -> None:
+    def _store(self, sums: dict[tuple[int, int], SSAValue], point: int) -> None:
         """The rows of one of the points that share vectors."""
         b, s, n = self.b, self.s, self.n
         m, k = s.steps
@@ -230,17 +232,19 @@ class StencilLowering:
                     rows.append(found)
         self._finish(states, values, rows)
 
-    def _together(self, even: Value, odd: Value, first: int) -> list[Value]:
+    def _together(self, even: SSAValue, odd: SSAValue, first: int) -> list[SSAValue]:
         """Two phases of a row, from lane `first` on."""
         n = self.n
         picks = [min(first + i // 2, n - 1) + n * (i % 2) for i in range(2 * n)]
         return [self.b.shuffle(even, odd, picks[at : at + n]) for at in (0, n)]
 
-    def _finish(self, states: Sequence[LaneCursor], values: dict[int, Value], rows: Sequence[Sequence[Value]]) -> None:
+    def _finish(
+        self, states: Sequence[LaneCursor], values: dict[int, SSAValue], rows: Sequence[Sequence[SSAValue]]
+    ) -> None:
         """Row after row of the result."""
         axis = self.s.row
 
-        def finish(number: int | Value, row: Sequence[Value]) -> None:
+        def finish(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             place = self.epi.sampler.at(values, {axis: number} if axis is not None else {})
             if self.lines is None:
                 self.epi.row(states, place, row)
@@ -280,7 +284,7 @@ class StencilLowering:
                 at[a], rest = b.const(rest % s.extents[a]), rest // s.extents[a]
             self.epi.row([state], self.epi.sampler.at(at), [b.horizontal("add", x)])
 
-    def _products(self, h: Place, w: Place, group: Sequence[int], carried: Carried) -> Carried:
+    def _products(self, h: AxisPoint, w: AxisPoint, group: Sequence[int], carried: Carried) -> Carried:
         b, (phase,) = self.b, self.s.phases
         place = {number: i for i, number in enumerate(group)}
         work = [(row, t.sum, t.vector, t.weight) for _, row, t in self._begin(h, w)[1] if t.sum in place and t.weight]

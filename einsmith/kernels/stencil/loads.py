@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis, Expr, reads
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.kernels.stencil.terms import MAX_STEP, Access, Factor, Phase, Span, Stencil, Term
+from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Span, Stencil, Term
 from einsmith.loops.address import arguments_of, memories_of
-from einsmith.loops.nest import Builder, Value, elem_of
-from einsmith.plan.kernel import Buffer, Kernel
+from einsmith.loops.nest import Builder, SSAValue, elem_of
+from einsmith.plan.kernel import Kernel, KernelBuffer
 from einsmith.target.facts import LINE, Target
 
 SHUFFLED = 4
@@ -25,15 +25,15 @@ AHEAD = 6144
 """Bytes that are read and written between asking for a row and reading it: what arrives while a miss lasts."""
 
 
-class Place(NamedTuple):
+class AxisPoint(NamedTuple):
     """A point of an axis: between `first` and `last`, which are one where it is known."""
 
-    value: Value
+    value: SSAValue
     first: int
     last: int
 
     @property
-    def position(self) -> Value | int:
+    def position(self) -> SSAValue | int:
         return self.first if self.first == self.last else self.value
 
 
@@ -141,7 +141,7 @@ def rows_of(a: Access, tile: int) -> int:
     return max(1, tile * abs(a.row) // a.pitch)
 
 
-def _beside(x: Buffer, a: Access) -> bool:
+def _beside(x: KernelBuffer, a: Access) -> bool:
     """Whether the rows of a tile lie beside each other, where a buffer's dimensions are permuted: other rows between
     them are not read."""
     return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
@@ -151,7 +151,7 @@ def _kind(a: Access) -> tuple:
     return a.slot, a.outer, a.row, a.lane, a.pitch
 
 
-class Tiling(NamedTuple):
+class StencilTiling(NamedTuple):
     """What a configuration makes of a stencil. tile: rows; tasks; groups: the sums of a filter's gradient that are made
     in one turn; hoisted: numbers for all lanes are loaded once for all tiles; pair: the axis of which two points share
     a vector; together: all taps along a row share what is read of it (`waits`)."""
@@ -167,7 +167,7 @@ class Tiling(NamedTuple):
 class Reader(VectorEmitter):
     """Loads of one kernel function."""
 
-    def __init__(self, kernel: Kernel, s: Stencil, t: Tiling, target: Target, b: Builder):
+    def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
         self.s, self.tile, self.pair, self.together, self.hoisted = s, t.tile, t.pair, t.together, t.hoisted
         for axis, n in enumerate(s.extents):
@@ -188,8 +188,8 @@ class Reader(VectorEmitter):
         far = size > target.l2 * target.cores
         self.ahead = [a for a in streams(s) if _beside(kernel.buffers[self.slots[a.slot]], a)] if far else []
         self.width = kernel.shape[-1]
-        self.loaded: dict[tuple, Value] = {}
-        self.places: dict[tuple, Value] = {}
+        self.loaded: dict[tuple, SSAValue] = {}
+        self.places: dict[tuple, SSAValue] = {}
 
     def step(self, axis: int) -> int:
         """How many points of an axis one vector has."""
@@ -199,7 +199,7 @@ class Reader(VectorEmitter):
         """From one point of those that share vectors to the next."""
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
-    def begin(self, h: Place, w: Place) -> None:
+    def begin(self, h: AxisPoint, w: AxisPoint) -> None:
         """A tile, whose later rows are asked for."""
         self.h, self.w = h, w
         if self.s.row is not None:
@@ -213,7 +213,7 @@ class Reader(VectorEmitter):
         """Vectors are read anew, for the sake of registers, and numbers for all lanes unless they wait."""
         self.loaded.clear()
 
-    def _at(self, a: Access, lane: bool = True) -> Value:
+    def _at(self, a: Access, lane: bool = True) -> SSAValue:
         """The address of a read but for what is known; of the beginning of a row, without `lane`."""
         key = (a.slot, a.outer, a.row, a.lane * lane)
         if key not in self.places:
@@ -222,10 +222,10 @@ class Reader(VectorEmitter):
                 if c:
                     assert axis is not None
                     terms[Axis(axis)] = c
-            self.places[key] = self.shared(Linear(0, terms))
+            self.places[key] = self.shared(LinearForm(0, terms))
         return self.places[key]
 
-    def _mask(self, span: Span, scale: int = 1, more: int = 0) -> Value | None:
+    def _mask(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
         """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
         n, w = self.lanes, self.w
         first, last = scale * w.first + more, scale * w.last + more
@@ -235,7 +235,7 @@ class Reader(VectorEmitter):
             return self.literal([span.lo <= first + i <= span.hi for i in range(n)], "i1")
         iota, out = self.literal(range(n), "i32"), None
 
-        def start(edge: int) -> Value:
+        def start(edge: int) -> SSAValue:
             x = self.op("sub", self.const(edge - more), self.op("mul", w.value, self.const(scale)))
             if max(abs(edge - first), abs(edge - last)) + n >= 2**31:
                 x = self.op("max", self.const(-1), self.op("min", x, self.const(n)))
@@ -250,7 +250,7 @@ class Reader(VectorEmitter):
 
     # -- loads
 
-    def factor(self, f: Factor, phase: Phase, row: int) -> Value:
+    def factor(self, f: MaskedRead, phase: Phase, row: int) -> SSAValue:
         """A factor's vector for row `row` of the tile, zero where the factor is."""
         a, h = f.read, self.h
         lanes = f.lanes.meet(Span(0, phase.lanes - 1))
@@ -263,17 +263,17 @@ class Reader(VectorEmitter):
             self.loaded[key] = self._factor(a, lanes, row)
         return self.loaded[key]
 
-    def _factor(self, a: Access, lanes: Span, row: int) -> Value:
+    def _factor(self, a: Access, lanes: Span, row: int) -> SSAValue:
         if self.pair is not None:
             return self._two(a, lanes, row)
         if _kind(a) in self.short:
             return self._beside(a, self._halves(a, a.shift, lanes), row)
         return self._pick(a, lanes, row) if a.lane == 2 else self._inside(a, 0, row, lanes)
 
-    def _load(self, a: Access, more: int, row: int, mask: Value | None) -> Value:
+    def _load(self, a: Access, more: int, row: int, mask: SSAValue | None) -> SSAValue:
         return self._element(a, a.const + a.row * row + more, self.lanes, mask)
 
-    def _element(self, a: Access, more: int, lanes: int, mask: Value | None = None) -> Value:
+    def _element(self, a: Access, more: int, lanes: int, mask: SSAValue | None = None) -> SSAValue:
         """What is `more` elements beyond a read's place, once a tile: it is not hoisted."""
         b, at = self.b, self._at(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
@@ -282,7 +282,7 @@ class Reader(VectorEmitter):
             self.loaded[key] = self._become(a.slot, x, mask)
         return self.loaded[key]
 
-    def _become(self, slot: int, x: Value, mask: Value | None) -> Value:
+    def _become(self, slot: int, x: SSAValue, mask: SSAValue | None) -> SSAValue:
         """What is made of elements; zero in the lanes that were not loaded."""
         made = self.become.get(slot)
         if made is None:
@@ -291,7 +291,7 @@ class Reader(VectorEmitter):
         out = self.emit(made.body)
         return out if mask is None else self.op("where", mask, out, self.zero)
 
-    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> Value:
+    def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> SSAValue:
         """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
         count in the span."""
         n, first = self.lanes, a.lane * self.w.first + moved
@@ -304,7 +304,7 @@ class Reader(VectorEmitter):
             return found
         return self.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
 
-    def _pick(self, a: Access, lanes: Span, row: int) -> Value:
+    def _pick(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """Every other element: of two vectors, or what a tap beside has, moved by a lane, and one element more."""
         n, (shared, low, high) = self.lanes, self.spreads[_spread_key(a, self.together)]
         if shared is None:
@@ -312,12 +312,12 @@ class Reader(VectorEmitter):
         span = shared or _elements(a, lanes)
         base = min(max(low, 0), high) // 2 * 2  # the even shift from which whole vectors are read
 
-        def whole(first: int) -> Value:
+        def whole(first: int) -> SSAValue:
             """The elements first, first + 1, ... from lane 0 on."""
             inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
             return self._inside(a, first - a.shift, row, span, first) if inside else self.zero
 
-        def every_other(first: int) -> Value:
+        def every_other(first: int) -> SSAValue:
             if first < base:
                 at = low + (first - low) // n * n
                 return self.shuffle(every_other(first + 2), whole(at), [n + first - at, *range(n - 1)])
@@ -329,7 +329,7 @@ class Reader(VectorEmitter):
 
         return every_other(a.shift)
 
-    def _two(self, a: Access, lanes: Span, row: int) -> Value:
+    def _two(self, a: Access, lanes: Span, row: int) -> SSAValue:
         """The rows of two points side by side. What taps at an even distance read of every other element may be one
         vector, turned by some lanes: lanes between the rows, into which nothing is loaded, come in as the zeros beside
         them."""
@@ -354,7 +354,7 @@ class Reader(VectorEmitter):
             found = self.shuffle(found, found, source)
         return self._cleared(found, [i not in wrong for i in range(n)])
 
-    def _cleared(self, x: Value, on: Sequence[bool]) -> Value:
+    def _cleared(self, x: SSAValue, on: Sequence[bool]) -> SSAValue:
         """The vector with zeros in the other lanes."""
         return x if all(on) else self.op("where", self.literal(on, "i1"), x, self.zero)
 
@@ -364,7 +364,7 @@ class Reader(VectorEmitter):
         every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
-    def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> Value:
+    def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> SSAValue:
         """These elements of the rows of two points, from a vector of each, or of one row, from the two that it has: all
         taps have these in common."""
         n, two, reach = self.lanes, self.planes == 2, self.reaches[_kind(a)]
@@ -380,7 +380,7 @@ class Reader(VectorEmitter):
         found = self.shuffle(parts[0], parts[1], picks)
         return found if spare else self._cleared(found, [x is not None for x in elements])
 
-    def off(self, t: Term, phase: Phase) -> Value | None:
+    def off(self, t: Term, phase: Phase) -> SSAValue | None:
         """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
         if t.lanes.covers(Span(0, phase.lanes - 1)):
             return None
@@ -391,14 +391,14 @@ class Reader(VectorEmitter):
             on = self.literal([t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)], "i1")
         return self.op("and", on, self._all()) if on is not None and known and self.predicates else on
 
-    def _all(self) -> Value:
+    def _all(self) -> SSAValue:
         """All lanes, unknown to the compiler: of a multiply-add whose lanes are constants it makes one without a mask,
         a copy and a blend, which are three instructions instead of one. No task has a number below 0."""
         b, n = self.b, self.lanes
         more = b.cast(b.op("min", b.task, 0), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
 
-    def weight(self, t: Term) -> Value:
+    def weight(self, t: Term) -> SSAValue:
         assert t.weight is not None
         a = t.weight.read
         if not self.hoisted:
@@ -422,7 +422,7 @@ class Reader(VectorEmitter):
                 for i in range(share):
                     b.prefetch(b.buffers[self.slots[a.slot]], b.add(at, self._apart(a) * point + i * line), self.elem)
 
-    def _later(self, a: Access, tiles: int, step: int) -> Value:
+    def _later(self, a: Access, tiles: int, step: int) -> SSAValue:
         """From a read to what it reads so many tiles later, `step` elements each: below, or in a later turn of a
         filter's gradient's innermost loop."""
         b, h, every = self.b, self.h, -(-self.s.rows // self.tile)
@@ -435,7 +435,7 @@ class Reader(VectorEmitter):
             return here if h.last < last else there
         return b.select(b.op("lt", h.value, last), here, there)
 
-    def _turned(self, a: Access, turns: int, more: int) -> Value:
+    def _turned(self, a: Access, turns: int, more: int) -> SSAValue:
         """From a read to `more` elements beyond it so many turns later: after the last turn the next sums begin."""
         b, s, loop, move = self.b, self.s, self.s.loops[-1], dict(a.outer)
         sums, rest = divmod(turns * self.step(loop), s.extents[loop])
@@ -444,5 +444,5 @@ class Reader(VectorEmitter):
         if not rest:
             return b.const(here)
         there, at = here + per_sum - s.extents[loop] * per_turn, self.position(loop)
-        assert isinstance(at, Value)
+        assert isinstance(at, SSAValue)
         return b.select(b.op("lt", at, s.extents[loop] - rest), here, there)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
-from einsmith.kernels.stencil.loads import Tiling, pair_axis, rows_of, short, streams, waits
+from einsmith.kernels.stencil.loads import StencilTiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.plan.footprint import touched
@@ -99,7 +99,7 @@ class StencilPattern(Pattern):
         pair = pair_axis(s, target.lanes(s.dtype.itemsize)) if config.pairs else None
         together = pair is None and waits(s, config.tile, registers)
         hoisted = _hoisted(s, config.tile, registers)
-        tiling = Tiling(config.tile, config.tasks, _groups(s, config.passes), hoisted, pair, together)
+        tiling = StencilTiling(config.tile, config.tasks, _groups(s, config.passes), hoisted, pair, together)
         StencilLowering(kernel, s, tiling, target, b).run(b.task)
         return Lowered([Launch(b.finish(), config.tasks)])
 

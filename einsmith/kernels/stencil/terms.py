@@ -60,15 +60,15 @@ class Access(NamedTuple):
     shift: int
 
 
-class Factor(NamedTuple):
+class MaskedRead(NamedTuple):
     """A read, zero outside of these rows and lanes, which for a vector are those of its term at most."""
 
     read: Access
     rows: Span
     lanes: Span
 
-    def within(self, rows: Span, lanes: Span) -> Factor:
-        return Factor(self.read, self.rows.meet(rows), self.lanes.meet(lanes))
+    def within(self, rows: Span, lanes: Span) -> MaskedRead:
+        return MaskedRead(self.read, self.rows.meet(rows), self.lanes.meet(lanes))
 
 
 class Term(NamedTuple):
@@ -76,13 +76,13 @@ class Term(NamedTuple):
     `weight` is one number for all lanes, None where there is none; or a second vector, in gradients of filters."""
 
     sum: int
-    vector: Factor
-    weight: Factor | None
+    vector: MaskedRead
+    weight: MaskedRead | None
     rows: Span
     lanes: Span
 
 
-class Made(NamedTuple):
+class ElementUse(NamedTuple):
     """What becomes of an element: `body`, in which `element` stands for it; other reads move with `axes` alone."""
 
     body: Expr
@@ -122,10 +122,10 @@ class Stencil:
     steps: tuple[int, int]
     phases: tuple[Phase, ...]
     along_k: bool
-    made: tuple[tuple[int, Made], ...] = ()
+    made: tuple[tuple[int, ElementUse], ...] = ()
 
     @property
-    def vectors(self) -> list[Factor]:
+    def vectors(self) -> list[MaskedRead]:
         """Every vector of every term."""
         every = [t for p in self.phases for t in p.terms]
         return [f for t in every for f in (t.vector, t.weight) if f is not None and (f is t.vector or self.along_k)]
@@ -149,7 +149,7 @@ class _Read(NamedTuple):
     along: Affine
     pitch: int
     guards: list[Affine | None]
-    made: Made | None
+    made: ElementUse | None
 
 
 def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
@@ -161,7 +161,7 @@ def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
     return x, guards
 
 
-def _made(x: Expr, lane: int) -> tuple[Read, Made | None] | None:
+def _made(x: Expr, lane: int) -> tuple[Read, ElementUse | None] | None:
     """The one read of an expression that moves along the lanes, and what the expression makes of it."""
     if isinstance(x, Read):
         return x, None
@@ -171,11 +171,11 @@ def _made(x: Expr, lane: int) -> tuple[Read, Made | None] | None:
     (r,) = moved
     element = Read(r.slot, (), r.dtype)
     (body,) = rebuild([x], lambda e: element if e is r else None)
-    return r, Made(body, element, axes_of(body))
+    return r, ElementUse(body, element, axes_of(body))
 
 
 def _read(
-    kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], made: Made | None
+    kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], made: ElementUse | None
 ) -> _Read:
     x = kernel.buffers[kernel.stages[0].args[r.slot][1]]
     inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, those inside of others first
@@ -253,7 +253,7 @@ class _Product:
             for r, x in zip(self.reads, own, strict=True):
                 if x is None or (together and any(y != Span(0, rows - 1) for y in (at[0], x[0]))):
                     return None
-                factors.append(Factor(_access(r, point, row, lane), *x))
+                factors.append(MaskedRead(_access(r, point, row, lane), *x))
             vector, *weights = sorted(factors, key=lambda f: f.read.lane == 0)
             if any(f.read.lane not in (1, 2) for f in (factors if along_k else (vector,))):
                 return None
@@ -304,9 +304,9 @@ def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: 
     return (m, n) if len(seen) == m * n else None
 
 
-def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, Made], ...] | None:
+def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...] | None:
     """What is made of the elements of each slot; None where that is not the same everywhere."""
-    out: dict[int, set[Made | None]] = {}
+    out: dict[int, set[ElementUse | None]] = {}
     for p in products:
         for r in p.reads:
             out.setdefault(r.slot, set()).add(r.made)

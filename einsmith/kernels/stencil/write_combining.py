@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from einsmith.expr.analysis.linear import Linear
+from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import Stencil
-from einsmith.loops.nest import Value, elem_of
+from einsmith.loops.nest import SSAValue, elem_of
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE, Target
 
@@ -48,17 +48,17 @@ class PhasePlanes:
     def __init__(self, em: VectorEmitter, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int]):
         self.em, self.b, self.epi, self.lanes = em, em.b, epi, em.lanes
         first = kernel.buffers[min(buffers)]  # all of them are row-major
-        self.plane, self.width = Linear(0, {Axis(a): first.strides[a] for a in s.outer}), first.shape[-1]
+        self.plane, self.width = LinearForm(0, {Axis(a): first.strides[a] for a in s.outer}), first.shape[-1]
         self.elem, self.line = elem_of(s.dtype), max(em.lanes, LINE // s.dtype.itemsize)
         size = prod(first.shape[-2:])
         self.scratch = {i: em.b.alloc(self.elem, size) for i, n in enumerate(epi.outputs) if n in buffers}
 
     @property
-    def base(self) -> Value:
+    def base(self) -> SSAValue:
         """Where the plane begins."""
         return self.em.shared(self.plane)
 
-    def put(self, rows: Sequence[tuple[LaneCursor, Sequence[Value]]]) -> None:
+    def put(self, rows: Sequence[tuple[LaneCursor, Sequence[SSAValue]]]) -> None:
         """The vectors of a row (`Epilogue.values`)."""
         b, epi = self.b, self.epi
         for at, values in rows:
@@ -70,7 +70,7 @@ class PhasePlanes:
                 mask = None if at.mask is None else b.splat(at.mask, self.lanes)
                 b.store(b.splat(value, self.lanes), self.scratch[i], place, mask)
 
-    def flush(self, first: Value, end: Value) -> None:
+    def flush(self, first: SSAValue, end: SSAValue) -> None:
         """What rows first .. end - 1 complete of lines, those before being stored."""
         b, n = self.b, self.lanes
         width, line = b.const(self.width), b.const(self.line)

@@ -20,7 +20,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, nonnegative
+from einsmith.expr.analysis.linear import LinearForm, nonnegative
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -80,7 +80,7 @@ class _Prefix(NamedTuple):
     """
 
     j: int
-    last: Linear
+    last: LinearForm
     backward: bool
     body: Expr
     factors: tuple[Expr, ...]
@@ -124,7 +124,7 @@ def _from_place(
     if not i < rank <= j or not 0 <= form.const < domain[j]:
         return c, rest, body, domain
     domain = (*domain[:j], form.const + 1, *domain[j + 1 :])
-    place = {j: Linear(0, {Axis(j): 1, Axis(i): -1}).expr()}
+    place = {j: LinearForm(0, {Axis(j): 1, Axis(i): -1}).expr()}
     body, *rest = (simplify(substitute(x, place), domain) for x in (body, *rest))
     return apply("le", Axis(i), Axis(j)), rest, body, domain
 
@@ -135,7 +135,7 @@ class _End(NamedTuple):
     i: int
     j: int
     backward: bool
-    last: Linear
+    last: LinearForm
 
 
 def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
@@ -148,8 +148,8 @@ def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
     if not i < rank <= j:
         return None
     if axes[j] == -1:
-        return _End(i, j, False, Linear(form.const, {Axis(i): 1}))
-    return _End(i, j, True, Linear(domain[j] - 1 + form.const, {Axis(i): -1}))
+        return _End(i, j, False, LinearForm(form.const, {Axis(i): 1}))
+    return _End(i, j, True, LinearForm(domain[j] - 1 + form.const, {Axis(i): -1}))
 
 
 def _prefixes(
@@ -218,7 +218,7 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
     n, q = p.domain[p.j], len(p.outer)
     place: dict[int, Expr] = {a: Axis(k) for k, a in enumerate(p.outer)}
     place |= {a: Axis(q + 1 + k) for k, a in enumerate(p.others)}
-    place[p.j] = Linear(n - 1, {Axis(q): -1}).expr() if p.backward else Axis(q)
+    place[p.j] = LinearForm(n - 1, {Axis(q): -1}).expr() if p.backward else Axis(q)
     body = guarded([substitute(c, place) for c in p.inside], substitute(p.body, place))
     outer, args = tuple(p.domain[a] for a in p.outer), node.args
     if p.others:
@@ -259,7 +259,7 @@ def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n:
 
     earlier = Read(len(args), tuple(map(Axis, range(q + 1))), body.dtype)
     start = Piece((0,) * (q + 1), (1,) * (q + 1), (1, *outer), at(Const(0, dt.i32)))
-    step = apply("add", earlier, at(Linear(1, {Axis(0): 1}).expr()))
+    step = apply("add", earlier, at(LinearForm(1, {Axis(0): 1}).expr()))
     steps = Piece((1, *(0,) * q), (1,) * (q + 1), (n - 1, *outer), step)
     params = [*((a.dtype, a.shape) for a in args), (body.dtype, (n, *outer))]
     return Item(Recurrence(n - 1, False, (1,), (Template((n, *outer), tuple(params), (start, steps)),), args), 0)
@@ -283,7 +283,7 @@ def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int)
     where = tuple(map(Axis, range(q)))
 
     def within(k: int, *conditions: Expr) -> Reduce:
-        at = Linear(0, {Axis(q): BLOCK, Axis(k): 1}).expr()
+        at = LinearForm(0, {Axis(q): BLOCK, Axis(k): 1}).expr()
         if n % BLOCK:
             conditions = (*conditions, apply("lt", at, Const(n, dt.i32)))
         return Reduce("sum", (BLOCK,), (guarded(conditions, substitute(body, {q: at})),))
@@ -294,7 +294,7 @@ def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int)
         earlier = guarded([apply("lt", Axis(q + 1), Axis(q))], Read(0, (*where, Axis(q + 1)), body.dtype))
         return rows, _made((*outer, blocks), Reduce("sum", (blocks,), (earlier,)), (sums,))
     inner, before = _added(Read(0, (*where, Axis(q)), body.dtype), (sums,), outer, blocks)
-    total = _total(where, Linear(-1, {Axis(q): 1}).expr(), body.dtype)
+    total = _total(where, LinearForm(-1, {Axis(q): 1}).expr(), body.dtype)
     later = guarded([apply("le", Const(1, dt.i32), Axis(q))], total)
     return rows, _made((*outer, blocks), later, (inner, before))
 

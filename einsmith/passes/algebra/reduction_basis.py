@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -86,7 +86,7 @@ def _shared(body: Expr, extents: Sequence[int]) -> int:
     return sum(max(sum(a in axes for axes in found) - 1, 0) for a, n in enumerate(extents) if n > 1)
 
 
-def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tuple[int, Linear, int]]:
+def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tuple[int, LinearForm, int]]:
     """(reduction axis, index to take its place, extent of that index)."""
     rank, domain = len(extents), (*extents, *r.extents)
     guard, factors = _guarded_factors(r.bodies[0])
@@ -107,11 +107,11 @@ def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tupl
                     yield k, form, n
 
 
-def _changed(extents: Sequence[int], r: Reduce, k: int, form: Linear, n: int) -> Reduce:
+def _changed(extents: Sequence[int], r: Reduce, k: int, form: LinearForm, n: int) -> Reduce:
     """The reduction with the index `form` in the place of axis k, which it determines."""
     axis = Axis(k)
     c = form.coefficient(axis)
-    old = ((Linear(0, {axis: 1}) - form.without(axis)) * c).expr()
+    old = ((LinearForm(0, {axis: 1}) - form.without(axis)) * c).expr()
     rank, domain = len(extents), (*extents, *r.extents)
     body = substitute(r.bodies[0], {k: old})
     inside = apply("and", apply("le", Const(0, old.dtype), old), apply("lt", old, Const(domain[k], old.dtype)))

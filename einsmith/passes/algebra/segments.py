@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.ends import End, end_of, guards_around
+from einsmith.expr.analysis.ends import AxisEnd, end_of, guards_around
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import (
     Axis,
@@ -101,7 +101,7 @@ def _of(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -
     domain = t.parts[n].domain
     if domain[segment] < MANY:
         return None
-    ends: dict[Expr, End] = {}
+    ends: dict[Expr, AxisEnd] = {}
     for c in guards:
         end = end_of(c, place)
         if end is not None and any(segment in axes_of(x) for x in reads(end.at)):

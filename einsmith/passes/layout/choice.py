@@ -25,7 +25,7 @@ from einsmith.passes.layout.order import Order, candidates
 from einsmith.passes.layout.price import Prices, Seconds
 from einsmith.passes.layout.solve import Factor, changes, least
 from einsmith.passes.pipeline import left_out
-from einsmith.passes.schedule.plan import Call, Laid, Plan
+from einsmith.passes.schedule.plan import KernelCall, Laid, Plan
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
@@ -69,12 +69,12 @@ class Seen(NamedTuple):
     copy: int | None = None
 
 
-class Node:
+class CostNode:
     """A call, or the converter of a copy, with the variables that its cost depends on, `over`. `now`: its seconds as
     everything is; `bound`: at least, otherwise. `costs`: the seconds of each way, `bound` where that is not `known`.
     Converters take none where there is no copy; what they see is a tensor and, last, its copy."""
 
-    def __init__(self, call: Call, seen: Sequence[Seen], now: float, bound: float, converts: bool = False):
+    def __init__(self, call: KernelCall, seen: Sequence[Seen], now: float, bound: float, converts: bool = False):
         self.call, self.seen, self.now, self.bound, self.converts = call, seen, now, bound, converts
         self.over = tuple(dict.fromkeys(v for s in seen for v in (s.stored, s.copy) if v is not None))
         self.costs = np.full([len(candidates(s.tensors[0].shape)) for s in seen], bound)
@@ -148,7 +148,7 @@ class _Problem:
 
     def __init__(self, plan: Plan, prices: Prices):
         self.prices = prices
-        calls = [c for c in plan.calls if isinstance(c, Call)]
+        calls = [c for c in plan.calls if isinstance(c, KernelCall)]
         now = [prices.now(c) for c in calls]
         least_gain = max(SECONDS, WORTH * sum(now))
         bounds = [prices.least(c, n - prices.least(c) > least_gain) for c, n in zip(calls, now, strict=True)]
@@ -158,19 +158,19 @@ class _Problem:
         self.variables = [Variable(x) for x in folded(calls, free(plan))]
         self.of = {t: v for v, x in enumerate(self.variables) for t in x.tensors}
         self.copied: dict[Tensor, int] = {}
-        self.nodes: list[Node] = []
+        self.nodes: list[CostNode] = []
         for call, seconds, b in zip(calls, now, bounds, strict=True):
             promising = any(call is c for c in self.promising)
             self._add(call, seconds, b if promising else max(b, seconds))
 
-    def _add(self, call: Call, now: float, bound: float) -> None:
+    def _add(self, call: KernelCall, now: float, bound: float) -> None:
         """The node of a call, and of the copies of what it reads, if it might gain by them."""
         touched = dict.fromkeys(map(storage, call.tensors))
         apart = held(call).union(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w)
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
         if entries > ENTRIES:
-            self.nodes += [Node(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all stays as it is
+            self.nodes += [CostNode(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all stays as it is
             return
         copies: dict[Tensor, int] = {}
         largest = max(map(nbytes, touched), default=0)
@@ -184,7 +184,7 @@ class _Problem:
             alike.setdefault(-1 - copies[t] if t in copies else v, []).append(t)
         seen = [Seen(tuple(x), self.of.get(x[0]), copies.get(x[0])) for x in alike.values()]
         seen += [Seen((t,), None, v) for t, v in copies.items() if t not in stored]
-        self.nodes.append(Node(call, seen, now, bound))
+        self.nodes.append(CostNode(call, seen, now, bound))
 
     def _copy(self, t: Tensor) -> int:
         """The variable of a tensor's copy, which all that read the tensor may read."""
@@ -194,7 +194,7 @@ class _Problem:
             move = converter(t)
             own = [Seen((t,), self.of[t])] if t in self.of else []
             made = Seen((move.tensors[1],), self.copied[t])
-            self.nodes.append(Node(move, [*own, made], 0.0, self.prices.least(move), converts=True))
+            self.nodes.append(CostNode(move, [*own, made], 0.0, self.prices.least(move), converts=True))
         return self.copied[t]
 
     def solved(self) -> tuple[int, ...]:

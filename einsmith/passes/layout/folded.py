@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from einsmith.expr.nodes import Tensor
 from einsmith.passes.layout.order import candidates
 from einsmith.passes.schedule.fusion import reads_own_element
-from einsmith.passes.schedule.plan import Call
+from einsmith.passes.schedule.plan import KernelCall
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Rows
 
 
-def folded(calls: Sequence[Call], free: Sequence[Tensor]) -> list[list[Tensor]]:
+def folded(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Tensor]]:
     """The tensors that may lie in several orders, in sets that have one order, in the order in which they are made."""
     into = {t: t for t in free if len(candidates(t.shape)) > 1}
 
@@ -43,7 +43,7 @@ def _points(t: Tensor) -> list[int]:
     return [n for n in t.shape if n > 1]
 
 
-def _alike(call: Call) -> Iterator[list[Tensor]]:
+def _alike(call: KernelCall) -> Iterator[list[Tensor]]:
     """Of each kernel of a call, what it makes and what it reads at the element that it makes."""
     if isinstance(call.kernel, Rows):
         for part in call.parts:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from einsmith.expr.nodes import Tensor
 from einsmith.passes.layout.laid_out import Decided, call_in, free
 from einsmith.passes.layout.order import Order, as_is, candidates
-from einsmith.passes.schedule.plan import Call, Laid, Plan
+from einsmith.passes.schedule.plan import KernelCall, Laid, Plan
 from einsmith.passes.schedule.views import storage
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]
@@ -36,9 +36,9 @@ def decided(plan: Plan) -> Decided | None:
     rule = _RULE.get()
     if rule is None:
         return None
-    readers: dict[Tensor, list[Call]] = {}
+    readers: dict[Tensor, list[KernelCall]] = {}
     for call in plan.calls:
-        if isinstance(call, Call):
+        if isinstance(call, KernelCall):
             for s in dict.fromkeys(map(storage, call.tensors)):
                 readers.setdefault(s, []).append(call)
     found: dict[Tensor, Laid] = {}

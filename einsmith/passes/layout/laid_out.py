@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.passes.layout.order import Order, moved
-from einsmith.passes.schedule.plan import Call, Laid, LoopCall, Plan
+from einsmith.passes.schedule.plan import KernelCall, Laid, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 Orders = Mapping[Tensor, Order]
 """By storage; of what is not in it, the dimensions lie as they are."""
@@ -24,9 +24,9 @@ Orders = Mapping[Tensor, Order]
 class Converted:
     """A copy of a tensor in another order, which some calls read in its place; `call` makes it (`converter`)."""
 
-    call: Call
+    call: KernelCall
     laid: Laid
-    readers: tuple[Call, ...]
+    readers: tuple[KernelCall, ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def bound(plan: Plan) -> set[Tensor]:
 def free(plan: Plan) -> list[Tensor]:
     """What may lie in any order: the tensors that kernels of the plan alone make and read, in the order in which they
     are made."""
-    calls = [c for c in plan.calls if isinstance(c, Call)]
+    calls = [c for c in plan.calls if isinstance(c, KernelCall)]
     made = dict.fromkeys(storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w)
     as_it_is = bound(plan)
     return [t for t in made if t not in as_it_is]
@@ -62,7 +62,7 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     laid = {**found.orders, **{c.call.tensors[1]: c.laid for c in found.copies}}
     orders = {t: x.order for t, x in laid.items()}
     left = list(found.copies)
-    calls: list[Call | LoopCall] = []
+    calls: list[KernelCall | LoopCall] = []
     place: list[int] = []  # of each call of the plan given, among those here
     for call in plan.calls:
         if isinstance(call, LoopCall):
@@ -92,7 +92,7 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
     return replace(plan, calls=calls, checks=checks, first_write=first, orders=laid, again=plan.again | again)
 
 
-def held(call: Call) -> set[Tensor]:
+def held(call: KernelCall) -> set[Tensor]:
     """The tensors that hold the same elements in all steps of a loop, as the kernel knows: it may have packed them
     before the loop begins, when there is no copy of them yet."""
     if isinstance(call.kernel, Kernel):
@@ -101,14 +101,14 @@ def held(call: Call) -> set[Tensor]:
     return {storage(call.tensors[n]) for n in places if n < len(call.tensors)}
 
 
-def _in(call: Call, orders: Orders) -> Call:
+def _in(call: KernelCall, orders: Orders) -> KernelCall:
     found = call_in(call, orders)
     if found is None:
         raise VerifyError("a kernel sees a tensor in a shape that has no strides in the order that is asked for")
     return found
 
 
-def call_in(call: Call, orders: Orders) -> Call | None:
+def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
     """The call with its tensors in these orders; None where a buffer has no strides for one."""
     if not any(storage(t) in orders for t in call.tensors):
         return call
@@ -131,7 +131,7 @@ def call_in(call: Call, orders: Orders) -> Call | None:
     return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=found)
 
 
-def _moved(t: Tensor, buffer: Buffer, at: int, orders: Orders) -> tuple[Buffer, int] | None:
+def _moved(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
     """The buffer of a tensor, which begins at a byte of it, and the byte where it begins then."""
     s = storage(t)
     if s not in orders:
@@ -140,9 +140,9 @@ def _moved(t: Tensor, buffer: Buffer, at: int, orders: Orders) -> tuple[Buffer, 
     return None if found is None else (found[0], found[1] * s.dtype.itemsize)
 
 
-def _member(m: Member, call: Call, offsets: tuple[int, ...], orders: Orders) -> Member | None:
+def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
     """A member of a Rows; what is local to a row has no tensor."""
-    buffers: list[Buffer] = []
+    buffers: list[KernelBuffer] = []
     for place, b in zip(m.places, m.kernel.buffers, strict=True):
         found = _moved(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
         if found is None:
@@ -152,7 +152,7 @@ def _member(m: Member, call: Call, offsets: tuple[int, ...], orders: Orders) -> 
     return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
 
 
-def converter(t: Tensor) -> Call:
+def converter(t: Tensor) -> KernelCall:
     """The call that copies a tensor into memory of its own, which may lie otherwise. (The copy is cast twice, which
     tells it from what a program has copies of besides.)"""
     index = tuple(Axis(d) for d in range(len(t.shape)))
@@ -160,5 +160,5 @@ def converter(t: Tensor) -> Call:
     made = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
     plain = template(t.shape, [(t.dtype, t.shape)], Read(0, index, t.dtype))
     stage = Stage(plain, (("buffer", 0),), (1,))
-    kernel = Kernel((stage,), (Buffer(t.dtype, t.shape), Buffer(t.dtype, t.shape)))
-    return Call(kernel, (t, made), (False, True), ())
+    kernel = Kernel((stage,), (KernelBuffer(t.dtype, t.shape), KernelBuffer(t.dtype, t.shape)))
+    return KernelCall(kernel, (t, made), (False, True), ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from einsmith.plan.kernel import Buffer, row_major
+from einsmith.plan.kernel import KernelBuffer, row_major
 
 Order = tuple[int, ...]
 """The dimensions of a tensor as they lie in memory, the outer ones first."""
@@ -49,7 +49,7 @@ def name_of(shape: Sequence[int], order: Order) -> str:
     return f"dimensions in the order {', '.join(map(str, order))}"
 
 
-def moved(buffer: Buffer, first: int, shape: Sequence[int], order: Order) -> tuple[Buffer, int] | None:
+def moved(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[KernelBuffer, int] | None:
     """(the buffer, the element where it begins) that hold the same elements of a tensor when its dimensions lie in an
     order, as a buffer that begins at element `first` holds of it where they lie as they are. None where no strides
     say that: rows of channels and columns, as one dimension, do not lie evenly with channels last.
@@ -76,7 +76,7 @@ def moved(buffer: Buffer, first: int, shape: Sequence[int], order: Order) -> tup
         used[k] += (n - 1) * (s // old)
     if any(u >= extent for u, (extent, _, _) in zip(used, runs, strict=True)):
         return None
-    return Buffer(buffer.dtype, buffer.shape, buffer.far, tuple(found)), begin
+    return KernelBuffer(buffer.dtype, buffer.shape, buffer.far, tuple(found)), begin
 
 
 def _runs(shape: Sequence[int], order: Order) -> list[tuple[int, int, int]]:

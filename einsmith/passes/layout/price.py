@@ -14,7 +14,7 @@ from einsmith.expr.nodes import Reduce, Tensor
 from einsmith.passes.layout.folded import own_elements
 from einsmith.passes.layout.laid_out import call_in
 from einsmith.passes.layout.order import Order
-from einsmith.passes.schedule.plan import Call
+from einsmith.passes.schedule.plan import KernelCall
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.footprint import touched
 from einsmith.plan.kernel import Kernel, Rows
@@ -39,13 +39,13 @@ class Prices:
         self.asked = 0
         self._known: dict[Kernel | Rows, float] = {}
 
-    def now(self, call: Call) -> float:
+    def now(self, call: KernelCall) -> float:
         """As everything lies as it is. It is no question: the kernel is compiled, mostly."""
         if call.kernel not in self._known:
             self._known[call.kernel] = self.seconds(call.kernel)
         return self._known[call.kernel]
 
-    def least(self, call: Call, closely: bool = False) -> float:
+    def least(self, call: KernelCall, closely: bool = False) -> float:
         """What the call costs in other orders at least; closely: by what the model says, too. Kernels share their rows
         in the order in which these lie, and go through memory once already: another order is not looked to for a gain.
         """
@@ -53,7 +53,7 @@ class Prices:
             return self.now(call)
         return (1 + DOUBT) * max(floor(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0)
 
-    def ask(self, call: Call, orders: Mapping[Tensor, Order]) -> float:
+    def ask(self, call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
         """In other orders; inf where that cannot be."""
         moved = call_in(call, orders)
         if moved is None:
@@ -67,7 +67,7 @@ class Prices:
         return (1 + doubt(call, orders)) * self._known[moved.kernel]
 
 
-def doubt(call: Call, orders: Mapping[Tensor, Order]) -> float:
+def doubt(call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
     """What is not to be relied on of the prediction for a call in other orders, as a part of it."""
     kernel = call.kernel
     if isinstance(kernel, Rows) or not sums(kernel):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, Compute, Const, Graph, Item, Piece, Read, Recurrence, Template, Tensor
 from einsmith.expr.recurrence.define import step_parts
 from einsmith.expr.recurrence.drafts import moved
@@ -66,6 +66,6 @@ def _copied(node: Recurrence, j: int) -> tuple[int, int] | None:
     i = e.slot - len(node.args)
     if i < 0 or i == j or part.extents != m.shape or node.results[i][1][1:] != m.shape[1:]:
         return None
-    apart = linear(e.index[0]) - Linear(0, {Axis(0): 1})
+    apart = linear(e.index[0]) - LinearForm(0, {Axis(0): 1})
     same = all(x is Axis(d) or (m.shape[d] == 1 and isinstance(x, Const)) for d, x in enumerate(e.index) if d)
     return (i, apart.const) if same and not apart.terms else None

@@ -13,8 +13,8 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.loop import Loop
+from einsmith.expr.analysis.linear import LinearForm, linear
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -41,25 +41,25 @@ from einsmith.passes.schedule.views import is_view
 _NEVER = -(1 << 40)
 
 
-class End(NamedTuple):
+class TripCount(NamedTuple):
     """The first max(limit + after, least) positions. `limit` is a 0-d i64 tensor; None stands for no number at all."""
 
     limit: Tensor | None
     after: int
     least: int
 
-    def moved(self, by: int) -> End:
-        return End(self.limit, self.after + by, self.least + by)
+    def moved(self, by: int) -> TripCount:
+        return TripCount(self.limit, self.after + by, self.least + by)
 
 
-NOWHERE = End(None, _NEVER, _NEVER)
+NOWHERE = TripCount(None, _NEVER, _NEVER)
 
 
-def latest(a: End | None, b: End | None) -> End | None:
+def latest(a: TripCount | None, b: TripCount | None) -> TripCount | None:
     """The positions of both; None, which stands for all, where their limits differ."""
     if a is None or b is None or (a.limit is not b.limit and a.limit is not None and b.limit is not None):
         return None
-    return End(a.limit if b.limit is None else b.limit, max(a.after, b.after), max(a.least, b.least))
+    return TripCount(a.limit if b.limit is None else b.limit, max(a.after, b.after), max(a.least, b.least))
 
 
 def limit_of(t: Tensor) -> tuple[Compute, int] | None:
@@ -78,25 +78,25 @@ def limit_of(t: Tensor) -> tuple[Compute, int] | None:
     inside = [(i, t.template.params[r.slot][1][k]) for r in reads(atom) for k, i in enumerate(r.index)]
     if c != 1 or not all(isinstance(i, Axis) and extents[i.position] == n for i, n in inside):
         return None
-    top = Linear(0, {atom: 1}).expr(dt.i64)
+    top = LinearForm(0, {atom: 1}).expr(dt.i64)
     new = template((), t.template.params, Reduce("max", extents, (top,)) if extents else top)
     return canonical(new, t.args), form.const
 
 
 def ends(
     order: Sequence[Any], roots: Iterable[Tensor], along: Mapping[Compute, Along], steps: int
-) -> tuple[dict[Compute, End | None], set[Compute]]:
+) -> tuple[dict[Compute, TripCount | None], set[Compute]]:
     """(for each node that goes along a time of so many steps the end up to which it is to be made, one for all that
     have one limit, None where it has none; those of them that are read beyond, where they are zero). `order`: all
     nodes, arguments before users."""
-    found: dict[Compute, End | None] = {}
-    wanted: dict[Tensor, End] = {}
+    found: dict[Compute, TripCount | None] = {}
+    wanted: dict[Tensor, TripCount] = {}
     for _ in range(2):  # once to find the end, once with it
         zeros: dict[Tensor, Zeros] = {}
         found, filled = {}, set()
-        asked: dict[Any, End | None] = defaultdict(lambda: NOWHERE)
+        asked: dict[Any, TripCount | None] = defaultdict(lambda: NOWHERE)
 
-        def ask(t: Tensor, end: End | None, asked=asked) -> None:
+        def ask(t: Tensor, end: TripCount | None, asked=asked) -> None:
             asked[t] = latest(asked[t], end)
 
         for t in roots:
@@ -137,7 +137,7 @@ def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
     """The limits of the loops of so many steps."""
     seen = set()
     for n in order:
-        if isinstance(n, Loop) and length(n) == steps:
+        if isinstance(n, LoweredLoop) and length(n) == steps:
             for s in n.segments:
                 known = None if s.stop is None else limit_of(n.args[s.stop])
                 if known is not None and known[0] not in seen:
@@ -145,14 +145,14 @@ def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
                     yield known[0]
 
 
-def length(loop: Loop) -> int:
+def length(loop: LoweredLoop) -> int:
     """The steps of a recurrence's loop."""
     return sum(s.steps for s in loop.segments if s.first is None)
 
 
-def _asks(n: Any) -> Iterator[tuple[Tensor, End | None]]:
+def _asks(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
     """The arguments of a node that does not go along time, and up to where it reads each."""
-    if isinstance(n, Loop):
+    if isinstance(n, LoweredLoop):
         for s in n.segments:
             stop = None if s.stop is None else limit_of(n.args[s.stop])
             for k in (s.first, s.stop):
@@ -162,9 +162,9 @@ def _asks(n: Any) -> Iterator[tuple[Tensor, End | None]]:
                 if p.kind == "argument":
                     end = None
                     if p.first is not None and p.stride == 1 and stop is not None:
-                        end = End(stop[0], stop[1] + p.first, p.first)
+                        end = TripCount(stop[0], stop[1] + p.first, p.first)
                     elif p.first is not None:
-                        end = End(None, _NEVER, max(p.first, p.first + p.stride * (s.steps - 1)) + 1)
+                        end = TripCount(None, _NEVER, max(p.first, p.first + p.stride * (s.steps - 1)) + 1)
                     yield n.args[p.number], end
         for _, _, slots in n.initial:
             yield from ((n.args[k], None) for k in slots)
@@ -177,13 +177,13 @@ def _asks(n: Any) -> Iterator[tuple[Tensor, End | None]]:
         yield from ((a, None) for a in n.args)
 
 
-def _bound(e: Read, domain: tuple[int, ...]) -> End | None:
+def _bound(e: Read, domain: tuple[int, ...]) -> TripCount | None:
     """The positions of dimension 0 that a read may take."""
     form = linear(e.index[0]) if e.index else None
     if form is None or not all(isinstance(a, Axis) for a in form.terms):
         return None
     last = form.const + sum(max(c * (domain[a.position] - 1), 0) for a, c in form.terms.items())  # type: ignore[union-attr, misc]
-    return End(None, _NEVER, last + 1)
+    return TripCount(None, _NEVER, last + 1)
 
 
 class Zeros:
@@ -191,19 +191,19 @@ class Zeros:
 
     def __init__(self, along: Mapping[Compute, Along], steps: int, limit: Tensor):
         self.along, self.steps, self.limit = along, steps, limit
-        self.known: dict[Tensor, End | None] = {}
+        self.known: dict[Tensor, TripCount | None] = {}
 
-    def first(self, t: Tensor) -> End | None:
+    def first(self, t: Tensor) -> TripCount | None:
         """The end from which on all positions that lie within the time are zero; None where there is none."""
         if t not in self.known:
             self.known[t] = None
-            if isinstance(t, Item) and isinstance(t.node, Loop) and length(t.node) == self.steps:
+            if isinstance(t, Item) and isinstance(t.node, LoweredLoop) and length(t.node) == self.steps:
                 self.known[t] = self._member(t.node, t.member)
             elif isinstance(t, Compute) and t in self.along and not self.along[t].total:
                 self.known[t] = self.bodies(t, self.along[t])
         return self.known[t]
 
-    def _member(self, loop: Loop, j: int) -> End | None:
+    def _member(self, loop: LoweredLoop, j: int) -> TripCount | None:
         """Of a member that a segment makes zero from the limit on, and those after it do."""
         parts = [
             (at, at + s.steps, s, _of_zeros(x))
@@ -216,18 +216,18 @@ class Zeros:
         known = limit_of(loop.args[s.first])  # type: ignore[index]
         if known is None or known[0] is not self.limit or any(a >= stop and not zero for a, _, _, zero in parts):
             return None
-        return End(self.limit, known[1] + at, at)
+        return TripCount(self.limit, known[1] + at, at)
 
-    def bodies(self, n: Compute, at: Along) -> End | None:
+    def bodies(self, n: Compute, at: Along) -> TripCount | None:
         """The end from which on the bodies of a node, terms of its total, are zero."""
-        found: End | None = NOWHERE
+        found: TripCount | None = NOWHERE
         for p, axis, along in zip(n.template.parts, at.axes, at.reads, strict=True):
             for b in p.bodies:
                 found = latest(found, self._body(n, axis, along, b))
         return found if found is not None and found.limit is not None else None
 
-    def _body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> End | None:
-        zero: dict[Expr, End | None] = {}
+    def _body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> TripCount | None:
+        zero: dict[Expr, TripCount | None] = {}
         for e in postorder([body]):
             inside = [zero[a] for a in e.args]
             zero[e] = None
@@ -245,7 +245,7 @@ class Zeros:
                     zero[e] = latest(inside[2], _earliest([inside[1], self._never(n, axis, e.args[0])]))
         return zero[body]
 
-    def _never(self, n: Compute, axis: int, condition: Expr) -> End | None:
+    def _never(self, n: Compute, axis: int, condition: Expr) -> TripCount | None:
         """The end from which on a condition on the position does not hold."""
         found = []
         for e in operands(condition, "and"):
@@ -256,7 +256,7 @@ class Zeros:
                     ((atom, c),) = left.terms.items()
                     own = next(iter(linear(_top(self.limit)).terms))
                     if c == -1 and same(atom, n.args, own, self.limit.args):
-                        found.append(End(self.limit, (e.fn == "le") - left.const, _NEVER))
+                        found.append(TripCount(self.limit, (e.fn == "le") - left.const, _NEVER))
         return _earliest(found)
 
 
@@ -266,7 +266,7 @@ def _top(limit: Tensor) -> Expr:
     return limit.template.parts[0].bodies[0]
 
 
-def _earliest(ends: Sequence[End | None]) -> End | None:
+def _earliest(ends: Sequence[TripCount | None]) -> TripCount | None:
     return min((e for e in ends if e is not None), key=lambda e: (e.after, e.least), default=None)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from einsmith import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -49,7 +49,7 @@ class Limit:
 
     known: Mapping[Expr, Const]
     step: Compute
-    form: Linear
+    form: LinearForm
     whole: bool
 
 
@@ -58,7 +58,7 @@ def find_limit(node: Recurrence, args: int) -> Limit | None:
     are none."""
     found: dict[Expr, Const] = {}
     shared: frozenset | None = None
-    best: tuple[Linear, Piece] | None = None
+    best: tuple[LinearForm, Piece] | None = None
     for j in range(len(node.members)):
         for piece in step_parts(node, j):
             for e in postorder(piece.bodies):
@@ -132,7 +132,7 @@ def _uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterat
                 at = linear(read.index[0]) - node.origins[j]
                 if facts.prove(outside_steps(at, node.steps)) or _before(at, facts, args, node, limits[node]):
                     continue
-                apart = at - Linear(0, {_TIME: 1})
+                apart = at - LinearForm(0, {_TIME: 1})
                 early = reader is not None and not apart.terms
                 if reader is not None and early:
                     early = _below(limits[reader[0]], reader[0].args, apart.const, limits[node], node.args)
@@ -145,12 +145,12 @@ def _below(a: Limit, left: Sequence[Tensor], apart: int, b: Limit, right: Sequen
     return b.whole and c == d and same(x, left, y, right) and a.form.const + apart <= b.form.const
 
 
-def _before(at: Linear, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
+def _before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
     """Whether a condition that holds tells that a step lies before the limit."""
     ((atom, c),) = limit.form.terms.items()
     spoken_of = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
     return any(
-        facts.prove(apply("lt", at.expr(dt.i64), Linear(limit.form.const, {e: c}).expr(dt.i64)))
+        facts.prove(apply("lt", at.expr(dt.i64), LinearForm(limit.form.const, {e: c}).expr(dt.i64)))
         for e in spoken_of if isinstance(e, Expr) and e.dtype.is_int and same(e, args, atom, node.args)
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> b
     return a is b
 
 
-def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> Linear | None:
+def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> LinearForm | None:
     """The step from which on a comparison with t keeps one value, at each point; None for other expressions."""
     if not isinstance(e, Apply) or e.fn not in ("lt", "le") or not e.args[0].dtype.is_int:
         return None

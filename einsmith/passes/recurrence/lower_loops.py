@@ -23,7 +23,7 @@ from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.errors import VerifyError
 from einsmith.expr.analysis.linear import linear
-from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -98,13 +98,13 @@ class _Step:
 
     first: int
     steps: int
-    inputs: dict[Place, Leaf] = field(default_factory=dict)
+    inputs: dict[InputPlace, Leaf] = field(default_factory=dict)
     made: dict[int, Tensor] = field(default_factory=dict)
     known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions whose value is known in these steps
     only: set[int] | None = None  # the members that are made, unless all are
     bounds: tuple[int | None, int | None] = (None, None)
 
-    def input(self, place: Place, dtype: DType, shape: tuple[int, ...]) -> Leaf:
+    def input(self, place: InputPlace, dtype: DType, shape: tuple[int, ...]) -> Leaf:
         if place not in self.inputs:
             self.inputs[place] = leaf(shape if place.first is None else shape[1:], dtype)
         return self.inputs[place]
@@ -120,7 +120,7 @@ class _Lowering:
         self.count = len(node.args)
         self.stored = set(outside)  # members that need memory
 
-    def loop(self) -> Loop:
+    def loop(self) -> LoweredLoop:
         node = self.node
         steps = [step for first, n in self._ranges() for step in self._steps(first, n)]
         for step in steps:
@@ -138,7 +138,7 @@ class _Lowering:
                 found = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
                 initial.append((j, simplify_template(found.template), tuple(map(node.args.index, found.args))))
         results = ((d, (1, *s[1:]) if j in self.totals else s) for j, (d, s) in enumerate(node.results))
-        return Loop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
+        return LoweredLoop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
 
     def _ranges(self) -> list[tuple[int, int]]:
         """(first step, number of steps) of each part of the time in which every condition on t alone is constant."""
@@ -265,18 +265,18 @@ class _Lowering:
                     raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that is not done")
                 return step.made[i], e.index[1:]
             if i in self.totals:
-                return step.input(Place("member", i, 0, 0), dtype, shape), e.index[1:]
+                return step.input(InputPlace("member", i, 0, 0), dtype, shape), e.index[1:]
             if at is not None and _inside(at, step.steps, shape[0]):
-                return step.input(Place("member", i, *at), dtype, shape), e.index[1:]
-            return step.input(Place("member", i), dtype, shape), e.index
+                return step.input(InputPlace("member", i, *at), dtype, shape), e.index[1:]
+            return step.input(InputPlace("member", i), dtype, shape), e.index
         for d, x in enumerate(e.index):
             at = _moves(x, step.steps)
             if at is None or not _inside(at, step.steps, shape[d]) or (d and not at[1]):
                 continue
-            place = Place("argument", self._turned(e.slot, d), *at)
+            place = InputPlace("argument", self._turned(e.slot, d), *at)
             rest = (shape[d], *shape[:d], *shape[d + 1 :])
             return step.input(place, dtype, rest), (*e.index[:d], *e.index[d + 1 :])
-        return step.input(Place("argument", e.slot), dtype, shape), e.index
+        return step.input(InputPlace("argument", e.slot), dtype, shape), e.index
 
     def _turned(self, slot: int, d: int) -> int:
         """The number of the argument with dimension d put first."""
@@ -295,11 +295,11 @@ class _Lowering:
         """The step's number, counted from the segment's first: a slice of a table."""
         n = self.node.steps
         table = Compute(template((n,), (), _TIME), ())
-        return step.input(Place("argument", self._argument(table), 0, 1), dt.i32, (n,))
+        return step.input(InputPlace("argument", self._argument(table), 0, 1), dt.i32, (n,))
 
     # -- a segment of steps
 
-    def _segment(self, step: _Step) -> Segment:
+    def _segment(self, step: _Step) -> LoopSegment:
         """The step's graph after the passes."""
         made = self.stored if step.only is None else self.stored & step.only
         stored = sorted(made - self.totals)
@@ -307,7 +307,7 @@ class _Lowering:
         updates = []
         for j in sorted(made & self.totals):
             dtype, shape = self.node.results[j]
-            updates.append((step.input(Place("member", j, 0, 0), dtype, shape), step.made[j]))
+            updates.append((step.input(InputPlace("member", j, 0, 0), dtype, shape), step.made[j]))
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= REPAID:
             body = self.passes(self._settled(step, body))
@@ -317,9 +317,9 @@ class _Lowering:
         places = {x: place for place, x in step.inputs.items() if x in used}
         body = Graph(tuple(places), outputs, body.updates, ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
-        return Segment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
+        return LoopSegment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
 
-    def _with_idle(self, segment: Segment, step: _Step) -> list[Segment]:
+    def _with_idle(self, segment: LoopSegment, step: _Step) -> list[LoopSegment]:
         """The segment in two, in the order of time, where the last steps make what nobody reads, such as the cotangent
         of an initial state that no gradient is asked for."""
         node = self.node
@@ -353,7 +353,7 @@ class _Lowering:
             """The step's input in the place of a node that reads steady inputs only."""
             made = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
             made = prune_args(simplify_template(made.template), made.args)
-            found = Place("argument", self._argument(made))
+            found = InputPlace("argument", self._argument(made))
             x = step.input(found, made.dtype, made.shape)
             place[x] = found
             return x
@@ -379,11 +379,11 @@ def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _part(segment: Segment, first: int, steps: int, idle: tuple[int, ...]) -> Segment:
+def _part(segment: LoopSegment, first: int, steps: int, idle: tuple[int, ...]) -> LoopSegment:
     """Steps first .. first+steps-1 of a segment."""
     places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
     targets = tuple((j, at + first) for j, at in segment.targets)
-    return Segment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
+    return LoopSegment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
 
 
 def _work(step: _Step, members: set[int]) -> int:

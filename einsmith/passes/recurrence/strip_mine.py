@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from einsmith import dtypes as dt
-from einsmith.expr.loop import Loop, Place, Segment
+from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.expr.nodes import (
     Axis,
     Compute,
@@ -40,7 +40,7 @@ from einsmith.expr.nodes import (
 )
 from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
 from einsmith.expr.rewrite.simplify import canonical, simplify_template
-from einsmith.passes.recurrence.early_exit import End, ends, length
+from einsmith.passes.recurrence.early_exit import TripCount, ends, length
 from einsmith.passes.recurrence.lower_loops import argument, own_memory
 from einsmith.passes.recurrence.time_axis import Along, along, per_step, points
 from einsmith.passes.schedule.views import is_view, storage
@@ -61,7 +61,7 @@ _FEW_ROWS = 256
 def strip_mine(graph: Graph, passes: Passes) -> Graph:
     """The graph, rewritten as above; `passes` are run on the graph of a chunk."""
     order = list(postorder(graph.roots))
-    loops = [n for n in order if isinstance(n, Loop)]
+    loops = [n for n in order if isinstance(n, LoweredLoop)]
     return _Chunks(graph, order, loops, passes).graph() if loops else graph
 
 
@@ -72,7 +72,7 @@ class _Time:
     steps: int
     along: dict[Compute, Along]  # what goes along it, views too
     chunk: int = 0  # steps of one; 0: there are none
-    ends: dict[Compute, End | None] = field(default_factory=dict)  # of the nodes that are made in chunks
+    ends: dict[Compute, TripCount | None] = field(default_factory=dict)  # of the nodes that are made in chunks
     filled: set[Compute] = field(default_factory=set)  # those that are zero from their end on, where somebody reads it
 
     def read(self, n: Compute) -> int:
@@ -81,7 +81,7 @@ class _Time:
 
 
 class _Chunks:
-    def __init__(self, graph: Graph, order: list[Any], loops: list[Loop], passes: Passes):
+    def __init__(self, graph: Graph, order: list[Any], loops: list[LoweredLoop], passes: Passes):
         self.source, self.order, self.loops, self.passes = graph, order, loops, passes
         self.time: dict[Compute, _Time] = {}
         self.filled: dict[Tensor, int] = {}  # zero at all steps but some, and the steps of a chunk
@@ -200,7 +200,7 @@ class _Chunks:
             results.append((n.dtype, shape))
             if total or n in time.filled:
                 initial.append((j, template(shape, (), Const(0, n.dtype)), ()))
-        loop = Loop(False, tuple(results), tuple(initial), tuple(segments), tuple(args))
+        loop = LoweredLoop(False, tuple(results), tuple(initial), tuple(segments), tuple(args))
         for j, n in enumerate(stored):
             made[n] = _whole(Item(loop, j)) if time.along[n].total else Item(loop, j)
         return dict.fromkeys(group) | made
@@ -208,10 +208,10 @@ class _Chunks:
     def _segment(
         self, group: list[Compute], stored: list[Compute], first: int, count: int, rows: int, args: list[Tensor],
         memo: Mapping[Any, Any],
-    ) -> Segment:  # fmt: skip
+    ) -> LoopSegment:  # fmt: skip
         """`count` chunks of `rows` steps from step `first` on; `args` are the loop's, added to where one is new."""
         time = self.time[group[0]]
-        inputs: dict[Place, Leaf] = {}
+        inputs: dict[InputPlace, Leaf] = {}
         made: dict[Tensor, Tensor] = {}
 
         def source(n: Compute, e: Read | None, far: int | None) -> Tensor:
@@ -224,7 +224,7 @@ class _Chunks:
 
         def given(t: Tensor, far: int | None) -> Tensor:
             k = argument(args, t)
-            place = Place("argument", k) if far is None else Place("argument", k, far + first, rows, rows)
+            place = InputPlace("argument", k) if far is None else InputPlace("argument", k, far + first, rows, rows)
             if place not in inputs:
                 inputs[place] = leaf(t.shape if far is None else (rows, *t.shape[1:]), t.dtype)
             return inputs[place]
@@ -240,7 +240,7 @@ class _Chunks:
         updates = []
         for j, n in enumerate(stored):
             if time.along[n].total:
-                place = Place("member", j, 0, 0)
+                place = InputPlace("member", j, 0, 0)
                 inputs[place] = leaf(n.shape, n.dtype)
                 updates.append((inputs[place], _sum(inputs[place], made[n])))
         members = [j for j, n in enumerate(stored) if not time.along[n].total]
@@ -250,10 +250,10 @@ class _Chunks:
         used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
         places = {x: place for place, x in inputs.items() if x in used}
         body = Graph(tuple(places), outputs, body.updates, ())
-        return Segment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
+        return LoopSegment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
 
 
-def _at_steps(loop: Loop) -> Iterator[Tensor]:
+def _at_steps(loop: LoweredLoop) -> Iterator[Tensor]:
     """The arguments that a loop reads at every step."""
     for s in loop.segments:
         yield from (loop.args[p.number] for p in s.places if p.kind == "argument" and p.first is not None)
@@ -270,20 +270,20 @@ def _fills(t: Tensor) -> bool:
 def _filled(t: Compute, steps: int) -> Item:
     """A tensor that `_fills`, zero at first in chunks of so many steps."""
     zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())
-    segments = [Segment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
+    segments = [LoopSegment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
     for p in t.template.parts:
         if isinstance(p, Piece) and not is_zero(p.body):
             inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
             part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
             made = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
             made = prune_args(simplify_template(made.template), made.args)
-            places = tuple(Place("argument", inputs.index(x)) for x in made.args)
+            places = tuple(InputPlace("argument", inputs.index(x)) for x in made.args)
             body = Graph(made.args, own_memory([made]), (), ())
-            segments.append(Segment(1, body, places, ((0, p.offset[0]),), rows=1))
-    return Item(Loop(False, ((t.dtype, t.shape),), (), tuple(segments), t.args), 0)
+            segments.append(LoopSegment(1, body, places, ((0, p.offset[0]),), rows=1))
+    return Item(LoweredLoop(False, ((t.dtype, t.shape),), (), tuple(segments), t.args), 0)
 
 
-def _along_time(order: Sequence[Any], loops: Sequence[Loop], steps: int, apart: set) -> dict[Compute, Along]:
+def _along_time(order: Sequence[Any], loops: Sequence[LoweredLoop], steps: int, apart: set) -> dict[Compute, Along]:
     """What goes along the time of these loops: it reads a member of theirs at every step, or makes what they read at
     every step, or reads or makes what such a node makes or reads."""
     could = {
@@ -349,7 +349,7 @@ def _whole(t: Tensor) -> Compute:
     return Compute(template(t.shape[1:], [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
-def _turns(end: End, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
+def _turns(end: TripCount, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
     """How many chunks of `rows` steps from step `first` on lie before an end, or begin before it."""
     assert isinstance(end.limit, Compute)
     limit = with_args(end.limit, tuple(memo[a] for a in end.limit.args))
@@ -360,5 +360,5 @@ def _turns(end: End, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
     return canonical(template((), [(dt.i64, ())], turns), (limit,))
 
 
-def _stopping(s: Segment, stop: int) -> Segment:
-    return Segment(s.steps, s.body, s.places, s.targets, s.first, stop, s.idle, s.rows)
+def _stopping(s: LoopSegment, stop: int) -> LoopSegment:
+    return LoopSegment(s.steps, s.body, s.places, s.targets, s.first, stop, s.idle, s.rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
-from einsmith.expr.analysis.linear import Linear, linear
+from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, axes_of, postorder, size
 from einsmith.expr.rewrite.rebuild import with_args
 from einsmith.locks import cached_property
@@ -84,7 +84,7 @@ def _reads(
     for e in postorder(bodies):
         new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
         if isinstance(e, Read) and e.index:
-            apart = linear(e.index[0]) - Linear(0, {Axis(axis): 1})
+            apart = linear(e.index[0]) - LinearForm(0, {Axis(axis): 1})
             d, inside = apart.const, axes_of(*new.args[1:])
             if not apart.terms and axis not in inside and 0 <= d <= params[e.slot][1][0] - extent:
                 found[e] = d

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.loop import Loop
+from einsmith.expr.analysis.linear import LinearForm, linear
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.views import is_view, producer, storage
@@ -21,33 +21,33 @@ STAGES = 12
 
 
 @dataclass
-class Group:
-    nodes: list[Compute | Loop] = field(default_factory=list)
+class FusionGroup:
+    nodes: list[Compute | LoweredLoop] = field(default_factory=list)
     before: int = 0  # bitset of the groups that this one needs, directly or not; those that became parts of others too
     after: set[int] = field(default_factory=set)  # groups that need this one directly
     into: int | None = None  # the group that it became a part of
-    readers: set[Compute | Loop] = field(default_factory=set)  # the nodes that read its nodes
+    readers: set[Compute | LoweredLoop] = field(default_factory=set)  # the nodes that read its nodes
 
     def outside(self, node: Compute) -> int:
         """How many nodes read it, but for its own and `node`."""
         return len(self.readers) - sum(n in self.readers for n in (*self.nodes, node))
 
 
-def maker(t: Tensor) -> Compute | Loop | None:
+def maker(t: Tensor) -> Compute | LoweredLoop | None:
     """The node that computes a tensor's storage; None for the graph's inputs."""
     p, _ = producer(t)
     return None if isinstance(p, Leaf) else p
 
 
-def makers(node: Compute | Loop) -> Iterator[Compute | Loop]:
+def makers(node: Compute | LoweredLoop) -> Iterator[Compute | LoweredLoop]:
     """The nodes that compute what a node reads."""
     return (m for m in map(maker, node.args) if m is not None)
 
 
-def needs_check(node: Compute | Loop) -> bool:
+def needs_check(node: Compute | LoweredLoop) -> bool:
     """Whether the node, or one of the steps of a loop, reads or adds at an index that comes from a tensor."""
-    if isinstance(node, Loop):
-        inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, Loop)))
+    if isinstance(node, LoweredLoop):
+        inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, LoweredLoop)))
         return any(map(needs_check, inner))
 
     def found(t: Template) -> bool:
@@ -58,11 +58,11 @@ def needs_check(node: Compute | Loop) -> bool:
     return node.template.memo("needs_check", found)
 
 
-def only_identity(node: Compute | Loop, pick: Callable[[Tensor], bool]) -> bool:
+def only_identity(node: Compute | LoweredLoop, pick: Callable[[Tensor], bool]) -> bool:
     """Whether every read of the arguments that `pick` accepts is, in a body without reductions, at the element that is
     being made."""
     slots = [s for s, a in enumerate(node.args) if pick(a)]
-    return not slots or (not isinstance(node, Loop) and reads_own_element(node.template, slots))
+    return not slots or (not isinstance(node, LoweredLoop) and reads_own_element(node.template, slots))
 
 
 def reads_own_element(t: Template, slots: Collection[int]) -> bool:
@@ -85,37 +85,37 @@ def _at_own(e: Read, p: Piece) -> bool:
     """Whether a piece reads the element that it makes."""
     for d, (i, o, s, n) in enumerate(zip(e.index, p.offset, p.step, p.extents, strict=True)):
         x = linear(i).without(Axis(d)) if n == 1 else linear(i)
-        if x != Linear(o, {Axis(d): s} if n > 1 else {}):
+        if x != LinearForm(o, {Axis(d): s} if n > 1 else {}):
             return False
     return True
 
 
-def reads_in_place(node: Compute, members: Collection[Compute | Loop]) -> bool:
+def reads_in_place(node: Compute, members: Collection[Compute | LoweredLoop]) -> bool:
     """Whether what a node reads of the members is as they make it, element for element: no view of it."""
     if not only_identity(node, lambda a: maker(a) in members):
         return False
     return not any(is_view(a.template) for a in node.args if isinstance(a, Compute) and maker(a) in members)
 
 
-def fits(nodes: Collection[Compute | Loop]) -> bool:
+def fits(nodes: Collection[Compute | LoweredLoop]) -> bool:
     """Whether one kernel has pointers enough for what the nodes read of others, and for all that they make."""
     outside = {storage(a) for n in nodes for a in n.args if maker(a) not in nodes}
     return len(outside) + len(nodes) <= _BUFFERS
 
 
 def fusion_groups(
-    nodes: list[Compute | Loop],
-    alone: set[Compute | Loop],
-    early: set[Compute | Loop],
-    gate: Compute | Loop | None,
-    updates: Collection[Compute | Loop] = (),
-) -> tuple[list[Group], dict[Compute | Loop, int]]:
+    nodes: list[Compute | LoweredLoop],
+    alone: set[Compute | LoweredLoop],
+    early: set[Compute | LoweredLoop],
+    gate: Compute | LoweredLoop | None,
+    updates: Collection[Compute | LoweredLoop] = (),
+) -> tuple[list[FusionGroup], dict[Compute | LoweredLoop, int]]:
     """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and
     themselves; `gate`: what decides whether anything is stored; `updates`: what is stored into leaves."""
     apart = alone | early | ({gate} if gate is not None else set())
-    groups: list[Group] = []
-    of: dict[Compute | Loop, int] = {}
-    users: dict[Compute | Loop, set[Compute | Loop]] = defaultdict(set)
+    groups: list[FusionGroup] = []
+    of: dict[Compute | LoweredLoop, int] = {}
+    users: dict[Compute | LoweredLoop, set[Compute | LoweredLoop]] = defaultdict(set)
     for node in nodes:
         for m in makers(node):
             users[m].add(node)
@@ -128,7 +128,7 @@ def fusion_groups(
             near = [g for g in near if not (node in updates and _has_others(groups[g], updates))]
             best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
         if best == len(groups):
-            groups.append(Group())
+            groups.append(FusionGroup())
         joined = groups[best]
         joined.nodes.append(node)
         joined.readers |= users[node]
@@ -143,11 +143,11 @@ def fusion_groups(
     return groups, of
 
 
-def _has_others(group: Group, updates: Collection[Compute | Loop]) -> bool:
+def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) -> bool:
     """Whether a sum is read by more than updates: its kernel may be joined with its readers' by their rows, which one
     that stores into a leaf is not."""
     root = group.nodes[0]
-    if isinstance(root, Loop) or pointwise_body(root.template) is not None:
+    if isinstance(root, LoweredLoop) or pointwise_body(root.template) is not None:
         return False
     return any(n not in updates and n not in group.nodes for n in group.readers)
 
@@ -157,7 +157,7 @@ def _is_small(node: Compute) -> bool:
     return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
 
 
-def _spread(groups: list[Group], g: int) -> None:
+def _spread(groups: list[FusionGroup], g: int) -> None:
     """Lets the groups that need a group know what that one needs."""
     todo = [g]
     while todo:
@@ -173,7 +173,7 @@ def _spread(groups: list[Group], g: int) -> None:
                 todo.append(k)
 
 
-def _before(groups: list[Group], needs: Iterable[int]) -> int:
+def _before(groups: list[FusionGroup], needs: Iterable[int]) -> int:
     """The bitset of some groups and of those that they need."""
     out = 0
     for h in needs:
@@ -182,12 +182,17 @@ def _before(groups: list[Group], needs: Iterable[int]) -> int:
 
 
 def _may_join(
-    groups: list[Group], g: int, node: Compute, needs: set[int], alone: set[Compute | Loop], early: set[Compute | Loop]
+    groups: list[FusionGroup],
+    g: int,
+    node: Compute,
+    needs: set[int],
+    alone: set[Compute | LoweredLoop],
+    early: set[Compute | LoweredLoop],
 ) -> bool:
     """Whether a pointwise node, which needs these groups, may become a member of group g, one of them."""
     members = groups[g].nodes
     root = members[0]
-    if isinstance(root, Loop) or root.shape != node.shape or len(members) >= STAGES:
+    if isinstance(root, LoweredLoop) or root.shape != node.shape or len(members) >= STAGES:
         return False
     if root.template.is_scatter or any(n in alone for n in members):
         return False
@@ -199,7 +204,12 @@ def _may_join(
 
 
 def _take_in(
-    groups: list[Group], of: dict[Compute | Loop, int], g: int, h: int, node: Compute, apart: set[Compute | Loop]
+    groups: list[FusionGroup],
+    of: dict[Compute | LoweredLoop, int],
+    g: int,
+    h: int,
+    node: Compute,
+    apart: set[Compute | LoweredLoop],
 ) -> None:
     """Makes group h, of which `node`, the last of group g, reads results where it stands, a part of group g, if all of
     h is pointwise over the same box and neither needs the other. What both read is then read once.

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 
 from einsmith.expr.nodes import Tensor
 from einsmith.passes.schedule.fusion import reads_own_element
-from einsmith.passes.schedule.plan import Call, LoopCall
+from einsmith.passes.schedule.plan import KernelCall, LoopCall
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Member, Rows
 
-Known = dict[tuple[int, Tensor, Tensor], tuple[Call, bool]]
+Known = dict[tuple[int, Tensor, Tensor], tuple[KernelCall, bool]]
 """Of a call's number (which it keeps as long as it is held here), a result and what is read: whether it may be."""
 
 
 def overwritten(
-    calls: Sequence[Call | LoopCall], lives: Mapping[Tensor, tuple[int, int]], known: Known | None = None
+    calls: Sequence[KernelCall | LoopCall], lives: Mapping[Tensor, tuple[int, int]], known: Known | None = None
 ) -> dict[Tensor, Tensor]:
     """By result, whose place it takes; `lives`: of what lies in the arena, the first call and the last one; `known`:
     what was found before."""
@@ -33,7 +33,7 @@ def overwritten(
     out: dict[Tensor, Tensor] = {}
     for i, call in enumerate(calls):
         free = ends.get(i, [])
-        if not free or not isinstance(call, Call):
+        if not free or not isinstance(call, KernelCall):
             continue
         for t, w in zip(call.tensors, call.written, strict=True):
             if not w or t not in lives or lives[t][0] != i:
@@ -48,7 +48,7 @@ def overwritten(
     return out
 
 
-def _may_take(call: Call, made: Tensor, read: Tensor) -> bool:
+def _may_take(call: KernelCall, made: Tensor, read: Tensor) -> bool:
     """Whether a result may be written over a tensor that the call reads."""
     own = _places(call, read, False)
     places = {call.kernel.buffers[n].strides for n in (*own, *_places(call, made, True))}
@@ -58,14 +58,14 @@ def _may_take(call: Call, made: Tensor, read: Tensor) -> bool:
     return _in_row(call, call.kernel, made, read) if isinstance(call.kernel, Rows) else _at_own_place(call, own)
 
 
-def _places(call: Call, t: Tensor, written: bool) -> list[int]:
+def _places(call: KernelCall, t: Tensor, written: bool) -> list[int]:
     """The buffers in which a call reads a tensor's memory, or writes it. (Its nodes may be of other tensors, where they
     are computed again.)"""
     places = enumerate(zip(call.tensors, call.written, strict=True))
     return [n for n, (a, w) in places if w == written and storage(a) is t]
 
 
-def _at_own_place(call: Call, own: Sequence[int]) -> bool:
+def _at_own_place(call: KernelCall, own: Sequence[int]) -> bool:
     """Whether a kernel reads buffers, if at all, at the element that it makes."""
     assert isinstance(call.kernel, Kernel)
     for stage in call.kernel.stages:
@@ -75,7 +75,7 @@ def _at_own_place(call: Call, own: Sequence[int]) -> bool:
     return True
 
 
-def _in_row(call: Call, rows: Rows, made: Tensor, read: Tensor) -> bool:
+def _in_row(call: KernelCall, rows: Rows, made: Tensor, read: Tensor) -> bool:
     """The same of kernels that share their rows: none after the one that writes a row may read it, and those before it
     read that row of all rows."""
     way: set[int] = set()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from einsmith.errors import VerifyError
 from einsmith.expr.interned import Node
-from einsmith.expr.loop import Loop, Segment
+from einsmith.expr.loop import LoopSegment, LoweredLoop
 from einsmith.expr.nodes import (
     Apply,
     Axis,
@@ -40,11 +40,11 @@ from einsmith.expr.rewrite.rebuild import with_args
 from einsmith.passes.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.passes.schedule.order import in_circles, lean_order
 from einsmith.passes.schedule.row_clusters import clusters
-from einsmith.passes.schedule.row_fusion import Part, join
-from einsmith.passes.schedule.schedule import Copy, Refine, Schedule, unchanged
+from einsmith.passes.schedule.row_fusion import RowPart, join
+from einsmith.passes.schedule.schedule import Copy, GroupSchedule, Refine, unchanged
 from einsmith.passes.schedule.slices import sliced
 from einsmith.passes.schedule.views import is_view, producer, storage
-from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.target.facts import Target
 
 Cost = Callable[[Kernel | Rows, Target], float]
@@ -63,7 +63,7 @@ class Laid(NamedTuple):
 
 
 @dataclass
-class Call:
+class KernelCall:
     """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
     bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage; nothing, if it
     only stores a tensor in another order. `parts`: the calls that were joined by their rows, each of which would do its
@@ -74,15 +74,15 @@ class Call:
     written: tuple[bool, ...]
     copies: tuple[Copy, ...]
     offsets: tuple[int, ...] = ()
-    parts: tuple[Call, ...] = ()
+    parts: tuple[KernelCall, ...] = ()
 
     @property
-    def nodes(self) -> tuple[Compute | Loop, ...]:
+    def nodes(self) -> tuple[Compute | LoweredLoop, ...]:
         """What it computes, again or not."""
         return tuple(c.node for c in self.copies)
 
     @property
-    def own(self) -> tuple[Compute | Loop, ...]:
+    def own(self) -> tuple[Compute | LoweredLoop, ...]:
         """What is computed here for all."""
         return tuple(c.node for c in self.copies if not c.number)
 
@@ -91,7 +91,7 @@ class Call:
         """Whether all that it computes has been computed before."""
         return bool(self.copies) and not self.own
 
-    def exchanged(self, new: Mapping[Tensor, Tensor]) -> Call:
+    def exchanged(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
         """The call with other memory, by storage."""
         if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):
             return self
@@ -104,15 +104,15 @@ class LoopCall:
     """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
     `written`, `nodes` are those of a Call, seen from outside."""
 
-    loop: Loop
-    before: list[Call]
+    loop: LoweredLoop
+    before: list[KernelCall]
     plans: list[Plan]
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
-    nodes: tuple[Loop]
+    nodes: tuple[LoweredLoop]
 
     @property
-    def own(self) -> tuple[Loop]:
+    def own(self) -> tuple[LoweredLoop]:
         """As that of a Call."""
         return self.nodes
 
@@ -125,18 +125,18 @@ class Plan:
     tensors that do not lie as they are, how (`passes.layout`)."""
 
     graph: Graph
-    calls: list[Call | LoopCall]
+    calls: list[KernelCall | LoopCall]
     home: dict[Tensor, Leaf]
     checks: list[tuple[int, Tensor, str]]
     first_write: int
     again: dict[Tensor, Tensor] = field(default_factory=dict)
     orders: dict[Tensor, Laid] = field(default_factory=dict)
 
-    def kernel_calls(self) -> Iterator[tuple[int, Call, int]]:
+    def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
         """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
         program holds them."""
         for i, call in enumerate(self.calls):
-            if isinstance(call, Call):
+            if isinstance(call, KernelCall):
                 yield i, call, 1
                 continue
             yield from ((i, c, 1) for c in call.before)
@@ -144,7 +144,7 @@ class Plan:
                 yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
 
 
-def _made(t: Tensor) -> Compute | Loop:
+def _made(t: Tensor) -> Compute | LoweredLoop:
     node = maker(t)
     if node is None:
         raise VerifyError("an input of the graph stands where a computed tensor must")
@@ -201,10 +201,10 @@ def _plan(
 ) -> tuple[Plan | None, set[Leaf]]:
     updates: list[tuple[Leaf, Tensor]] = []
     given = set(graph.outputs)
-    alone: set[Compute | Loop] = set()
+    alone: set[Compute | LoweredLoop] = set()
     taken: set[Tensor] = set()
     for p, t in graph.updates:
-        if isinstance(producer(t)[0], (Leaf, Loop)) or storage(t) is not t or t in given:
+        if isinstance(producer(t)[0], (Leaf, LoweredLoop)) or storage(t) is not t or t in given:
             t = copy_of(t)
         if p in apart:
             t = copy_of(t)
@@ -218,13 +218,13 @@ def _plan(
     outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
     graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks, graph.gradients)
     nodes = [n for n in postorder(graph.roots) if _is_work(n)]
-    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, Loop))}
+    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, LoweredLoop))}
     home = {t: p for p, t in updates}
     stores = {_made(t) for t in home}
     groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
-    schedule = Schedule(groups, of)
+    schedule = GroupSchedule(groups, of)
     refine(schedule)
     schedule.drop_unread(kept)
 
@@ -286,38 +286,38 @@ def _plan(
     return Plan(graph, calls, home, checks, first), set()
 
 
-def _replaceable(p: Leaf, nodes: list[Compute | Loop]) -> bool:
+def _replaceable(p: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
     """Whether nodes read of a leaf, if at all, only the element that they are making."""
     return all(only_identity(n, lambda a: storage(a) is p) for n in nodes)
 
 
 def _is_work(n: Node) -> bool:
-    return isinstance(n, Loop) or (isinstance(n, Compute) and not is_view(n.template))
+    return isinstance(n, LoweredLoop) or (isinstance(n, Compute) and not is_view(n.template))
 
 
 def _by_rows(
-    singles: list[Call | LoopCall],
+    singles: list[KernelCall | LoopCall],
     needs: dict[int, set[int]],
     apart: set[int],
     kept: set[Tensor],
     target: Target,
     cost: Cost | None,
-) -> tuple[list[Call | LoopCall], dict[int, int]]:
+) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
     """The calls with those that share their rows joined, and which call each of `singles` has become."""
-    parts = [Part(c.kernel if isinstance(c, Call) else None, c.tensors, c.written) for c in singles]
+    parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
     readers = Counter(s for p in parts for s in set(p.read))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
 
     @cache
-    def joined(*members: int) -> Call:
-        found = [c for c in (singles[i] for i in members) if isinstance(c, Call)]
+    def joined(*members: int) -> KernelCall:
+        found = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
         if len(found) == 1:
             return _sliced(found[0])
         own = Counter(s for i in members for s in set(parts[i].read))
         results = {t for i in members for t in parts[i].made}
         outside = {t for t in results if t in kept or readers[t] > own[t]}
         whole = join([parts[i] for i in members], outside, target)
-        return _sliced(Call(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
+        return _sliced(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
 
     def pays(members: Sequence[int]) -> bool:
         """Whether kernels take less time as one. They do where the first level of cache holds a row; what is computed
@@ -332,7 +332,7 @@ def _by_rows(
             return True
         return cost(kernel, target) < sum([cost(joined(n).kernel, target) for n in members])
 
-    calls: list[Call | LoopCall] = []
+    calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
     for members in clusters(parts, needs, apart, target, pays):
         rank |= dict.fromkeys(members, len(calls))
@@ -359,14 +359,14 @@ def _call_of(
     far: set[Tensor],
     target: Target,
     cost: Cost | None,
-) -> Call | LoopCall:
+) -> KernelCall | LoopCall:
     first = copies[0].node
-    if isinstance(first, Loop):
+    if isinstance(first, LoweredLoop):
         return _loop_call(first, target, cost)
     return kernel_call(copies, needed, home, far)
 
 
-def _loop_call(loop: Loop, target: Target, cost: Cost | None) -> LoopCall:
+def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall:
     """The loop with the plans of its steps, and the calls of its initial pieces."""
     before = []
     members = {j for s in loop.segments for j, _ in s.targets}
@@ -374,9 +374,9 @@ def _loop_call(loop: Loop, target: Target, cost: Cost | None) -> LoopCall:
         tensors = (*(loop.args[k] for k in slots), Item(loop, j))
         last = len(slots)
         stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
-        kernel = Kernel((stage,), tuple(Buffer(x.dtype, x.shape) for x in tensors))
+        kernel = Kernel((stage,), tuple(KernelBuffer(x.dtype, x.shape) for x in tensors))
         node = Compute(t, tensors[:-1])
-        before.append(_sliced(Call(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
+        before.append(_sliced(KernelCall(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)
@@ -384,13 +384,13 @@ def _loop_call(loop: Loop, target: Target, cost: Cost | None) -> LoopCall:
     return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
 
 
-def _sliced(call: Call) -> Call:
+def _sliced(call: KernelCall) -> KernelCall:
     """The call of a kernel that is given no more of its tensors than it touches (`passes.schedule.slices`)."""
     kernel, offsets = sliced(call.kernel)
     return replace(call, kernel=kernel, offsets=offsets)
 
 
-def _step_plan(segment: Segment, target: Target, cost: Cost | None) -> Plan:
+def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
     """The plan of a segment's step; its kernels know which of their buffers stay the same."""
     plan = fuse(segment.body, None, target, on_lines=False, cost=cost)
     if segment.idle:
@@ -401,16 +401,16 @@ def _step_plan(segment: Segment, target: Target, cost: Cost | None) -> Plan:
     }  # fmt: skip
     if segment.steps >= REPAID or segment.rows:
         for call in plan.calls:
-            if isinstance(call, Call) and isinstance(call.kernel, Kernel):
+            if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):
                 fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
                 call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
     return plan
 
 
-def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[Call | LoopCall]:
+def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:
     """The calls of a plan without those that only the idle outputs need."""
     needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
-    kept: list[Call | LoopCall] = []
+    kept: list[KernelCall | LoopCall] = []
     for call in reversed(plan.calls):
         if any(w and storage(t) in needed for t, w in zip(call.tensors, call.written, strict=True)):
             kept.append(call)
@@ -420,7 +420,7 @@ def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[Call | LoopCall]:
 
 def kernel_call(
     copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], far: Collection[Tensor]
-) -> Call:
+) -> KernelCall:
     """The kernel of a group: arguments first, in order of appearance, then the stored results; those in `far` are too
     large for the caches. A scatter that starts from the old value of the parameter that it is stored to has one buffer
     for both."""
@@ -453,5 +453,5 @@ def kernel_call(
         stages.append(Stage(n.template, tuple(args), outputs))
     if nodes[0].template.is_scatter:
         far = set()  # it reads what it has stored
-    buffers = tuple(Buffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
-    return Call(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))
+    buffers = tuple(KernelBuffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
+    return KernelCall(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))

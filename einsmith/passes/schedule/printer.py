@@ -9,7 +9,7 @@ from einsmith.expr.nodes import Item, Reduce, Template, Tensor, nbytes, size
 from einsmith.expr.printer import tensor_names
 from einsmith.passes.layout.order import as_is, name_of
 from einsmith.passes.schedule.arena import lifetimes
-from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Rows
 from einsmith.plan.printer import show_kernel
@@ -24,7 +24,7 @@ def show_plan(plan: Plan) -> str:
     return "\n".join([*show_calls(plan), *map(str, layouts(plan))])
 
 
-def label(call: Call) -> str:
+def label(call: KernelCall) -> str:
     """A kernel's root in the words of the formula language, with the shapes it makes."""
     if isinstance(call.kernel, Rows):
         members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
@@ -42,7 +42,7 @@ def _kind(t: Template) -> str:
     return "scatter" if t.is_scatter else "pointwise"
 
 
-class Layout(NamedTuple):
+class PrintedLayout(NamedTuple):
     """Tensors of one type, by name, that do not lie as they are: the order of their dimensions in memory, the outer
     ones first, and the next best one, if the model chose, which the program would take `more` predicted seconds with.
     copies: of tensors that lie in another order too."""
@@ -73,14 +73,14 @@ class Layout(NamedTuple):
         return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.told}{beside}"
 
 
-def layouts(plan: Plan) -> list[Layout]:
+def layouts(plan: Plan) -> list[PrintedLayout]:
     """What does not lie as it is, those that were decided together as one; of loops' steps after the rest, under the
     names that tensors have there."""
     name, found = namer(plan), dict[Any, list[Tensor]]()
     for t, laid in plan.orders.items():
         found.setdefault((t.dtype, t.shape, laid, t in plan.again), []).append(t)
     out = [
-        Layout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
+        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
         for (dtype, shape, x, copies), ts in found.items()
     ]
     return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]
@@ -106,7 +106,7 @@ def show_calls(plan: Plan, pad: str = "") -> list[str]:
     """The text of each call of a plan, with `pad` before every line."""
     name = namer(plan)
 
-    def kernel(head: str, c: Call) -> list[str]:
+    def kernel(head: str, c: KernelCall) -> list[str]:
         offsets = c.offsets or (0,) * len(c.tensors)
         shown = [name(t) + (f"@{n}" if n else "") for t, n in zip(c.tensors, offsets, strict=True)]
         first, *rest = show_kernel(c.kernel, shown).splitlines()
@@ -120,7 +120,9 @@ def show_calls(plan: Plan, pad: str = "") -> list[str]:
             lines += show_calls(step, pad + "  ")
         return lines
 
-    return ["\n".join(kernel(f"call {i}", c) if isinstance(c, Call) else loop(i, c)) for i, c in enumerate(plan.calls)]
+    return [
+        "\n".join(kernel(f"call {i}", c) if isinstance(c, KernelCall) else loop(i, c)) for i, c in enumerate(plan.calls)
+    ]
 
 
 def show_arena(plan: Plan, outside: Iterable[Tensor], offsets: Mapping[object, int], nbytes_in_all: int) -> str:

@@ -26,10 +26,10 @@ import numpy as np
 from einsmith.expr.nodes import Leaf, Tensor, nbytes
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.in_place import Known, overwritten
-from einsmith.passes.schedule.plan import Call, LoopCall, Plan, copy_of
+from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan, copy_of
 from einsmith.passes.schedule.schedule import Copy
 from einsmith.passes.schedule.views import storage
-from einsmith.plan.kernel import Buffer, Kernel, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 
 DEPTH = 24
 """Kernels in a row that run again for one result."""
@@ -43,7 +43,7 @@ LAST = 16
 """A walk ends at a target this many times smaller than what the plan takes as it is given."""
 
 
-class Cost(NamedTuple):
+class KernelCost(NamedTuple):
     """seconds, workspace: of a kernel, the latter in bytes."""
 
     seconds: Callable[[Kernel | Rows], float]
@@ -54,7 +54,7 @@ class _Again(NamedTuple):
     """Calls that make a result once more, in order, and their seconds. `held`: what they read that has to be held
     longer for them."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[KernelCall, ...]
     seconds: float
     held: frozenset[Tensor]
 
@@ -73,7 +73,9 @@ class Fitted(NamedTuple):
     without: int
 
 
-def fit(plan: Plan, outside: Collection[Tensor], allowed: int, cost: Cost, measure: Callable[[Plan], int]) -> Fitted:
+def fit(
+    plan: Plan, outside: Collection[Tensor], allowed: int, cost: KernelCost, measure: Callable[[Plan], int]
+) -> Fitted:
     """Return the plan that takes the fewest seconds more, of those that take at most the bytes that are allowed.
 
     Args:
@@ -111,7 +113,7 @@ def fit(plan: Plan, outside: Collection[Tensor], allowed: int, cost: Cost, measu
     return Fitted(None, least, without)
 
 
-def peak(plan: Plan, outside: Collection[Tensor], cost: Cost) -> int:
+def peak(plan: Plan, outside: Collection[Tensor], cost: KernelCost) -> int:
     """The most bytes that intermediate results and the workspace of a call take at once."""
     return _Timeline(plan, outside, cost).peak()
 
@@ -122,7 +124,7 @@ class _State:
     the first one that makes it; the one that overwrites a parameter; the bytes live at each call; what is a copy of
     what."""
 
-    calls: list[Call | LoopCall]
+    calls: list[KernelCall | LoopCall]
     origin: list[int | None]
     life: dict[Tensor, list[int]]
     made: dict[Tensor, int]
@@ -134,18 +136,20 @@ class _State:
 class _Timeline:
     """The calls of a plan, who touches what, and how many bytes are live at each."""
 
-    def __init__(self, plan: Plan, outside: Collection[Tensor], cost: Cost):
+    def __init__(self, plan: Plan, outside: Collection[Tensor], cost: KernelCost):
         self.given, self.outside, self.cost = plan, set(outside), cost
         self.pinned = {storage(t) for _, t, _ in plan.checks}
-        self.touched: dict[int, tuple[Call | LoopCall, list[tuple[Tensor, bool, int]]]] = {}
-        self.ways: dict[tuple[int, Tensor], tuple[Call, list[Call]]] = {}
+        self.touched: dict[int, tuple[KernelCall | LoopCall, list[tuple[Tensor, bool, int]]]] = {}
+        self.ways: dict[tuple[int, Tensor], tuple[KernelCall, list[KernelCall]]] = {}
         self.places: Known = {}
         self.tried: list[tuple[np.ndarray, _Again, int]] = []
         """Options of the present state that were looked at: the bytes live then, what runs again, before which call."""
         self.untried: Iterator[tuple[_Again, int]] | None = None
         self.now = self._state([*plan.calls], [*range(len(plan.calls))], plan.again)
 
-    def _state(self, calls: list[Call | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]) -> _State:
+    def _state(
+        self, calls: list[KernelCall | LoopCall], origin: list[int | None], again: Mapping[Tensor, Tensor]
+    ) -> _State:
         life: dict[Tensor, list[int]] = {}
         made: dict[Tensor, int] = {}
         stored: dict[Leaf, int] = {}
@@ -153,7 +157,7 @@ class _Timeline:
         work = np.zeros(len(calls), np.int64)
         sizes: dict[Tensor, int] = {}
         for i, call in enumerate(calls):
-            if isinstance(call, Call):
+            if isinstance(call, KernelCall):
                 work[i] = self.cost.workspace(call.kernel)
             for s, written, n in self._touches(call):
                 if written:
@@ -172,7 +176,7 @@ class _Timeline:
             change[life[s][-1] : life[s][-1] + 2] += (-sizes[s], sizes[s])
         return _State(calls, origin, life, made, stored, np.cumsum(change)[:-1] + work, dict(again))
 
-    def _touches(self, call: Call | LoopCall) -> list[tuple[Tensor, bool, int]]:
+    def _touches(self, call: KernelCall | LoopCall) -> list[tuple[Tensor, bool, int]]:
         """What a call touches, whether it writes there, and the bytes; -1 of what is no intermediate result."""
         known = self.touched.get(id(call))
         if known is None:
@@ -190,7 +194,9 @@ class _Timeline:
 
     def seconds_again(self) -> float:
         """Return the seconds of all calls that run again."""
-        again = [c for c, n in zip(self.now.calls, self.now.origin, strict=True) if n is None and isinstance(c, Call)]
+        again = [
+            c for c, n in zip(self.now.calls, self.now.origin, strict=True) if n is None and isinstance(c, KernelCall)
+        ]
         return sum(self.cost.seconds(c.kernel) for c in again)
 
     def walk(self, ratio: float) -> Iterator[int]:
@@ -257,12 +263,12 @@ class _Timeline:
         if s not in known:
             known[s] = None
             call = self.now.calls[self.now.made[s]]
-            if depth and isinstance(call, Call):
+            if depth and isinstance(call, KernelCall):
                 found = [self._from(c, s, before, at, depth, known) for c in self._ways(call, s)]
                 known[s] = min((a for a in found if a is not None), key=lambda a: a.seconds, default=None)
         return known[s]
 
-    def _ways(self, call: Call, s: Tensor) -> Sequence[Call]:
+    def _ways(self, call: KernelCall, s: Tensor) -> Sequence[KernelCall]:
         """Calls that make a result and write nothing but intermediate ones."""
         key = id(call), s
         if key not in self.ways:
@@ -270,15 +276,15 @@ class _Timeline:
             self.ways[key] = call, ways  # the call stays, and its number with it
         return self.ways[key][1]
 
-    def _may_run_again(self, call: Call) -> bool:
+    def _may_run_again(self, call: KernelCall) -> bool:
         """Whether a call writes nothing but intermediate results."""
         return all(self._is_inside(storage(t)) for t, w in zip(call.tensors, call.written, strict=True) if w)
 
     def _from(
-        self, call: Call, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]
+        self, call: KernelCall, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]
     ) -> _Again | None:
         """What makes a result by a call, with what that reads."""
-        calls: list[Call] = []
+        calls: list[KernelCall] = []
         seconds = self.cost.seconds(call.kernel)
         held: set[Tensor] = set()
         for r in _read(call):
@@ -313,12 +319,12 @@ class _Timeline:
         """Calls run again before a call; from there on all read what they make."""
         now = self.now
         new: dict[Tensor, Tensor] = {}
-        calls: list[Call | LoopCall] = []
+        calls: list[KernelCall | LoopCall] = []
         for call in again.calls:
             made = {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w}
             new |= {s: copy_of(s) for s in made}
             calls.append(replace(call.exchanged(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
-        rest = [c.exchanged(new) if isinstance(c, Call) else c for c in now.calls[before:]]
+        rest = [c.exchanged(new) if isinstance(c, KernelCall) else c for c in now.calls[before:]]
         origin = [*now.origin[:before], *[None] * len(calls), *now.origin[before:]]
         copies = now.again | {c: s for s, c in new.items()}
         return self._state([*now.calls[:before], *calls, *rest], origin, copies)
@@ -336,12 +342,12 @@ def _excess(live: np.ndarray, target: int) -> int:
     return int(np.maximum(live - target, 0).sum())
 
 
-def _read(call: Call) -> Iterator[Tensor]:
+def _read(call: KernelCall) -> Iterator[Tensor]:
     """The memory that a call reads."""
     return iter(dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w))
 
 
-def _ways(call: Call, s: Tensor) -> Iterator[Call]:
+def _ways(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
     """Calls that make a result: that one; of calls that were joined the one that makes it, if it is pointwise, as sums
     round in the order of their kernel; and the stages that follow from what it stores besides."""
     yield call
@@ -358,16 +364,16 @@ def _ways(call: Call, s: Tensor) -> Iterator[Call]:
                 yield _of_stages(c, stages, n)
 
 
-def _of_stages(call: Call, stages: Sequence[Stage], b: int) -> Call:
+def _of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> KernelCall:
     """The call of some stages of a kernel, which store to buffer b and read others."""
     numbers = sorted({n for st in stages for kind, n, *_ in st.args if kind == "buffer"} | {b})
     place = {n: k for k, n in enumerate(numbers)}
     found = [(n, call.kernel.buffers[n]) for n in numbers]
-    buffers = tuple(x if n == b else Buffer(x.dtype, x.shape, False, x.strides) for n, x in found)
+    buffers = tuple(x if n == b else KernelBuffer(x.dtype, x.shape, False, x.strides) for n, x in found)
     kernel = Kernel(tuple(_placed(st, place) for st in stages), buffers)
     made = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
     offsets = tuple(call.offsets[n] for n in numbers) if call.offsets else ()
-    return Call(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made, offsets)
+    return KernelCall(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), made, offsets)
 
 
 def _placed(stage: Stage, place: Mapping[int, int]) -> Stage:

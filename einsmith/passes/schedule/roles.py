@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from einsmith.expr.loop import Loop, Segment
+from einsmith.expr.loop import LoopSegment, LoweredLoop
 from einsmith.expr.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
-from einsmith.passes.schedule.plan import Call, LoopCall, Plan
+from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 
 
@@ -34,7 +34,7 @@ def saved(plan: Plan) -> list[Tensor]:
 
 def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
     for call, own in zip(plan.calls, _of_calls(plan, role), strict=True):
-        if isinstance(call, Call):
+        if isinstance(call, KernelCall):
             yield own
         else:
             yield from _of_loop(call, role, own)
@@ -61,7 +61,7 @@ def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Ro
         yield from _roles(plan, dict.fromkeys(plan.graph.role, own) | found)
 
 
-def _members(loop: Loop, role: Mapping[Any, Role]) -> dict[int, Role]:
+def _members(loop: LoweredLoop, role: Mapping[Any, Role]) -> dict[int, Role]:
     """The role of each member: the earliest of its readers after the loop, and of those at later steps."""
     members = {j: role[t] for j in range(len(loop.results)) if (t := Item(loop, j)) in role}
     before: dict[int, Role] = {}
@@ -75,7 +75,7 @@ def _members(loop: Loop, role: Mapping[Any, Role]) -> dict[int, Role]:
     return members
 
 
-def _in_step(segment: Segment, body: Graph, members: Mapping[int, Role], default: Role | None) -> dict[Any, Role]:
+def _in_step(segment: LoopSegment, body: Graph, members: Mapping[int, Role], default: Role | None) -> dict[Any, Role]:
     """The roles of a step's nodes, those of the members that they are made for; of members without one, `default`."""
     places = dict(zip(segment.body.inputs, segment.places, strict=True))
     made = [(t, j) for t, (j, _) in zip(body.outputs, segment.targets, strict=True)]

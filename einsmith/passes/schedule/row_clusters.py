@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from einsmith.expr.nodes import Tensor
-from einsmith.passes.schedule.row_fusion import MEMBERS, Part, common_rows, rows_of, streams
+from einsmith.passes.schedule.row_fusion import MEMBERS, RowPart, common_rows, rows_of, streams
 from einsmith.passes.schedule.views import storage
 from einsmith.target.facts import Target
 
@@ -20,7 +20,7 @@ when the last of them runs."""
 
 
 def clusters(
-    parts: Sequence[Part],
+    parts: Sequence[RowPart],
     after: Mapping[int, Collection[int]],
     apart: Collection[int],
     target: Target,
@@ -49,7 +49,7 @@ def clusters(
 class _Clusters:
     """Kernels as clusters, each known by its first kernel."""
 
-    def __init__(self, parts: Sequence[Part], after: Mapping[int, Collection[int]]):
+    def __init__(self, parts: Sequence[RowPart], after: Mapping[int, Collection[int]]):
         self.parts = parts
         self.found: dict[int, list[int]] = {}  # a cluster's first kernel: all of them
         self.before: dict[int, int] = {}  # bitset of the clusters that must come before it; of those united, all names

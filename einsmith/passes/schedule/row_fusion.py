@@ -24,7 +24,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.passes.schedule.views import storage
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.target.facts import Target
 
 _BUFFERS = 32
@@ -176,7 +176,7 @@ def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
     return out if k == 0 else apply("mod", out, Const(extents[k], dt.i32))
 
 
-class Way(NamedTuple):
+class RowForm(NamedTuple):
     """A way to see a kernel as one of rows: the kernel in row form; 1 + the axis of each buffer that is the row, 0 for
     none; whether the rows are those of its reduction; else which axis of its output they are."""
 
@@ -186,7 +186,7 @@ class Way(NamedTuple):
     axis: int
 
 
-def _leading(kernel: Kernel, rows: int, reduces: bool) -> Way | None:
+def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
     """The leading axes as one, which are the rows; None where a buffer is read in both ways."""
     p = row_counts(kernel, reduces).get(rows)
     if p is None:
@@ -206,10 +206,10 @@ def _leading(kernel: Kernel, rows: int, reduces: bool) -> Way | None:
         stages.append(Stage(t, stage.args, stage.outputs))
     by_row = tuple(int(kinds.get(n, False)) for n in range(len(kernel.buffers)))
     buffers = tuple(
-        Buffer(b.dtype, (rows, *b.shape[p:]), b.far) if row else b
+        KernelBuffer(b.dtype, (rows, *b.shape[p:]), b.far) if row else b
         for b, row in zip(kernel.buffers, by_row, strict=True)
     )
-    return Way(Kernel(tuple(stages), buffers), by_row, reduces, 0)
+    return RowForm(Kernel(tuple(stages), buffers), by_row, reduces, 0)
 
 
 def _along(t: Template, axis: int) -> dict[int, int] | None:
@@ -239,7 +239,7 @@ def _along(t: Template, axis: int) -> dict[int, int] | None:
     return slots
 
 
-def _inner(kernel: Kernel, axis: int) -> Way | None:
+def _inner(kernel: Kernel, axis: int) -> RowForm | None:
     """Axis `axis` of the output as the row, wherever it stands in the buffers."""
     codes: dict[int, int] = {}
     for stage in kernel.stages:
@@ -256,13 +256,13 @@ def _inner(kernel: Kernel, axis: int) -> Way | None:
     for b, code in zip(kernel.buffers, by_row, strict=True):
         if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < _RUN:
             return None
-    return Way(kernel, by_row, False, axis)
+    return RowForm(kernel, by_row, False, axis)
 
 
 @lru_cache(maxsize=4096)
-def ways(kernel: Kernel) -> dict[int, tuple[Way, ...]]:
+def ways(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
     """All ways to see a kernel as one of rows, by the number of rows."""
-    found: dict[int, list[Way]] = {}
+    found: dict[int, list[RowForm]] = {}
     for rows in row_counts(kernel, False):
         way = _leading(kernel, rows, False)
         if way is not None:
@@ -283,7 +283,7 @@ def ways(kernel: Kernel) -> dict[int, tuple[Way, ...]]:
 
 
 @dataclass
-class Part:
+class RowPart:
     """A kernel (None: what is none, and is left alone) and the tensors in its buffers, as `plan` makes them."""
 
     kernel: Any
@@ -307,7 +307,7 @@ class Joined(NamedTuple):
     written: tuple[bool, ...]
 
 
-def streams(part: Part) -> bool:
+def streams(part: RowPart) -> bool:
     """Whether the kernel reads what it reads about once."""
     largest = max([size(t.shape) for t in part.tensors], default=1)
     for piece in part.kernel.root.parts:
@@ -317,7 +317,7 @@ def streams(part: Part) -> bool:
     return True
 
 
-def _worthwhile(parts: Sequence[Part], found: Sequence[Way], rows: int, target: Target) -> bool:
+def _worthwhile(parts: Sequence[RowPart], found: Sequence[RowForm], rows: int, target: Target) -> bool:
     """Whether the rows that all cores are at stay in a cache, and there are enough rows for all cores."""
     row: dict[Tensor, int] = {}
     whole: dict[Tensor, int] = {}
@@ -335,17 +335,17 @@ def _worthwhile(parts: Sequence[Part], found: Sequence[Way], rows: int, target: 
     return rows >= 4 * target.cores or (each * rows <= _SMALL and not inner)
 
 
-def _part_of(t: Tensor, buffer: Buffer, code: int) -> tuple[int, int]:
+def _part_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
     """How a tensor is cut into rows: points before and after the row's axis; (0, 0) where it is not."""
     return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
 
-def agreeing(parts: Sequence[Part], rows: int) -> list[Way] | None:
+def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
     """A way for each part such that all cut each tensor alike, and what the parts read of each other lies in their own
     row; None where there is none."""
     made = {t for p in parts for t in p.made}
     known: dict[Tensor, tuple[int, int]] = {}
-    out: list[Way] = []
+    out: list[RowForm] = []
 
     def extend(n: int) -> bool:
         if n == len(parts):
@@ -377,12 +377,12 @@ def agreeing(parts: Sequence[Part], rows: int) -> list[Way] | None:
     return out if extend(0) else None
 
 
-def rows_of(part: Part) -> frozenset[int]:
+def rows_of(part: RowPart) -> frozenset[int]:
     """The numbers of rows that the kernel may be seen to have."""
     return frozenset(r for r in ways(part.kernel) if r > 1)
 
 
-def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
+def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
     """Return the most rows that the parts are worth being joined by, and the way in which each is; (0, []): none."""
     if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
         return 0, []
@@ -393,21 +393,21 @@ def common_rows(parts: Sequence[Part], target: Target) -> tuple[int, list[Way]]:
     return 0, []
 
 
-def join(parts: Sequence[Part], outside: Collection[Tensor], target: Target) -> Joined:
+def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> Joined:
     """The Rows of a cluster's kernels; what is made here and not in `outside` stays local."""
     return joined(parts, *common_rows(parts, target), outside)
 
 
-def joined(parts: Sequence[Part], rows: int, found: Sequence[Way], outside: Collection[Tensor]) -> Joined:
+def joined(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], outside: Collection[Tensor]) -> Joined:
     """The Rows of kernels that agree on so many rows, each in its way."""
     made = {t for p in parts for t in p.made}
     tensors: dict[Tensor, bool] = {}
-    local: dict[Tensor, Buffer] = {}
+    local: dict[Tensor, KernelBuffer] = {}
     for p in parts:
         for t, w in zip(p.tensors, p.written, strict=True):
             s = storage(t)
             if s in made and s not in outside:
-                local.setdefault(s, Buffer(s.dtype, s.shape))
+                local.setdefault(s, KernelBuffer(s.dtype, s.shape))
             elif s in made:
                 tensors.setdefault(s, True)
             elif not w:
@@ -418,9 +418,9 @@ def joined(parts: Sequence[Part], rows: int, found: Sequence[Way], outside: Coll
     for p, way in zip(parts, found, strict=True):
         places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
         near = tuple(
-            Buffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
+            KernelBuffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
             for t, b in zip(p.tensors, way.kernel.buffers, strict=True)
         )
         members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))
-    buffers = tuple(Buffer(t.dtype, t.shape) for t in tensors)
+    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t in tensors)
     return Joined(Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values()))

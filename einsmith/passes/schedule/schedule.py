@@ -13,28 +13,28 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from einsmith.errors import ArgumentError
-from einsmith.expr.loop import Loop
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import Compute, Tensor
 from einsmith.passes.algebra.inline import pointwise_body
-from einsmith.passes.schedule.fusion import STAGES, Group, fits, maker, makers, needs_check, reads_in_place
+from einsmith.passes.schedule.fusion import STAGES, FusionGroup, fits, maker, makers, needs_check, reads_in_place
 
 
 class Copy(NamedTuple):
     """A computation of a node."""
 
-    node: Compute | Loop
+    node: Compute | LoweredLoop
     number: int = 0
 
 
-class Schedule:
+class GroupSchedule:
     """groups: the copies that each computes, in order; home: the group of every node's copy 0. Groups may be empty."""
 
-    def __init__(self, groups: Sequence[Group], home: dict[Compute | Loop, int]):
+    def __init__(self, groups: Sequence[FusionGroup], home: dict[Compute | LoweredLoop, int]):
         self.groups = [[Copy(n) for n in g.nodes] for g in groups]
         self.home = dict(home)
         self._copies = dict.fromkeys(home, 1)
 
-    def nodes(self, g: int) -> list[Compute | Loop]:
+    def nodes(self, g: int) -> list[Compute | LoweredLoop]:
         """Of a group, in order."""
         return [c.node for c in self.groups[g]]
 
@@ -57,14 +57,14 @@ class Schedule:
         self.groups[g].insert(readers[0], copy)
         return copy
 
-    def _refused(self, node: Compute, g: int, own: Sequence[Compute | Loop], readers: Sequence[int]) -> str:
+    def _refused(self, node: Compute, g: int, own: Sequence[Compute | LoweredLoop], readers: Sequence[int]) -> str:
         if not isinstance(node, Compute) or pointwise_body(node.template) is None:
             return "it is not pointwise"
         if node in own or not readers:
             return "the group computes it already" if node in own else "the group does not read it"
         if needs_check(node):
             return "it reads at indices that are checked"
-        if any(isinstance(n, Loop) or n.template.is_scatter or n.shape != node.shape for n in own):
+        if any(isinstance(n, LoweredLoop) or n.template.is_scatter or n.shape != node.shape for n in own):
             return "the group is over another box"
         if len(own) >= STAGES or not fits({*own, node}):
             return "a kernel computes and reads no more"
@@ -93,9 +93,9 @@ class Schedule:
                 return
 
 
-Refine = Callable[[Schedule], None]
+Refine = Callable[[GroupSchedule], None]
 """What may change a schedule before it becomes kernels."""
 
 
-def unchanged(schedule: Schedule) -> None:
+def unchanged(schedule: GroupSchedule) -> None:
     """Every node is computed once."""

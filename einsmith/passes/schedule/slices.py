@@ -15,7 +15,7 @@ from einsmith import dtypes as dt
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Const, Expr, Piece, Read, Template, postorder
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
-from einsmith.plan.kernel import Buffer, Kernel, Member, Rows, Stage
+from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _Range = tuple[int, int] | None
 """The positions of a dimension that are touched, as (first, stop); None: all of them, or nobody knows."""
@@ -91,13 +91,13 @@ def _range(n: int, touched: Sequence[_Range]) -> _Range:
     return (first, stop) if stop - first < n else None
 
 
-def _part(b: Buffer, ranges: _Slice) -> Buffer:
+def _part(b: KernelBuffer, ranges: _Slice) -> KernelBuffer:
     for d, r in enumerate(ranges):
         b = b.part(d, r[1] - r[0]) if r else b
     return b
 
 
-def _buffers(buffers: Sequence[Buffer], slices: Sequence[_Slice]) -> tuple[Buffer, ...]:
+def _buffers(buffers: Sequence[KernelBuffer], slices: Sequence[_Slice]) -> tuple[KernelBuffer, ...]:
     return tuple(_part(b, x) if any(x) else b for b, x in zip(buffers, slices, strict=True))
 
 
@@ -106,7 +106,7 @@ def _of_slices(kernel: Kernel, slices: Sequence[_Slice]) -> Kernel:
     return Kernel(tuple(_stage(s, slices, buffers) for s in kernel.stages), buffers, kernel.fixed)
 
 
-def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[Buffer]) -> Stage:
+def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffer]) -> Stage:
     t = stage.template
     of = {s: x for s, a in enumerate(stage.args) if a[0] == "buffer" and any(x := slices[a[1]])}
     params = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith import dtypes as dt
-from einsmith.expr.analysis.linear import Linear, linear
-from einsmith.expr.loop import Loop
+from einsmith.expr.analysis.linear import LinearForm, linear
+from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import (
     Axis,
     Compute,
@@ -50,16 +50,16 @@ def _is_view(t: Template) -> bool:
     return all(simplify(e, t.shape) is _digit(own, d, shape, t.shape) for d, e in enumerate(index))
 
 
-def _digit(number: Linear, d: int, shape: Sequence[int], extents: Sequence[int]) -> Expr:
+def _digit(number: LinearForm, d: int, shape: Sequence[int], extents: Sequence[int]) -> Expr:
     """The index in dimension d of the element of a number, in the form in which reads are left."""
     dtype = dt.i32 if size(shape) <= dt.i32.range[1] else dt.i64
     whole = apply("floordiv", number.expr(dtype), Const(size(shape[d + 1 :]), dtype))
     return simplify(apply("mod", whole, Const(shape[d], dtype)), extents)
 
 
-def _flat(index: Sequence[Expr], shape: Sequence[int]) -> Linear:
+def _flat(index: Sequence[Expr], shape: Sequence[int]) -> LinearForm:
     """The number, in row-major order, of the element at an index."""
-    out = Linear()
+    out = LinearForm()
     for e, n in zip(index, shape, strict=True):
         out = out * n + linear(e)
     return out
@@ -72,7 +72,7 @@ def storage(t: Tensor) -> Tensor:
     return t
 
 
-def producer(t: Tensor) -> tuple[Compute | Loop | Leaf, int]:
+def producer(t: Tensor) -> tuple[Compute | LoweredLoop | Leaf, int]:
     """(node, member) that makes a tensor's storage, recurrences being loops already."""
     t = storage(t)
     if isinstance(t, Item):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.common import pointwise
 from einsmith.lang import builder
@@ -37,7 +37,7 @@ DEFAULTS = {
 
 
 def _scalar(name: str, formula: str) -> None:
-    def run(n: Call, x: Value) -> Value:
+    def run(n: NodeCall, x: Value) -> Value:
         alpha, beta = DEFAULTS.get(name, (0.0, 0.0))
         alpha, beta = float(n.attr("alpha", alpha)), float(n.attr("beta", beta))
         return pointwise(x, lambda e: SCALAR[name](e, alpha, beta)).astype(x.dtype)
@@ -54,52 +54,52 @@ _scalar("Softplus", "log(1 + exp(x))")
 
 
 @onnx("Relu")
-def relu(n: Call, x: Value) -> Value:
+def relu(n: NodeCall, x: Value) -> Value:
     """where(x <= 0, 0, x)"""
     return (F.relu(x) if x.dtype.is_float else builder.maximum(x, 0)).astype(x.dtype)
 
 
 @onnx("Selu")
-def selu(n: Call, x: Value) -> Value:
+def selu(n: NodeCall, x: Value) -> Value:
     """gamma*where(x > 0, x, alpha*expm1(x))"""
     alpha, gamma = float(n.attr("alpha", 1.6732632423543772)), float(n.attr("gamma", 1.0507009873554805))
     return pointwise(x, lambda e: gamma * builder.where(e > 0, e, alpha * builder.expm1(e))).astype(x.dtype)
 
 
 @onnx("Celu")
-def celu(n: Call, x: Value) -> Value:
+def celu(n: NodeCall, x: Value) -> Value:
     """where(x > 0, x, alpha*expm1(x/alpha))"""
     alpha = float(n.attr("alpha", 1.0))
     return pointwise(x, lambda e: builder.where(e > 0, e, alpha * builder.expm1(e / alpha))).astype(x.dtype)
 
 
 @onnx("HardSwish")
-def hardswish(n: Call, x: Value) -> Value:
+def hardswish(n: NodeCall, x: Value) -> Value:
     """x*min(max(x/6 + 1/2, 0), 1)"""
     return pointwise(x, lambda e: e * clipped(e / 6.0 + 0.5, 0.0, 1.0)).astype(x.dtype)
 
 
 @onnx("Swish")
-def swish(n: Call, x: Value) -> Value:
+def swish(n: NodeCall, x: Value) -> Value:
     """x*sigmoid(alpha*x)"""
     alpha = float(n.attr("alpha", 1.0))
     return pointwise(x, lambda e: e * builder.sigmoid(alpha * e)).astype(x.dtype)
 
 
 @onnx("Gelu")
-def gelu(n: Call, x: Value) -> Value:
+def gelu(n: NodeCall, x: Value) -> Value:
     """x*(1 + erf(x/sqrt(2)))/2, or its form with tanh"""
     return F.gelu(x, n.attr("approximate", "none")).astype(x.dtype)
 
 
 @onnx("PRelu")
-def prelu(n: Call, x: Value, slope: Value) -> Value:
+def prelu(n: NodeCall, x: Value, slope: Value) -> Value:
     """where(x < 0, slope*x, x)"""
     return builder.where(x < 0, x * slope, x).astype(x.dtype)
 
 
 @onnx("Shrink")
-def shrink(n: Call, x: Value) -> Value:
+def shrink(n: NodeCall, x: Value) -> Value:
     """where(x < -lambd, x + bias, where(x > lambd, x - bias, 0))"""
     edge, bias = float(n.attr("lambd", 0.5)), float(n.attr("bias", 0.0))
     if not x.dtype.is_float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.frontends.onnx.evaluate import Call, Several
+from einsmith.frontends.onnx.evaluate import NodeCall, Several
 from einsmith.frontends.onnx.operators.axes import axes_of, axis
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.common import read
@@ -18,7 +18,7 @@ from einsmith.lang.builder import Value
 
 
 @onnx("Reshape", static=(1,))
-def reshape(n: Call, x: Value, shape: Value) -> Value:
+def reshape(n: NodeCall, x: Value, shape: Value) -> Value:
     """the elements in row-major order under another shape; 0 keeps an extent, -1 takes what is left"""
     wanted = n.ints(shape, "the shape of Reshape")
     if not n.attr("allowzero", 0):
@@ -32,13 +32,13 @@ def reshape(n: Call, x: Value, shape: Value) -> Value:
 
 
 @onnx("Transpose")
-def transpose(n: Call, x: Value) -> Value:
+def transpose(n: NodeCall, x: Value) -> Value:
     """x with its dimensions in the order perm"""
     return x.transpose(*n.attr("perm", tuple(reversed(range(x.ndim))))) if x.ndim else x
 
 
 @onnx("Flatten")
-def flatten(n: Call, x: Value) -> Value:
+def flatten(n: NodeCall, x: Value) -> Value:
     """x as a matrix: dimensions before the axis are rows"""
     d = n.attr("axis", 1)
     d = d if d == x.ndim else axis(d, x.ndim)
@@ -46,7 +46,7 @@ def flatten(n: Call, x: Value) -> Value:
 
 
 @onnx("Squeeze", static=(1,))
-def squeeze(n: Call, x: Value, given: Value | None = None) -> Value:
+def squeeze(n: NodeCall, x: Value, given: Value | None = None) -> Value:
     """x without dimensions of extent 1"""
     dims = axes_of(n, given, x.ndim)
     if dims is None:
@@ -57,7 +57,7 @@ def squeeze(n: Call, x: Value, given: Value | None = None) -> Value:
 
 
 @onnx("Unsqueeze", static=(1,))
-def unsqueeze(n: Call, x: Value, given: Value | None = None) -> Value:
+def unsqueeze(n: NodeCall, x: Value, given: Value | None = None) -> Value:
     """x with new dimensions of extent 1"""
     listed = n.attr("axes") if given is None else n.ints(given, "axes of Unsqueeze")
     rank = x.ndim + len(listed)
@@ -69,7 +69,7 @@ def unsqueeze(n: Call, x: Value, given: Value | None = None) -> Value:
 
 
 @onnx("Concat")
-def concat(n: Call, *inputs: Value) -> Value:
+def concat(n: NodeCall, *inputs: Value) -> Value:
     """tensors one after another along an axis"""
     d = axis(n.attr("axis"), inputs[0].ndim)
     kept = [x for x in inputs if x.shape[d]] or [inputs[0]]
@@ -81,7 +81,7 @@ def part(x: Value, d: int, start: int, stop: int) -> Value:
 
 
 @onnx("Split", static=(1,))
-def split(n: Call, x: Value, given: Value | None = None) -> Several:
+def split(n: NodeCall, x: Value, given: Value | None = None) -> Several:
     """x cut into parts along an axis"""
     d = axis(n.attr("axis", 0), x.ndim)
     sizes = n.attr("split") if given is None else n.ints(given, "sizes of Split")
@@ -97,7 +97,7 @@ def split(n: Call, x: Value, given: Value | None = None) -> Several:
 
 @onnx("Slice", static=(1, 2, 3, 4))
 def slice_(
-    n: Call, x: Value, starts: Value | None = None, ends: Value | None = None, axes: Value | None = None,
+    n: NodeCall, x: Value, starts: Value | None = None, ends: Value | None = None, axes: Value | None = None,
     steps: Value | None = None,
 ) -> Value:  # fmt: skip
     """x[start:end:step] along axes"""
@@ -133,13 +133,13 @@ def slice_(
 
 
 @onnx("Expand", static=(1,))
-def expand(n: Call, x: Value, shape: Value) -> Value:
+def expand(n: NodeCall, x: Value, shape: Value) -> Value:
     """x repeated along dimensions of extent 1, to what its shape and another broadcast to"""
     return builder.broadcast_to(x, views.broadcast([x.shape, n.ints(shape, "the shape of Expand")]))
 
 
 @onnx("Tile", static=(1,))
-def tile(n: Call, x: Value, repeats: Value) -> Value:
+def tile(n: NodeCall, x: Value, repeats: Value) -> Value:
     """x[i % n], so many times as long along each dimension"""
     counts = n.ints(repeats, "repeats of Tile")
     if len(counts) != x.ndim:
@@ -148,7 +148,9 @@ def tile(n: Call, x: Value, repeats: Value) -> Value:
 
 
 @onnx("Pad", static=(1, 3))
-def pad(n: Call, x: Value, pads: Value | None = None, value: Value | None = None, axes: Value | None = None) -> Value:
+def pad(
+    n: NodeCall, x: Value, pads: Value | None = None, value: Value | None = None, axes: Value | None = None
+) -> Value:
     """x with elements around it: a number, its own mirrored, its first and last, or those of the other end"""
     amounts = n.attr("pads") if pads is None else n.ints(pads, "pads of Pad")
     dims = tuple(range(x.ndim)) if axes is None else tuple(axis(d, x.ndim) for d in n.ints(axes, "axes of Pad"))
@@ -197,7 +199,7 @@ def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
 
 
 @onnx("DepthToSpace")
-def depth_to_space(n: Call, x: Value) -> Value:
+def depth_to_space(n: NodeCall, x: Value) -> Value:
     """blocks of channels as blocks of places: DCR or CRD order"""
     b, c, h, w = x.shape
     k = n.attr("blocksize")
@@ -209,7 +211,7 @@ def depth_to_space(n: Call, x: Value) -> Value:
 
 
 @onnx("SpaceToDepth")
-def space_to_depth(n: Call, x: Value) -> Value:
+def space_to_depth(n: NodeCall, x: Value) -> Value:
     """blocks of places as blocks of channels"""
     b, c, h, w = x.shape
     k = n.attr("blocksize")
@@ -219,7 +221,7 @@ def space_to_depth(n: Call, x: Value) -> Value:
 
 
 @onnx("Trilu", static=(1,))
-def trilu(n: Call, x: Value, k: Value | None = None) -> Value:
+def trilu(n: NodeCall, x: Value, k: Value | None = None) -> Value:
     """where(j - i >= k, x[i, j], 0), or where(j - i <= k, ..) without upper"""
     offset = 0 if k is None else n.ints(k, "k of Trilu")[0]
     if not x.size:
@@ -234,7 +236,7 @@ def trilu(n: Call, x: Value, k: Value | None = None) -> Value:
 
 
 @onnx("ReverseSequence")
-def reverse_sequence(n: Call, x: Value, lengths: Value) -> Value:
+def reverse_sequence(n: NodeCall, x: Value, lengths: Value) -> Value:
     """the first lengths[b] steps of each sequence in the opposite order"""
     time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.errors import ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.lang.builder import Value
 
 
@@ -17,7 +17,7 @@ def axis(d: int, rank: int) -> int:
     return d % rank
 
 
-def axes_of(n: Call, given: Any, rank: int, name: str = "axes") -> tuple[int, ...] | None:
+def axes_of(n: NodeCall, given: Any, rank: int, name: str = "axes") -> tuple[int, ...] | None:
     """The dimensions of an input, or of an attribute in older versions; None where none are given."""
     listed: Sequence[int] | None = n.attr(name) if given is None else n.ints(given, f"{name} of {n.node}")
     return None if listed is None else tuple(axis(d, rank) for d in listed)

@@ -8,15 +8,15 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.errors import DtypeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
-from einsmith.frontends.onnx.types import ELEMENTS, Element
+from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.functional.common import pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def to_element(x: Value, to: Element, saturate: bool = True) -> Value:
+def to_element(x: Value, to: ElementType, saturate: bool = True) -> Value:
     """A tensor in another type: floats become integers towards zero, integers modulo the type's range."""
     if to.dtype.is_int and x.dtype.is_float and (to.wrap is not None or to.dtype.bits < 32):
         x = x.astype(dt.i64)
@@ -27,20 +27,20 @@ def to_element(x: Value, to: Element, saturate: bool = True) -> Value:
 
 
 @onnx("Cast")
-def cast(n: Call, x: Value) -> Value:
+def cast(n: NodeCall, x: Value) -> Value:
     """x in another type; floats become integers towards zero, bools by x != 0, and float8 the nearest, or the largest
     where saturate says so and x is beyond"""
     return to_element(x, n.result(), bool(n.attr("saturate", 1)))
 
 
 @onnx("CastLike")
-def cast_like(n: Call, x: Value, like: Any) -> Value:
+def cast_like(n: NodeCall, x: Value, like: Any) -> Value:
     """x in the type of another tensor"""
     return to_element(x, n.result(), bool(n.attr("saturate", 1)))
 
 
 @onnx("BitCast")
-def bitcast(n: Call, x: Value) -> Value:
+def bitcast(n: NodeCall, x: Value) -> Value:
     """the bits of integers as another type of as many"""
     source, to = ELEMENTS[n.type(0)], n.result()
     if source == to:
@@ -58,7 +58,7 @@ def bitcast(n: Call, x: Value) -> Value:
 
 
 @onnx("Constant")
-def constant(n: Call) -> Any:
+def constant(n: NodeCall) -> Any:
     """the tensor that the attributes give"""
     for name in ("value", "sparse_value"):
         if n.attr(name) is not None:
@@ -71,7 +71,7 @@ def constant(n: Call) -> Any:
 
 
 @onnx("Identity")
-def identity(n: Call, x: Any) -> Any:
+def identity(n: NodeCall, x: Any) -> Any:
     """x"""
     return x
 

@@ -9,7 +9,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.conv import _biased, _correlate
 from einsmith.functional.window import Window, transposed
@@ -18,13 +18,13 @@ from einsmith.lang.builder import Value
 
 
 @onnx("MatMul")
-def matmul(n: Call, a: Value, b: Value) -> Value:
+def matmul(n: NodeCall, a: Value, b: Value) -> Value:
     """sum[k](a[.., i, k]*b[.., k, j]), as NumPy's"""
     return builder.matmul(a, b).astype(a.dtype)
 
 
 @onnx("Gemm")
-def gemm(n: Call, a: Value, b: Value, c: Value | None = None) -> Value:
+def gemm(n: NodeCall, a: Value, b: Value, c: Value | None = None) -> Value:
     """alpha*sum[k](a[i, k]*b[k, j]) + beta*c, of matrices that may be transposed"""
     a = a.T if n.attr("transA", 0) else a
     b = b.T if n.attr("transB", 0) else b
@@ -37,7 +37,7 @@ def gemm(n: Call, a: Value, b: Value, c: Value | None = None) -> Value:
 
 
 @onnx("Einsum")
-def einsum(n: Call, *inputs: Value) -> Value:
+def einsum(n: NodeCall, *inputs: Value) -> Value:
     """the sum of products that the equation says"""
     return F.einsum(n.attr("equation").replace(" ", ""), *inputs).astype(inputs[0].dtype)
 
@@ -46,7 +46,7 @@ def einsum(n: Call, *inputs: Value) -> Value:
 
 
 def pads_of(
-    n: Call, extents: Sequence[int], kernel: Sequence[int], steps: Sequence[int], gaps: Sequence[int]
+    n: NodeCall, extents: Sequence[int], kernel: Sequence[int], steps: Sequence[int], gaps: Sequence[int]
 ) -> list[tuple[int, int]]:
     """(before, after) of each dimension, by pads or auto_pad."""
     auto, rank = n.attr("auto_pad", "NOTSET"), len(kernel)
@@ -65,7 +65,7 @@ def pads_of(
     return [(pads[d], pads[d + rank]) for d in range(rank)]
 
 
-def convolve(n: Call, x: Value, w: Value, bias: Value | None) -> Value:
+def convolve(n: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
     """The convolution that the attributes of a node say, whatever the type."""
     rank = w.ndim - 2
     if x.ndim != w.ndim or rank < 1:
@@ -86,13 +86,13 @@ def convolve(n: Call, x: Value, w: Value, bias: Value | None) -> Value:
 
 
 @onnx("Conv")
-def conv(n: Call, x: Value, w: Value, bias: Value | None = None) -> Value:
+def conv(n: NodeCall, x: Value, w: Value, bias: Value | None = None) -> Value:
     """sum[c, r, ..](x[b, c, stride*p + dilation*r - pad, ..]*w[k, c, r, ..]) + bias[k]"""
     return convolve(n, x, w, bias).astype(x.dtype)
 
 
 @onnx("ConvTranspose")
-def conv_transpose(n: Call, x: Value, w: Value, bias: Value | None = None) -> Value:
+def conv_transpose(n: NodeCall, x: Value, w: Value, bias: Value | None = None) -> Value:
     """the transpose of a convolution, plus bias[k]"""
     rank, groups = w.ndim - 2, n.attr("group", 1)
     kernel, space = w.shape[2:], x.shape[2:]
@@ -122,7 +122,7 @@ def conv_transpose(n: Call, x: Value, w: Value, bias: Value | None = None) -> Va
 
 @onnx("DeformConv")
 def deform_conv(
-    n: Call, x: Value, w: Value, offset: Value, bias: Value | None = None, mask: Value | None = None
+    n: NodeCall, x: Value, w: Value, offset: Value, bias: Value | None = None, mask: Value | None = None
 ) -> Value:
     """a convolution whose places are moved by offsets, read between their four neighbours, and weighted by a mask
 
@@ -176,7 +176,7 @@ def deform_conv(
 
 
 @onnx("Det")
-def det(n: Call, x: Value) -> Value:
+def det(n: NodeCall, x: Value) -> Value:
     """the determinant of each matrix, by elimination with the largest pivot of each column"""
     size = x.shape[-1]
     rows = x.reshape((-1, size, size))

@@ -10,8 +10,8 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
-from einsmith.frontends.onnx.evaluate import Call, Several
-from einsmith.frontends.onnx.nodes import Graph, every_node, unrolled
+from einsmith.frontends.onnx.evaluate import NodeCall, Several
+from einsmith.frontends.onnx.nodes import OnnxGraph, every_node, unrolled
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.randomness import RANDOM
 from einsmith.frontends.onnx.scan import scan
@@ -25,7 +25,7 @@ MOST_STEPS = 1000
 
 
 @onnx("If", static=(0,))
-def if_(n: Call, condition: Value) -> Several:
+def if_(n: NodeCall, condition: Value) -> Several:
     """one of two graphs, by a condition that is known as the program is compiled; of both, in the steps of a loop, by
     where"""
     holds = n.known(condition)
@@ -39,15 +39,15 @@ def if_(n: Call, condition: Value) -> Several:
     return Several(builder.where(c, a, b).astype(a.dtype) for a, b in zip(first, second, strict=True))
 
 
-def _random(body: Graph) -> bool:
+def _random(body: OnnxGraph) -> bool:
     return any(node.operator in RANDOM for node in every_node(body))
 
 
 @onnx("Loop", static=(0,))
-def loop(n: Call, count: Value | None, condition: Value | None, *states: Any) -> Several:
+def loop(n: NodeCall, count: Value | None, condition: Value | None, *states: Any) -> Several:
     """states after the last of at most so many steps, and what each step gives: a recurrence, or written out where the
     steps differ in shapes or the condition is known"""
-    body: Graph = n.node.attributes["body"]
+    body: OnnxGraph = n.node.attributes["body"]
     most = None if count is None else int(n.static(count, "the trip count of Loop").reshape(-1)[0])
     begins = None if condition is None else n.known(condition)
     if begins is not None and not begins.reshape(-1)[0]:
@@ -65,14 +65,16 @@ class _OutputsDiffer(Exception):
     """How often a loop runs is known only when the program runs, and so how many outputs it has."""
 
 
-def _step(n: Call, body: Graph, number: Value, on: Value, states: list[Any]) -> tuple[Value, list[Any], list[Any]]:
+def _step(
+    n: NodeCall, body: OnnxGraph, number: Value, on: Value, states: list[Any]
+) -> tuple[Value, list[Any], list[Any]]:
     """(whether to go on, states, outputs) of a step."""
     given = dict(zip((i.name for i in body.inputs), (number, on, *states), strict=True))
     goes_on, *found = n.evaluate(body, given)
     return goes_on, found[: len(states)], found[len(states) :]
 
 
-def _recurrence(n: Call, body: Graph, most: int, condition: Value | None, states: list[Value]) -> Several:
+def _recurrence(n: NodeCall, body: OnnxGraph, most: int, condition: Value | None, states: list[Value]) -> Several:
     true = builder.full((), True, dt.bool_)
     start = true if condition is None else condition.reshape(())
     always = True
@@ -100,7 +102,7 @@ def _recurrence(n: Call, body: Graph, most: int, condition: Value | None, states
     return Several([*last[: len(states)], *outputs])
 
 
-def _written_out(n: Call, body: Graph, most: int | None, condition: Value | None, states: list[Any]) -> Several:
+def _written_out(n: NodeCall, body: OnnxGraph, most: int | None, condition: Value | None, states: list[Any]) -> Several:
     on: Any = builder.full((), True, dt.bool_) if condition is None else condition
     rows: list[list[Any]] = []
     t = 0
@@ -123,7 +125,7 @@ def _written_out(n: Call, body: Graph, most: int | None, condition: Value | None
     return Several([*states, *(F.stack(list(column), 0) for column in zip(*rows, strict=True))])
 
 
-def _nothing(body: Graph, name: str) -> Value:
+def _nothing(body: OnnxGraph, name: str) -> Value:
     extents = body.shapes.get(name, (None,))
     shape = [e for e in extents if isinstance(e, int)]
     if len(shape) != len(extents):
@@ -132,15 +134,15 @@ def _nothing(body: Graph, name: str) -> Value:
 
 
 @onnx("Scan")
-def scan_(n: Call, *inputs: Value) -> Several:
+def scan_(n: NodeCall, *inputs: Value) -> Several:
     """states after the last step, and what each step gives, over slices of inputs along an axis: a recurrence"""
-    body: Graph = n.node.attributes["body"]
+    body: OnnxGraph = n.node.attributes["body"]
     if n.version < 9:
         return _with_batch(n, body, *inputs)
     return Several(_scan(n, body, inputs))
 
 
-def _scan(n: Call, body: Graph, inputs: Any) -> list[Value]:
+def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
     m = n.attr("num_scan_inputs")
     states, xs = list(inputs[: len(inputs) - m]), list(inputs[len(inputs) - m :])
     k = len(body.outputs) - len(states)
@@ -185,7 +187,7 @@ def _scan(n: Call, body: Graph, inputs: Any) -> list[Value]:
     return [*last, *turned]
 
 
-def _with_batch(n: Call, body: Graph, lengths: Value | None, *inputs: Value) -> Several:
+def _with_batch(n: NodeCall, body: OnnxGraph, lengths: Value | None, *inputs: Value) -> Several:
     """Operator set 8: a first dimension of batch; sequences of one length."""
     if lengths is not None:
         raise ArgumentError("Scan of operator set 8 with sequence_lens is not built; later sets have none")
@@ -196,7 +198,7 @@ def _with_batch(n: Call, body: Graph, lengths: Value | None, *inputs: Value) -> 
 # ---------------------------------------------------------------------------------------------------------- sequences
 
 
-def _place(n: Call, given: Value | None, length: int, end: bool = False) -> int:
+def _place(n: NodeCall, given: Value | None, length: int, end: bool = False) -> int:
     if given is None:
         return length if end else length - 1
     k = int(n.static(given, "a place in a sequence").reshape(-1)[0])
@@ -212,21 +214,21 @@ enter("SequenceAt", "a tensor of a sequence", lambda n, s, k: s[_place(n, k, len
 
 
 @onnx("SequenceInsert", static=(2,))
-def sequence_insert(n: Call, s: list[Value], x: Value, place: Value | None = None) -> list[Value]:
+def sequence_insert(n: NodeCall, s: list[Value], x: Value, place: Value | None = None) -> list[Value]:
     """a sequence with one tensor more"""
     k = _place(n, place, len(s), True)
     return [*s[:k], x, *s[k:]]
 
 
 @onnx("SequenceErase", static=(1,))
-def sequence_erase(n: Call, s: list[Value], place: Value | None = None) -> list[Value]:
+def sequence_erase(n: NodeCall, s: list[Value], place: Value | None = None) -> list[Value]:
     """a sequence without one of its tensors"""
     k = _place(n, place, len(s))
     return [*s[:k], *s[k + 1 :]]
 
 
 @onnx("ConcatFromSequence")
-def concat_from_sequence(n: Call, s: list[Value]) -> Value:
+def concat_from_sequence(n: NodeCall, s: list[Value]) -> Value:
     """the tensors of a sequence one after another along an axis, or along a new one"""
     new = n.attr("new_axis", 0)
     d = axis(n.attr("axis"), s[0].ndim + new)
@@ -234,7 +236,7 @@ def concat_from_sequence(n: Call, s: list[Value]) -> Value:
 
 
 @onnx("SplitToSequence", static=(1,))
-def split_to_sequence(n: Call, x: Value, sizes: Value | None = None) -> list[Value]:
+def split_to_sequence(n: NodeCall, x: Value, sizes: Value | None = None) -> list[Value]:
     """the parts of x along an axis as a sequence"""
     d = axis(n.attr("axis", 0), x.ndim)
     extent = x.shape[d]

@@ -10,7 +10,7 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.table import enter, onnx
@@ -26,7 +26,7 @@ def wrapped(k: Value, extent: int) -> Value:
 
 
 @onnx("Gather")
-def gather(n: Call, x: Value, index: Value) -> Value:
+def gather(n: NodeCall, x: Value, index: Value) -> Value:
     """x[.., index[i], ..] along an axis"""
     d = axis(n.attr("axis", 0), x.ndim)
     known = n.known(index)
@@ -47,14 +47,14 @@ def gather(n: Call, x: Value, index: Value) -> Value:
 
 
 @onnx("GatherElements")
-def gather_elements(n: Call, x: Value, index: Value) -> Value:
+def gather_elements(n: NodeCall, x: Value, index: Value) -> Value:
     """x[.., index[i], ..] for each i of the index"""
     d = axis(n.attr("axis", 0), x.ndim)
     return F.gather(x, d, wrapped(index, x.shape[d]))
 
 
 @onnx("GatherND")
-def gather_nd(n: Call, x: Value, index: Value) -> Value:
+def gather_nd(n: NodeCall, x: Value, index: Value) -> Value:
     """x[b, index[b, i, :], ..]: the index's last dimension is places, the first batch_dims dimensions are common"""
     b, depth = n.attr("batch_dims", 0), index.shape[-1]
     lead = index.shape[:-1]
@@ -78,7 +78,7 @@ _HOW = {"none": None, "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 @onnx("ScatterElements")
-def scatter_elements(n: Call, x: Value, index: Value, updates: Value) -> Value:
+def scatter_elements(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
     """x with updates[i] at, added to, multiplied with, or the extreme of what is at [.., index[i], ..]"""
     d = axis(n.attr("axis", 0), x.ndim)
     how = _reduction(n)
@@ -91,7 +91,7 @@ def scatter_elements(n: Call, x: Value, index: Value, updates: Value) -> Value:
 enter("Scatter", "x with updates[i] at [.., index[i], ..]", scatter_elements)
 
 
-def _reduction(n: Call) -> str | None:
+def _reduction(n: NodeCall) -> str | None:
     name = n.attr("reduction", "none")
     if name not in _HOW:
         raise ArgumentError(f"reduction {name!r} is none of {', '.join(_HOW)}")
@@ -99,7 +99,7 @@ def _reduction(n: Call) -> str | None:
 
 
 @onnx("ScatterND")
-def scatter_nd(n: Call, x: Value, index: Value, updates: Value) -> Value:
+def scatter_nd(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
     """x with updates[i] at, added to, multiplied with, or the extreme of what is at index[i, :]"""
     depth, how = index.shape[-1], _reduction(n)
     count, rest = prod(index.shape[:-1]), x.shape[depth:]
@@ -120,7 +120,7 @@ def scatter_nd(n: Call, x: Value, index: Value, updates: Value) -> Value:
 
 
 @onnx("TensorScatter")
-def tensor_scatter(n: Call, past: Value, update: Value, starts: Value | None = None) -> Value:
+def tensor_scatter(n: NodeCall, past: Value, update: Value, starts: Value | None = None) -> Value:
     """past[b, .., s, ..] with update[b, .., s - starts[b], ..] where there is one, around the end by mode"""
     d = axis(n.attr("axis", -2), past.ndim)
     extent, length = past.shape[d], update.shape[d]
@@ -138,7 +138,7 @@ def tensor_scatter(n: Call, past: Value, update: Value, starts: Value | None = N
 
 
 @onnx("OneHot", static=(1,))
-def one_hot(n: Call, index: Value, depth: Value, values: Value) -> Value:
+def one_hot(n: NodeCall, index: Value, depth: Value, values: Value) -> Value:
     """where(index[i] == k, on, off), k along a new axis"""
     count = int(n.static(depth, "the depth of OneHot").reshape(-1)[0])
     d = axis(n.attr("axis", -1), index.ndim + 1)

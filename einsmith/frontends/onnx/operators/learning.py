@@ -7,7 +7,7 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.indexing import wrapped
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.common import pointwise
@@ -16,7 +16,7 @@ from einsmith.lang.builder import Value
 
 
 @onnx("ai.onnx.ml.ArrayFeatureExtractor")
-def array_feature_extractor(n: Call, x: Value, places: Value) -> Value:
+def array_feature_extractor(n: NodeCall, x: Value, places: Value) -> Value:
     """x[.., places[k]]"""
     x = x.reshape((1, -1)) if x.ndim == 1 else x
     k = wrapped(places.reshape((-1,)), x.shape[-1])
@@ -24,21 +24,21 @@ def array_feature_extractor(n: Call, x: Value, places: Value) -> Value:
 
 
 @onnx("ai.onnx.ml.Binarizer")
-def binarizer(n: Call, x: Value) -> Value:
+def binarizer(n: NodeCall, x: Value) -> Value:
     """1 where x > threshold, else 0"""
     edge = float(n.attr("threshold", 0.0))
     return pointwise(x, lambda e: builder.where(e > edge, 1, 0)).astype(x.dtype)
 
 
 @onnx("ai.onnx.ml.Scaler")
-def scaler(n: Call, x: Value) -> Value:
+def scaler(n: NodeCall, x: Value) -> Value:
     """(x - offset)*scale by column"""
     offset, scale = (n.constant(np.asarray(n.attr(k), np.float32), dt.f32) for k in ("offset", "scale"))
     return ((x.astype(dt.f32) - offset) * scale).astype(dt.f32)
 
 
 @onnx("ai.onnx.ml.Normalizer")
-def normalizer(n: Call, x: Value) -> Value:
+def normalizer(n: NodeCall, x: Value) -> Value:
     """x over the largest, the sum of sizes, or the length of its row"""
     kind, y = n.attr("norm", "MAX"), x.astype(dt.f32)
     size = {
@@ -52,7 +52,7 @@ def normalizer(n: Call, x: Value) -> Value:
 
 
 @onnx("ai.onnx.ml.LinearRegressor")
-def linear_regressor(n: Call, x: Value) -> Value:
+def linear_regressor(n: NodeCall, x: Value) -> Value:
     """sum[i](x[b, i]*w[k, i]) + c[k]"""
     if n.attr("post_transform", "NONE") != "NONE":
         raise ArgumentError("post_transform of LinearRegressor is not built")
@@ -63,7 +63,7 @@ def linear_regressor(n: Call, x: Value) -> Value:
     return y if c is None else y + n.constant(np.asarray(c, np.float32), dt.f32)
 
 
-def _table(n: Call, what: str) -> np.ndarray | None:
+def _table(n: NodeCall, what: str) -> np.ndarray | None:
     for kind in ("int64s", "floats", "tensor"):
         found = n.attr(f"{what}_{kind}")
         if found is not None:
@@ -72,7 +72,7 @@ def _table(n: Call, what: str) -> np.ndarray | None:
 
 
 @onnx("ai.onnx.ml.LabelEncoder")
-def label_encoder(n: Call, x: Value) -> Value:
+def label_encoder(n: NodeCall, x: Value) -> Value:
     """the value of the key that x is, or a default"""
     keys, values = _table(n, "keys"), _table(n, "values")
     if keys is None or values is None:

@@ -9,7 +9,7 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ShapeError
 from einsmith.frontends.graph import layer
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.random import drop
@@ -31,7 +31,7 @@ def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
 
 
 @onnx("BatchNormalization")
-def batch_norm(n: Call, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Any:
+def batch_norm(n: NodeCall, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Any:
     """(x - mean)/sqrt(variance + epsilon)*scale + bias by channel; in training mode of the batch, and running ones"""
     if x.ndim == 1:
         y = batch_norm(n, x.reshape((x.shape[0], 1)), scale, bias, mean, variance)
@@ -60,14 +60,14 @@ def _scaled(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, e
 
 
 @onnx("InstanceNormalization")
-def instance_norm(n: Call, x: Value, scale: Value, bias: Value) -> Value:
+def instance_norm(n: NodeCall, x: Value, scale: Value, bias: Value) -> Value:
     """(x - mean)/sqrt(variance + epsilon)*scale + bias, of each channel of each sample"""
     mean, variance = _moments(x, range(2, x.ndim))
     return _scaled(x, mean, variance, scale, bias, float(n.attr("epsilon", 1e-5)))
 
 
 @onnx("GroupNormalization")
-def group_norm(n: Call, x: Value, scale: Value, bias: Value) -> Value:
+def group_norm(n: NodeCall, x: Value, scale: Value, bias: Value) -> Value:
     """(x - mean)/sqrt(variance + epsilon)*scale + bias, of groups of channels of each sample"""
     groups, (b, c) = n.attr("num_groups"), x.shape[:2]
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
@@ -80,7 +80,7 @@ def group_norm(n: Call, x: Value, scale: Value, bias: Value) -> Value:
 
 
 @onnx("LayerNormalization")
-def layer_norm(n: Call, x: Value, scale: Value, bias: Value | None = None) -> tuple[Value, ...]:
+def layer_norm(n: NodeCall, x: Value, scale: Value, bias: Value | None = None) -> tuple[Value, ...]:
     """((x - mean)/sqrt(variance + epsilon)*scale + bias, mean, 1/sqrt(variance + epsilon)) over the last dimensions"""
     d = axis(n.attr("axis", -1), x.ndim)
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
@@ -91,7 +91,7 @@ def layer_norm(n: Call, x: Value, scale: Value, bias: Value | None = None) -> tu
 
 
 @onnx("RMSNormalization")
-def rms_norm(n: Call, x: Value, scale: Value) -> Value:
+def rms_norm(n: NodeCall, x: Value, scale: Value) -> Value:
     """x/sqrt(mean(x*x) + epsilon)*scale over the last dimensions"""
     d = axis(n.attr("axis", -1), x.ndim)
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
@@ -101,7 +101,7 @@ def rms_norm(n: Call, x: Value, scale: Value) -> Value:
 
 
 @onnx("MeanVarianceNormalization")
-def mean_variance(n: Call, x: Value) -> Value:
+def mean_variance(n: NodeCall, x: Value) -> Value:
     """(x - mean)/(sqrt(variance) + 1e-9) over axes"""
     dims = tuple(axis(d, x.ndim) for d in n.attr("axes", (0, 2, 3)))
     mean, variance = _moments(x, dims)
@@ -109,7 +109,7 @@ def mean_variance(n: Call, x: Value) -> Value:
 
 
 @onnx("LRN")
-def lrn(n: Call, x: Value) -> Value:
+def lrn(n: NodeCall, x: Value) -> Value:
     """x/(bias + alpha/size*sum of squares of neighbouring channels)**beta"""
     size, alpha = n.attr("size"), float(n.attr("alpha", 1e-4))
     before = (size - 1) // 2
@@ -127,7 +127,7 @@ def lrn(n: Call, x: Value) -> Value:
 
 
 @onnx("LpNormalization")
-def lp_norm(n: Call, x: Value) -> Value:
+def lp_norm(n: NodeCall, x: Value) -> Value:
     """x/(sum[axis](|x|**p))**(1/p), 0 where that is 0"""
     d, p = axis(n.attr("axis", -1), x.ndim), n.attr("p", 2)
     if p == 1:
@@ -140,7 +140,7 @@ def lp_norm(n: Call, x: Value) -> Value:
 
 
 @onnx("Dropout", static=(1, 2))
-def dropout(n: Call, x: Value, ratio: Value | None = None, training: Value | None = None) -> tuple[Value, Value]:
+def dropout(n: NodeCall, x: Value, ratio: Value | None = None, training: Value | None = None) -> tuple[Value, Value]:
     """(x/(1 - ratio), or 0 with probability ratio, in training mode; whether it is kept)"""
     share = n.attr("ratio", 0.5)
     if ratio is not None:

@@ -12,7 +12,7 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import DtypeError
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.common import pointwise
 from einsmith.lang import builder
@@ -47,19 +47,19 @@ _binary("Mul", "a*b", lambda a, b: a * b)
 
 
 @onnx("Div")
-def div(n: Call, a: Value, b: Value) -> Value:
+def div(n: NodeCall, a: Value, b: Value) -> Value:
     """a/b; of integers without what is behind the point"""
     return (a / b if a.dtype.is_float else F.div(a, b, rounding_mode="trunc")).astype(a.dtype)
 
 
 @onnx("Mod")
-def mod(n: Call, a: Value, b: Value) -> Value:
+def mod(n: NodeCall, a: Value, b: Value) -> Value:
     """a - b*floor(a/b), with the sign of b; with fmod a - b*trunc(a/b), with the sign of a"""
     return TABLE["fmod.Tensor" if n.attr("fmod", 0) else "remainder.Tensor"].run(a, b).astype(a.dtype)
 
 
 @onnx("Pow")
-def power(n: Call, a: Value, b: Value) -> Value:
+def power(n: NodeCall, a: Value, b: Value) -> Value:
     """a**b, in the type of a; of integers by repeated multiplication"""
     exponent = n.known(b)
     if exponent is not None and exponent.size == 1 and a.ndim >= b.ndim and b.dtype is not dt.bf16:
@@ -94,13 +94,13 @@ enter("Xor", "a != b, of truth values", lambda n, a, b: F.logical_xor(a, b))
 
 
 @onnx("Where")
-def where(n: Call, condition: Value, a: Value, b: Value) -> Value:
+def where(n: NodeCall, condition: Value, a: Value, b: Value) -> Value:
     """where(condition, a, b)"""
     return builder.where(condition, a, b).astype(a.dtype)
 
 
 @onnx("IsInf")
-def isinf(n: Call, x: Value) -> Value:
+def isinf(n: NodeCall, x: Value) -> Value:
     """x == inf or x == -inf, one of them alone by detect_positive and detect_negative"""
     both = {"detect_positive": float("inf"), "detect_negative": -float("inf")}
     signs = [v for name, v in both.items() if n.attr(name, 1)]
@@ -113,7 +113,7 @@ def isinf(n: Call, x: Value) -> Value:
 
 
 def _several(name: str, formula: str, f: Callable[[Any, Any], Any]) -> None:
-    def run(n: Call, *inputs: Value) -> Value:
+    def run(n: NodeCall, *inputs: Value) -> Value:
         return reduce(lambda a, b: f(a, b).astype(a.dtype), inputs)
 
     enter(name, formula, run)
@@ -125,13 +125,13 @@ _several("Min", "min(a, b, ..)", builder.minimum)
 
 
 @onnx("Mean")
-def mean(n: Call, *inputs: Value) -> Value:
+def mean(n: NodeCall, *inputs: Value) -> Value:
     """(a + b + ..)/count"""
     return (reduce(lambda a, b: a + b, inputs) / float(len(inputs))).astype(inputs[0].dtype)
 
 
 @onnx("Clip")
-def clip(n: Call, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
+def clip(n: NodeCall, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
     """min(max(x, low), high), with the derivative 1 from bound to bound"""
     bounds = [low, high]
     if n.version < 11:
@@ -148,7 +148,7 @@ def clip(n: Call, x: Value, low: Value | None = None, high: Value | None = None)
 
 
 @onnx("BitShift")
-def bitshift(n: Call, x: Value, y: Value) -> Value:
+def bitshift(n: NodeCall, x: Value, y: Value) -> Value:
     """x*2**y, or floor(x/2**y) by direction, in the bits of the type"""
     bits = np.iinfo(n.result().numpy).bits
     wide, by = x.astype(dt.i64), y.astype(dt.i64)
@@ -172,7 +172,7 @@ for _name in ("And", "Or", "Xor"):
 
 
 @onnx("BitwiseNot")
-def bitwise_not(n: Call, x: Value) -> Value:
+def bitwise_not(n: NodeCall, x: Value) -> Value:
     """-1 - x, in the bits of the type"""
     if x.dtype.is_float:
         raise DtypeError("BitwiseNot takes integers")

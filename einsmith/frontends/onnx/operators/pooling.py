@@ -9,7 +9,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.contractions import pads_of
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.functional.pooling import _max
@@ -18,7 +18,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def _windows(n: Call, x: Value) -> list[Window]:
+def _windows(n: NodeCall, x: Value) -> list[Window]:
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
     if x.ndim != rank + 2:
@@ -33,7 +33,7 @@ def _windows(n: Call, x: Value) -> list[Window]:
 
 
 @onnx("MaxPool")
-def max_pool(n: Call, x: Value) -> tuple[Value, ...]:
+def max_pool(n: NodeCall, x: Value) -> tuple[Value, ...]:
     """(max over windows, its place in the whole tensor), the first of equal ones"""
     windows = _windows(n, x)
     wide = x if x.dtype.is_float else x.astype(dt.f64 if x.dtype.bits > 16 else dt.f32)
@@ -61,7 +61,7 @@ def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
 
 
 @onnx("AveragePool")
-def average_pool(n: Call, x: Value) -> Value:
+def average_pool(n: NodeCall, x: Value) -> Value:
     """mean over windows; padding counts, or does not"""
     windows, padded = _windows(n, x), bool(n.attr("count_include_pad", 0))
     r = builder.axes(*(w.kernel for w in windows))
@@ -82,7 +82,7 @@ def average_pool(n: Call, x: Value) -> Value:
 
 
 @onnx("LpPool")
-def lp_pool(n: Call, x: Value) -> Value:
+def lp_pool(n: NodeCall, x: Value) -> Value:
     """(sum over windows of |x|**p)**(1/p)"""
     windows, p_ = _windows(n, x), float(n.attr("p", 2))
     r = builder.axes(*(w.kernel for w in windows))
@@ -104,13 +104,13 @@ _over_places("GlobalMaxPool", "max over all places", F.amax)
 
 
 @onnx("GlobalLpPool")
-def global_lp_pool(n: Call, x: Value) -> Value:
+def global_lp_pool(n: NodeCall, x: Value) -> Value:
     """(sum over all places of |x|**p)**(1/p)"""
     return F.norm(x, float(n.attr("p", 2)), tuple(range(2, x.ndim)), True).astype(x.dtype)
 
 
 @onnx("MaxUnpool", static=(2,))
-def max_unpool(n: Call, x: Value, places: Value, shape: Value | None = None) -> Value:
+def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None) -> Value:
     """zeros with x at the places that MaxPool gives"""
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
@@ -131,7 +131,7 @@ def max_unpool(n: Call, x: Value, places: Value, shape: Value | None = None) -> 
 
 
 @onnx("RoiAlign")
-def roi_align(n: Call, x: Value, rois: Value, batch: Value) -> Value:
+def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
     """mean or max over a bin's samples of x between its four neighbours
 
     Source: He et al. 2017, arXiv 1703.06870, section 3.
@@ -182,7 +182,7 @@ def roi_align(n: Call, x: Value, rois: Value, batch: Value) -> Value:
 
 
 @onnx("Col2Im", static=(1, 2))
-def col2im(n: Call, x: Value, image: Value, block: Value) -> Value:
+def col2im(n: NodeCall, x: Value, image: Value, block: Value) -> Value:
     """the sum of the blocks' elements at each place"""
     extents, kernel = n.ints(image, "image_shape of Col2Im"), n.ints(block, "block_shape of Col2Im")
     rank = len(extents)

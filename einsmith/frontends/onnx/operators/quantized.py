@@ -9,17 +9,17 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.operators.contractions import convolve
 from einsmith.frontends.onnx.table import onnx
-from einsmith.frontends.onnx.types import ELEMENTS, Element
+from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def _spread(n: Call, s: Value, x: Value) -> Value:
+def _spread(n: NodeCall, s: Value, x: Value) -> Value:
     """Scales or zero points as x has elements: one for all, one for each place of an axis, or one for each block."""
     if not s.ndim or s.size == 1 and s.ndim <= 1:
         return s.reshape(())
@@ -33,13 +33,13 @@ def _spread(n: Call, s: Value, x: Value) -> Value:
     return builder.compute(x.shape, lambda *i: s[(*i[:d], i[d] // block, *i[d + 1 :])])
 
 
-def limits(to: Element) -> tuple[int, int]:
+def limits(to: ElementType) -> tuple[int, int]:
     """The least and the greatest integer of a type."""
     bits = int(to.name.removeprefix("u").removeprefix("int"))
     return (0, 2**bits - 1) if to.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _quantize(ratio: Value, zero: Value | None, to: Element) -> Value:
+def _quantize(ratio: Value, zero: Value | None, to: ElementType) -> Value:
     """The nearest integers of ratio + zero within the type's range."""
     low, high = limits(to)
     whole = F.round(ratio)
@@ -49,7 +49,7 @@ def _quantize(ratio: Value, zero: Value | None, to: Element) -> Value:
 
 
 @onnx("QuantizeLinear")
-def quantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Value:
+def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """round(x/scale) + zero point, within the range of the type; of float8, the nearest of x/scale"""
     to = n.result()
     s = _spread(n, scale, x)
@@ -66,7 +66,7 @@ def quantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Valu
 
 
 @onnx("DequantizeLinear")
-def dequantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Value:
+def dequantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """(x - zero point)*scale"""
     if x.dtype.is_float:  # float8, whose zero point is 0
         return (x * _spread(n, scale, x).astype(dt.f32)).astype(n.dtype)
@@ -77,7 +77,7 @@ def dequantize(n: Call, x: Value, scale: Value, zero: Value | None = None) -> Va
 
 
 @onnx("DynamicQuantizeLinear")
-def dynamic_quantize(n: Call, x: Value) -> tuple[Value, Value, Value]:
+def dynamic_quantize(n: NodeCall, x: Value) -> tuple[Value, Value, Value]:
     """(round(x/scale) + zero, scale, zero) with scale = (max(x, 0) - min(x, 0))/255, zero = round(-min(x, 0)/scale)"""
     flat = builder.stop_gradient(x.reshape((-1,)))
     top, low = builder.maximum(F.amax(flat, 0), 0.0), builder.minimum(F.amin(flat, 0), 0.0)
@@ -105,18 +105,18 @@ def _rows(v: Value | None, a: Value) -> Any:
 
 
 @onnx("MatMulInteger")
-def matmul_integer(n: Call, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
+def matmul_integer(n: NodeCall, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
     """sum[k]((a[.., i, k] - za)*(b[.., k, j] - zb)) in int32"""
     return builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b))).astype(dt.i32)
 
 
 @onnx("ConvInteger")
-def conv_integer(n: Call, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None) -> Value:
+def conv_integer(n: NodeCall, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None) -> Value:
     """the convolution of x - zx and w - zw in int32; padding is zx"""
     return convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), None).astype(dt.i32)
 
 
-def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, to: Element) -> Value:
+def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, to: ElementType) -> Value:
     """Whole sums as integers of another scale."""
     factor = (sa.astype(dt.f32) * sb.astype(dt.f32) / sy.astype(dt.f32)).astype(dt.f32)
     return _quantize(y.astype(dt.f32) * factor, zero, to)
@@ -124,7 +124,7 @@ def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, t
 
 @onnx("QLinearMatMul")
 def qlinear_matmul(
-    n: Call, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
+    n: NodeCall, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
 ) -> Value:
     """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, within the range of the type"""
     y = builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b)))
@@ -140,7 +140,7 @@ def qlinear_matmul(
 
 @onnx("QLinearConv")
 def qlinear_conv(
-    n: Call, x: Value, sx: Value, zx: Value, w: Value, sw: Value, zw: Value, sy: Value, zy: Value,
+    n: NodeCall, x: Value, sx: Value, zx: Value, w: Value, sw: Value, zw: Value, sy: Value, zy: Value,
     bias: Value | None = None,
 ) -> Value:  # fmt: skip
     """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, within the range of the type"""

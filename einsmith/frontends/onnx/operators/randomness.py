@@ -9,7 +9,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith.dtypes import DType
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -20,21 +20,21 @@ RANDOM = (
 """Operators that draw: of two steps of a loop each draws its own."""
 
 
-def _normal(n: Call, shape: Sequence[int], dtype: DType) -> Value:
+def _normal(n: NodeCall, shape: Sequence[int], dtype: DType) -> Value:
     z = TABLE["randn.default"].run(tuple(shape), dt.f32)
     return (z * float(n.attr("scale", 1.0)) + float(n.attr("mean", 0.0))).astype(dtype)
 
 
-def _uniform(n: Call, shape: Sequence[int], dtype: DType) -> Value:
+def _uniform(n: NodeCall, shape: Sequence[int], dtype: DType) -> Value:
     low, high = float(n.attr("low", 0.0)), float(n.attr("high", 1.0))
     return (TABLE["rand.default"].run(tuple(shape), dt.f32) * (high - low) + low).astype(dtype)
 
 
 def _both(name: str, formula: str, f: Callable[..., Value]) -> None:
-    def of_shape(n: Call) -> Any:
+    def of_shape(n: NodeCall) -> Any:
         return f(n, n.attr("shape"), n.dtype)
 
-    def like(n: Call, x: Value) -> Any:
+    def like(n: NodeCall, x: Value) -> Any:
         return f(n, x.shape, n.dtype)
 
     enter(name, formula, of_shape)
@@ -46,14 +46,14 @@ _both("RandomUniform", "uniform numbers in [low, high)", _uniform)
 
 
 @onnx("Bernoulli")
-def bernoulli(n: Call, p: Value) -> Value:
+def bernoulli(n: NodeCall, p: Value) -> Value:
     """1 with probability p, else 0"""
     u = TABLE["rand.default"].run(p.shape, dt.f32)
     return builder.where(u < p.astype(dt.f32), 1, 0).astype(n.dtype)
 
 
 @onnx("Multinomial")
-def multinomial(n: Call, x: Value) -> Value:
+def multinomial(n: NodeCall, x: Value) -> Value:
     """classes drawn by their unnormalized logarithms of probability: the largest of x minus log(-log(u))"""
     count = n.attr("sample_size", 1)
     u = TABLE["rand.default"].run((x.shape[0], count, x.shape[1]), dt.f64)

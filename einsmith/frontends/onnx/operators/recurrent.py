@@ -10,7 +10,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.activations import DEFAULTS
 from einsmith.frontends.onnx.operators.quantized import dynamic_quantize
 from einsmith.frontends.onnx.table import onnx
@@ -123,7 +123,7 @@ def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: boo
     return op(text)
 
 
-def _activations(n: Call, count: int, defaults: Sequence[str], d: int) -> tuple[str, ...]:
+def _activations(n: NodeCall, count: int, defaults: Sequence[str], d: int) -> tuple[str, ...]:
     """The activations of direction d, as texts of @."""
     names = n.attr("activations") or tuple(defaults) * 2
     alphas, betas = list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))
@@ -144,7 +144,7 @@ def _activations(n: Call, count: int, defaults: Sequence[str], d: int) -> tuple[
 
 
 def _run(
-    n: Call, text: str, gates: int, defaults: Sequence[str], states: Sequence[str], x: Value, w: Value, r: Value,
+    n: NodeCall, text: str, gates: int, defaults: Sequence[str], states: Sequence[str], x: Value, w: Value, r: Value,
     bias: Value | None, lengths: Value | None, initial: Sequence[Value | None], peepholes: Value | None = None,
     scales: tuple[Value, Value, Value] | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
@@ -197,7 +197,7 @@ def _run(
 
 @onnx("RNN")
 def rnn(
-    n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
     h0: Value | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
     """h[t] = f(W*x[t] + Wb + R*h[t-1] + Rb)"""
@@ -206,7 +206,7 @@ def rnn(
 
 @onnx("GRU")
 def gru(
-    n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
     h0: Value | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
     """h[t] = (1 - z)*g(p + r*q) + z*h[t-1], of z, r = f(W*x[t] + R*h[t-1] + b), the reset gate before its product or
@@ -215,7 +215,7 @@ def gru(
     return _run(n, text, 3, ("Sigmoid", "Tanh"), ("h",), x, w, r, bias, lengths, (h0,))
 
 
-def _lstm(n: Call, *arguments: Value | None, peepholes: Value | None, **more: Any) -> tuple[Value, ...]:
+def _lstm(n: NodeCall, *arguments: Value | None, peepholes: Value | None, **more: Any) -> tuple[Value, ...]:
     forget = n.attr("input_forget", 0)
     text = _LSTM.replace("FORGET", "(1 - gi[t,b,k])" if forget else "f(af[t,b,k])")
     lines = [line for line in text.split("\n") if not (forget and "af[" in line)]
@@ -233,7 +233,7 @@ def _lstm(n: Call, *arguments: Value | None, peepholes: Value | None, **more: An
 
 @onnx("LSTM")
 def lstm(
-    n: Call, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
     h0: Value | None = None, c0: Value | None = None, peepholes: Value | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
     """c[t] = f(af)*c[t-1] + f(ai)*g(ag), h[t] = f(ao)*l(c[t]), of ai, ao, af, ag = W*x[t] + R*h[t-1] + b, with
@@ -243,7 +243,7 @@ def lstm(
 
 @onnx("com.microsoft.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(
-    n: Call, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, h0: Value | None,
+    n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, h0: Value | None,
     c0: Value | None, peepholes: Value | None, sw: Value, zw: Value, sr: Value, zr: Value,
 ) -> tuple[Value, ...]:  # fmt: skip
     """LSTM of W and R in whole numbers, (q - zero point)*scale, where x, and h[t-1] at every step, are quantized as by

@@ -9,7 +9,7 @@ from typing import Any
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axes_of, axis
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
@@ -50,7 +50,7 @@ def _root(y: Value) -> Value:
 
 
 def _reduce(name: str, formula: str, f: Callable[..., Value], nothing: Callable[[Value], Any]) -> None:
-    def run(n: Call, x: Value, given: Value | None = None) -> Value:
+    def run(n: NodeCall, x: Value, given: Value | None = None) -> Value:
         dims = axes_of(n, given, x.ndim)
         if not dims:
             if n.attr("noop_with_empty_axes", 0):
@@ -93,7 +93,7 @@ _reduce("ReduceMin", "min[axes](x), equal elements sharing the derivative", _min
 
 
 def _place(name: str, f: Callable[..., Value]) -> None:
-    def run(n: Call, x: Value) -> Value:
+    def run(n: NodeCall, x: Value) -> Value:
         d, keep = axis(n.attr("axis", 0), x.ndim), bool(n.attr("keepdims", 1))
         if not n.attr("select_last_index", 0):
             return f(x, d, keep).astype(dt.i64)
@@ -107,7 +107,7 @@ _place("ArgMin", F.argmin)
 
 
 @onnx("TopK", static=(1,))
-def topk(n: Call, x: Value, count: Value | None = None) -> tuple[Value, Value]:
+def topk(n: NodeCall, x: Value, count: Value | None = None) -> tuple[Value, Value]:
     """(the k largest or smallest elements along an axis in order, their places), of equal ones the first"""
     k = n.attr("k") if count is None else n.ints(count, "k of TopK")[0]
     d = axis(n.attr("axis", -1), x.ndim)
@@ -121,7 +121,7 @@ def topk(n: Call, x: Value, count: Value | None = None) -> tuple[Value, Value]:
 # -------------------------------------------------------------------------------------------------------- along rows
 
 
-def _rows(n: Call, x: Value) -> tuple[Value, int]:
+def _rows(n: NodeCall, x: Value) -> tuple[Value, int]:
     """x and the dimension of a softmax: before version 13 all dimensions from the axis on are one."""
     if n.version >= 13:
         return x, axis(n.attr("axis", -1), x.ndim)
@@ -131,7 +131,7 @@ def _rows(n: Call, x: Value) -> tuple[Value, int]:
 
 
 def _softmax(name: str, formula: str, f: Callable[..., Value]) -> None:
-    def run(n: Call, x: Value) -> Value:
+    def run(n: NodeCall, x: Value) -> Value:
         rows, d = _rows(n, x)
         return f(rows, d).astype(x.dtype).reshape(x.shape)
 
@@ -143,7 +143,7 @@ _softmax("LogSoftmax", "x - max[axis](x) - log(sum[axis](exp(x - max[axis](x))))
 
 
 @onnx("Hardmax")
-def hardmax(n: Call, x: Value) -> Value:
+def hardmax(n: NodeCall, x: Value) -> Value:
     """1 at the first largest element along an axis, 0 elsewhere"""
     rows, d = _rows(n, x)
     best = F.argmax(rows, d)
@@ -156,7 +156,7 @@ def hardmax(n: Call, x: Value) -> Value:
 
 
 def _running(name: str, formula: str, f: Callable[..., Value], start: int) -> None:
-    def run(n: Call, x: Value, along: Value) -> Value:
+    def run(n: NodeCall, x: Value, along: Value) -> Value:
         d = axis(n.ints(along, f"axis of {name}")[0], x.ndim)
         y = F.flip(x, d) if n.attr("reverse", 0) else x
         y = f(y, d).astype(x.dtype)

@@ -11,7 +11,7 @@ from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten.sampling import _cubic, _linear, _reflected
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import as_float
 from einsmith.frontends.onnx.table import onnx
@@ -65,7 +65,7 @@ def _kernel(mode: str, a: float, d: float) -> float:
 
 
 def _taps(
-    n: Call, extent: int, count: int, scale: float, roi: tuple[float, float]
+    n: NodeCall, extent: int, count: int, scale: float, roi: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(places [count, taps], weights [count, taps], whether they lie inside [count]) of one dimension."""
     mode = n.attr("mode", "nearest")
@@ -97,7 +97,7 @@ def _taps(
     return np.array(rows).reshape(count, -1), np.array(weights).reshape(count, -1), inside
 
 
-def _along(n: Call, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -> Value:
+def _along(n: NodeCall, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -> Value:
     """The sums of the places' elements along d."""
     count, taps = places.shape
     shape = (*x.shape[:d], count, *x.shape[d + 1 :])
@@ -115,7 +115,7 @@ def _along(n: Call, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -
 
 @onnx("Resize", static=(1, 2, 3))
 def resize(
-    n: Call, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
+    n: NodeCall, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
 ) -> Value:
     """sums of neighbours, weighted by where an output's place lies among them: the nearest, two or four a dimension, or
     as many as a smaller extent takes"""
@@ -157,7 +157,7 @@ def resize(
 
 
 @onnx("Upsample", static=(1,))
-def upsample(n: Call, x: Value, scales: Value | None = None) -> Value:
+def upsample(n: NodeCall, x: Value, scales: Value | None = None) -> Value:
     """as Resize, of the places p/scale"""
     factors = n.attr("scales") if scales is None else n.static(scales, "scales of Upsample").reshape(-1)
     y = x
@@ -169,7 +169,7 @@ def upsample(n: Call, x: Value, scales: Value | None = None) -> Value:
 
 
 @onnx("GridSample")
-def grid_sample(n: Call, x: Value, grid: Value) -> Value:
+def grid_sample(n: NodeCall, x: Value, grid: Value) -> Value:
     """x[b, c, ..] at the places of grid in [-1, 1], of the nearest, or of two or four neighbours a dimension
 
     Source: Jaderberg et al. 2015, arXiv 1506.02025.

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsmith import dtypes as dt
 from einsmith.errors import ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
@@ -16,20 +16,20 @@ from einsmith.lang.builder import Value
 
 
 @onnx("Shape")
-def shape(n: Call, x: Value) -> Value:
+def shape(n: NodeCall, x: Value) -> Value:
     """the extents of x, from dimension start to end"""
     start, end = n.attr("start", 0), n.attr("end", x.ndim)
     return n.constant(x.shape[start:end], dt.i64)
 
 
 @onnx("Size")
-def size(n: Call, x: Value) -> Value:
+def size(n: NodeCall, x: Value) -> Value:
     """how many elements x has"""
     return n.constant(prod(x.shape), dt.i64)
 
 
 @onnx("ConstantOfShape", static=(0,))
-def constant_of_shape(n: Call, extents: Value) -> Value:
+def constant_of_shape(n: NodeCall, extents: Value) -> Value:
     """a tensor of one number"""
     value = n.attr("value")
     dtype = n.dtype if value is not None else dt.f32
@@ -42,14 +42,14 @@ def constant_of_shape(n: Call, extents: Value) -> Value:
 
 
 @onnx("EyeLike")
-def eye_like(n: Call, x: Value) -> Value:
+def eye_like(n: NodeCall, x: Value) -> Value:
     """where(j - i == k, 1, 0) in the shape of x"""
     k = n.attr("k", 0)
     return builder.compute(x.shape, lambda i, j: builder.where(j - i == k, 1, 0)).astype(n.dtype)
 
 
 @onnx("Range", static=(0, 1, 2))
-def range_(n: Call, start: Value, limit: Value, delta: Value) -> Value:
+def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
     """start + i*delta, in front of limit"""
     wide = [x.dtype.wide(n.static(x, "a bound of Range").reshape(())) for x in (start, limit, delta)]
     if wide[2] == 0:
@@ -63,7 +63,7 @@ def range_(n: Call, start: Value, limit: Value, delta: Value) -> Value:
 
 
 @onnx("NonZero", static=(0,))
-def nonzero(n: Call, x: Value) -> Value:
+def nonzero(n: NodeCall, x: Value) -> Value:
     """the places of elements that are not 0, of values that are known as the program is compiled"""
     found = n.static(x, "what NonZero looks at")
     places = np.array(np.nonzero(found) if x.ndim else np.zeros((0, int(bool(found)))), np.int64)
@@ -71,7 +71,7 @@ def nonzero(n: Call, x: Value) -> Value:
 
 
 @onnx("Compress", static=(1,))
-def compress(n: Call, x: Value, condition: Value) -> Value:
+def compress(n: NodeCall, x: Value, condition: Value) -> Value:
     """the slices along an axis at which a condition holds, which is known as the program is compiled"""
     holds = n.static(condition, "the condition of Compress").reshape(-1)
     along = n.attr("axis")
@@ -89,7 +89,7 @@ def compress(n: Call, x: Value, condition: Value) -> Value:
 
 
 @onnx("Unique", static=(0,))
-def unique(n: Call, x: Value) -> tuple[Value, Value, Value, Value]:
+def unique(n: NodeCall, x: Value) -> tuple[Value, Value, Value, Value]:
     """the distinct elements, or slices, of values that are known as the program is compiled; their first places, their
     numbers, how often each is there"""
     found = n.static(x, "what Unique looks at")
@@ -107,7 +107,7 @@ def unique(n: Call, x: Value) -> tuple[Value, Value, Value, Value]:
 
 @onnx("NonMaxSuppression", static=(0, 1, 2, 3, 4))
 def non_max_suppression(
-    n: Call, boxes: Value, scores: Value, most: Value | None = None, overlap: Value | None = None,
+    n: NodeCall, boxes: Value, scores: Value, most: Value | None = None, overlap: Value | None = None,
     least: Value | None = None,
 ) -> Value:  # fmt: skip
     """[batch, class, box] of boxes in the order of their scores, without those that overlap one before by more than a

@@ -9,14 +9,14 @@ import numpy as np
 from einsmith import dtypes as dt
 from einsmith import functional as F
 from einsmith.errors import ShapeError
-from einsmith.frontends.onnx.evaluate import Call
+from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis, turned, turned_back
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 
-def _waves(n: Call, length: int, bins: int, sign: int, dtype: Any, scale: float = 1.0) -> tuple[Value, Value]:
+def _waves(n: NodeCall, length: int, bins: int, sign: int, dtype: Any, scale: float = 1.0) -> tuple[Value, Value]:
     """(cosines, sines) [length, bins] of sign*2*pi*k*t/length: the product k*t is reduced first, so that all digits
     stay."""
     turns = np.outer(np.arange(length), np.arange(bins)) % length / length
@@ -47,7 +47,7 @@ def _resized(x: Value, length: int) -> Value:
 
 
 @onnx("DFT", static=(1, 2))
-def dft(n: Call, x: Value, given: Value | None = None, along: Value | None = None) -> Value:
+def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None = None) -> Value:
     """sum[t](x[t]*exp(-2*pi*i*k*t/n)), its inverse, or the first half of it"""
     place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.ints(along, "axis of DFT")[0]
     d = axis(place, x.ndim)
@@ -79,7 +79,7 @@ def dft(n: Call, x: Value, given: Value | None = None, along: Value | None = Non
 
 
 @onnx("STFT", static=(1, 3))
-def stft(n: Call, x: Value, step: Value, window: Value | None = None, length: Value | None = None) -> Value:
+def stft(n: NodeCall, x: Value, step: Value, window: Value | None = None, length: Value | None = None) -> Value:
     """the transforms of windows of the signal, frame_step apart"""
     if length is not None:
         frame = n.ints(length, "frame_length of STFT")[0]
@@ -105,7 +105,7 @@ def stft(n: Call, x: Value, step: Value, window: Value | None = None, length: Va
 
 
 @onnx("MelWeightMatrix", static=(0, 1, 2, 3, 4))
-def mel_weights(n: Call, bands: Value, size: Value, rate: Value, low: Value, high: Value) -> Value:
+def mel_weights(n: NodeCall, bands: Value, size: Value, rate: Value, low: Value, high: Value) -> Value:
     """triangles whose corners are even on the mel scale, [size/2 + 1, bands]"""
     count, length, sampling = (n.ints(v, "an input of MelWeightMatrix")[0] for v in (bands, size, rate))
     edges = [float(n.static(v, "an input of MelWeightMatrix").reshape(-1)[0]) for v in (low, high)]

@@ -9,8 +9,8 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.errors import ArgumentError
 from einsmith.expr.nodes import leaf
 from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.frontends.onnx.evaluate import Call, Scope, Several, run_nodes
-from einsmith.frontends.onnx.nodes import Node
+from einsmith.frontends.onnx.evaluate import NodeCall, Several, ValueScope, run_nodes
+from einsmith.frontends.onnx.nodes import OnnxNode
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -19,15 +19,15 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 @onnx(f"{DOMAIN}.Gradient")
-def gradient(n: Call, *inputs: Value) -> Several:
+def gradient(n: NodeCall, *inputs: Value) -> Several:
     """the derivatives of y with respect to xs, at these values of xs and zs, derived from the graph's formulas"""
     xs, y = n.attr("xs"), n.attr("y")
     names = (*xs, *n.attr("zs", ()))
     if len(names) != len(inputs):
         raise ArgumentError(f"{len(inputs)} values for {len(names)} names of xs and zs")
     symbols = [Value(leaf(v.shape, v.dtype)) for v in inputs]
-    scope = Scope(n.scope.graph, dict(zip(names, symbols, strict=True)), n.scope)
-    needed: list[Node] = []
+    scope = ValueScope(n.scope.graph, dict(zip(names, symbols, strict=True)), n.scope)
+    needed: list[OnnxNode] = []
     want = {y}
     for node in reversed(n.scope.graph.nodes):
         if want.intersection(node.outputs) - set(names):
@@ -46,7 +46,7 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
     """An optimizer's operator: f(call, rate, step, x, g, *states) gives (x, *states) of one tensor."""
 
     def add(f: Callable[..., tuple[Value, ...]]) -> None:
-        def run(n: Call, rate: Value, step: Value, *tensors: Value) -> Several:
+        def run(n: NodeCall, rate: Value, step: Value, *tensors: Value) -> Several:
             groups = 2 + states
             if len(tensors) % groups:
                 raise ArgumentError(f"{len(tensors)} tensors are not {groups} for each parameter")
@@ -63,7 +63,7 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
 
 
 @_updates("Adagrad", 1)
-def adagrad(n: Call, rate: Value, step: Value, x: Value, g: Value, h: Value) -> tuple[Value, ...]:
+def adagrad(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, h: Value) -> tuple[Value, ...]:
     """h + g*g, x - r/(1 + decay_factor*t)*g/(sqrt(h) + epsilon), of g + norm_coefficient*x"""
     r = rate / (1.0 + step.astype(rate.dtype) * float(n.attr("decay_factor", 0.0)))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
@@ -72,7 +72,7 @@ def adagrad(n: Call, rate: Value, step: Value, x: Value, g: Value, h: Value) -> 
 
 
 @_updates("Momentum", 1)
-def momentum(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value) -> tuple[Value, ...]:
+def momentum(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value) -> tuple[Value, ...]:
     """v = alpha*v + beta*g, x - r*v, or x - r*(g + alpha*v), of g + norm_coefficient*x; beta is 1 at step 0"""
     alpha, beta = float(n.attr("alpha")), float(n.attr("beta"))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
@@ -81,7 +81,7 @@ def momentum(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value) ->
 
 
 @_updates("Adam", 2)
-def adam(n: Call, rate: Value, step: Value, x: Value, g: Value, v: Value, h: Value) -> tuple[Value, ...]:
+def adam(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value, h: Value) -> tuple[Value, ...]:
     """v = alpha*v + (1 - alpha)*g, h = beta*h + (1 - beta)*g*g, x - r*sqrt(1 - beta**t)/(1 - alpha**t)*v/(sqrt(h) +
     epsilon), of g + norm_coefficient*x"""
     alpha, beta = float(n.attr("alpha", 0.9)), float(n.attr("beta", 0.999))

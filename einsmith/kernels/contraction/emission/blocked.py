@@ -16,15 +16,15 @@ from functools import partial
 from typing import Any
 
 from einsmith.kernels.contraction.emission import pack
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile, k_blocks, tiles_of
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile, k_blocks, tiles_of
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import Memory
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.address import BufferMemory
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import Bound, digits, part_range
 
 Joint = tuple[tuple[int, int], ...]
@@ -41,7 +41,7 @@ class Blocked:
         self.after = TileEpilogue(self.f)
         self.tile_sums = Microkernel(self.f, self.after)
 
-    def run(self, task: Value) -> None:
+    def run(self, task: SSAValue) -> None:
         """Emits a task."""
         t, g = self.begin(task), self.g
         inner = "mn" if g.c.order == "m" else "nm"
@@ -49,7 +49,7 @@ class Blocked:
 
     # -- the task
 
-    def begin(self, task: Value) -> Task:
+    def begin(self, task: SSAValue) -> TaskFrame:
         """What a task is; its halo copies are filled, unless they are those of a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
@@ -59,22 +59,22 @@ class Blocked:
         a, right, out = (s.part_of(p.batch, batch) for s in (f.a, f.b_in, self.after.epilogue.sampler))
         fixed = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin(task)
-        t = Task(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, fixed, companion)
+        t = TaskFrame(batch, split, m_range, n_range, k_lo, k_hi, a, right, out, fixed, companion)
         if not g.k_outer:
             for i, w, at in f.cuts:
                 self._move(t, i, w, at, tm if i == int(c.swap) else tn)
             self.f.fill(t.fixed)
         return t
 
-    def _move(self, t: Task, i: int, w: HaloCopy, at: Value, number: Value) -> None:
+    def _move(self, t: TaskFrame, i: int, w: HaloCopy, at: SSAValue, number: SSAValue) -> None:
         """Lets a halo copy that is cut hold block `number`."""
         t.fixed[CUT] = number
         moved = self.b.address(at, self.b.mul(number, -w.block), self.f.elem)
-        self.f.slots[SLOT + i] = Memory(moved, w.buffer)
+        self.f.slots[SLOT + i] = BufferMemory(moved, w.buffer)
 
     # -- the loops around the tile
 
-    def _loops(self, t: Task, order: str) -> None:
+    def _loops(self, t: TaskFrame, order: str) -> None:
         """The loops over tiles of M, panels of N and blocks of K, the outermost first; an operand is packed as soon as
         its tile and its block are known. Sums of the tiles within a block of K wait for the next one."""
         b, f, g = self.b, self.f, self.g
@@ -89,7 +89,7 @@ class Blocked:
                 at = {**at, "left": pack.packed(f, t, g.a, at["rows"], at["lo"], at["hi"])}
             level(rest, at)
 
-        def block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: Value | None) -> None:
+        def block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
             if g.heads:
                 self._enter_head(t, lo)
             enter("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
@@ -115,7 +115,7 @@ class Blocked:
 
         level(order, {})
 
-    def _enter_head(self, t: Task, lo: Bound) -> None:
+    def _enter_head(self, t: TaskFrame, lo: Bound) -> None:
         """Fills the halo copies of a block of K."""
         b, g = self.b, self.g
         head = b.op("floordiv", lo, g.kc)
@@ -128,7 +128,7 @@ class Blocked:
 
     # -- the tile
 
-    def open_panel(self, t: Task, panel: Strip) -> Strip:
+    def open_panel(self, t: TaskFrame, panel: Strip) -> Strip:
         """The lanes of a panel, for what is read of it in place and for what follows the sums."""
         b, f, g = self.b, self.f, self.g
         n0 = b.mul(panel.number, g.nr)
@@ -146,7 +146,7 @@ class Blocked:
             companion=t.companion and self.companion and self.companion.open_panel(t.companion, panel),
         )
 
-    def tile(self, t: Task, x: Tile) -> None:
+    def tile(self, t: TaskFrame, x: Tile) -> None:
         """A tile over a block of K, and what follows its sums and those of the companion's tile."""
         if self.companion is not None:
             f, own, mate = self.companion.f, t.companion, self.after.mate

@@ -30,12 +30,12 @@ from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits, part_bounds, part_range, strips, tiles
 from einsmith.plan.kernel import Kernel
 
 
-class Box(NamedTuple):
+class UnrolledBox(NamedTuple):
     """Points of an unrolled box by axis, of those it extends along; vectors side by side, and the limit of the lanes
     of the last one (None: all are on)."""
 
@@ -50,7 +50,7 @@ class Box(NamedTuple):
     def each(self) -> list[dict[int, int]]:
         return [dict(zip(self.points, at, strict=True)) for at in product(*map(range, self.points.values()))]
 
-    def point(self, b: Builder, number: int | Value) -> Mapping[int, int | Value]:
+    def point(self, b: Builder, number: int | SSAValue) -> Mapping[int, int | SSAValue]:
         """Of `each` the one with this number."""
         return dict(zip(self.points, digits(b, b.index(number), list(self.points.values())), strict=True))
 
@@ -87,11 +87,11 @@ class DirectLowering(Operands):
         self.cut = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
         self.repair = NanRepair(b, problem, self.arguments, axes, lanes, size)
         self.sums = b.alloc(self.elem, waiting(p, d, n)) if d.k_outer else None
-        self.values: dict[int, Value] = {}
+        self.values: dict[int, SSAValue] = {}
         self.part = self.split = b.const(0)
         self.partials, self.workspace = partial_sums(p, d, n), workspace(b, base, p.dtype.itemsize, self.elem)
 
-    def run(self, task: Value) -> None:
+    def run(self, task: SSAValue) -> None:
         b, p, d = self.b, self.p, self.d
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
@@ -115,18 +115,18 @@ class DirectLowering(Operands):
         return self.p.count((*self.d.fused, axis)) if axis == self.d.vector else self.p.extents[axis]
 
     def _boxes(
-        self, axes: Sequence[int], body: Callable[[Box, list[Value]], Any], init: Sequence[Value] = ()
-    ) -> list[Value]:
+        self, axes: Sequence[int], body: Callable[[UnrolledBox, list[SSAValue]], Any], init: Sequence[SSAValue] = ()
+    ) -> list[SSAValue]:
         """body(box, carried) inside of loops over axes, in steps of what the box has of each, the first of its points
         in `values`."""
         b, n, v = self.b, self.lanes, self.d.vector
 
-        def level(i: int, box: Box, carried: Sequence[Value]) -> Any:
+        def level(i: int, box: UnrolledBox, carried: Sequence[SSAValue]) -> Any:
             if i == len(axes):
                 return body(box, list(carried))
             a, extent, size = axes[i], self._extent(axes[i]), self.counts.get(axes[i], 1)
 
-            def strip(at: Value, count: int, carried: list[Value]) -> Any:
+            def strip(at: SSAValue, count: int, carried: list[SSAValue]) -> Any:
                 self.values[a] = at
                 if a == v:
                     here = box._replace(vectors=-(-count // n), limit=extent if count % n else None)
@@ -141,14 +141,14 @@ class DirectLowering(Operands):
             tiles(b, span, many, extent, 1, size, lambda number, count, _: strip(b.mul(number, size), count, []))
             return []
 
-        return level(0, Box({}), init)
+        return level(0, UnrolledBox({}), init)
 
-    def _tiles(self, body: Callable[[Box], None]) -> None:
+    def _tiles(self, body: Callable[[UnrolledBox], None]) -> None:
         self._boxes(self.tiled, lambda tile, _: body(tile))
 
     # -- the sums of a tile: points outer, vectors inner
 
-    def _products(self, tile: Box, init: Sequence[Value]) -> list[Value]:
+    def _products(self, tile: UnrolledBox, init: Sequence[SSAValue]) -> list[SSAValue]:
         """What the products of all of K, but the outer axis of it, add to the sums."""
         axes = [*self.k_axes, self.d.vector] if self.in_k else self.k_axes
         sums = self._boxes(axes, partial(self._add, tile), init)
@@ -156,13 +156,13 @@ class DirectLowering(Operands):
         place = partial(self._exactly, tile, dict(self.values))
         return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)
 
-    def _add(self, tile: Box, k: Box, carried: Sequence[Value]) -> list[Value]:
+    def _add(self, tile: UnrolledBox, k: UnrolledBox, carried: Sequence[SSAValue]) -> list[SSAValue]:
         """The products of one unrolled box added to the sums; what two of them share is loaded once."""
         b, n, v = self.b, self.lanes, self.d.vector
         last = k if self.in_k else tile
         start, values = self.values[v], {a: x for a, x in self.values.items() if a != v}
         states: dict[tuple[int, int], LaneCursor] = {}
-        done: dict[tuple, Value] = {}
+        done: dict[tuple, SSAValue] = {}
 
         def load(which: int, point: dict[int, int], vector: int) -> tuple:
             """What tells a load from others: the operand, the vector, and what the point adds to addresses."""
@@ -170,7 +170,7 @@ class DirectLowering(Operands):
             deltas = tuple(sum(f.coef.get(a, 0) * x for a, x in point.items()) for f in s.forms)
             return which, vector if self.moving[which] else 0, deltas, tuple(point.get(a, 0) for a in sorted(s.opaque))
 
-        def value(point: dict[int, int], key: tuple) -> Value:
+        def value(point: dict[int, int], key: tuple) -> SSAValue:
             which, vector = key[:2]
             s = self.samplers[which]
             if (which, vector) not in states:
@@ -195,7 +195,9 @@ class DirectLowering(Operands):
             sums[i] = b.fma(value(point, left), value(point, right), sums[i])
         return sums
 
-    def _exactly(self, tile: Box, corner: dict[int, Value], s: OperandAccess, number: Value) -> LaneCursor:
+    def _exactly(
+        self, tile: UnrolledBox, corner: dict[int, SSAValue], s: OperandAccess, number: SSAValue
+    ) -> LaneCursor:
         """The place of a vector of a tile, or of a result where lanes lie along K, for `repair`."""
         b, n, v = self.b, self.lanes, self.d.vector
         count = b.const(tile.vectors)
@@ -207,7 +209,7 @@ class DirectLowering(Operands):
 
     # -- what follows them
 
-    def _finish(self, tile: Box, sums: Sequence[Value]) -> None:
+    def _finish(self, tile: UnrolledBox, sums: Sequence[SSAValue]) -> None:
         b, n, v, s, count = self.b, self.lanes, self.d.vector, self.epilogue.sampler, tile.vectors
         values = {a: x for a, x in self.values.items() if a != v and a not in self.p.k}
         states = [LaneCursor(s, 0, None)]
@@ -217,7 +219,7 @@ class DirectLowering(Operands):
                 for j in range(count)
             ]
 
-        def finish(number: int | Value, row: Sequence[Value]) -> None:
+        def finish(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             point = tile.point(b, number)
             if self.in_k:
                 row = [b.horizontal("add", x) for x in row]
@@ -230,7 +232,7 @@ class DirectLowering(Operands):
 
         self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], finish)
 
-    def _flat(self, axes: Sequence[int], values: Mapping[int, Value]) -> Value:
+    def _flat(self, axes: Sequence[int], values: Mapping[int, SSAValue]) -> SSAValue:
         """The flattened point of some output axes."""
         at = self.b.const(0)
         for a in axes:
@@ -239,7 +241,7 @@ class DirectLowering(Operands):
 
     # -- sums that wait in scratch while windows change
 
-    def _places(self, tile: Box) -> list[Value]:
+    def _places(self, tile: UnrolledBox) -> list[SSAValue]:
         """Where those of a tile wait."""
         b, n, v = self.b, self.lanes, self.d.vector
         row = n if self.in_k else -(-self.p.extents[v] // n) * n
@@ -251,11 +253,11 @@ class DirectLowering(Operands):
             out += [b.add(at, j * n) for j in range(tile.vectors)]
         return out
 
-    def _waiting(self, tile: Box) -> list[Value]:
+    def _waiting(self, tile: UnrolledBox) -> list[SSAValue]:
         assert self.sums is not None
         return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile)]
 
-    def _accumulate(self, tile: Box) -> None:
+    def _accumulate(self, tile: UnrolledBox) -> None:
         assert self.sums is not None
         sums = self._products(tile, self._waiting(tile))
         for x, place in zip(sums, self._places(tile), strict=True):

@@ -13,24 +13,24 @@ from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import Memory, arguments_of, memories_of
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.address import BufferMemory, arguments_of, memories_of
+from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.loops.walk import Bound, Range, tiles
 from einsmith.plan.kernel import Kernel
 
 
-def workspace(b: Builder, base: int, item: int, elem: str) -> Value:
+def workspace(b: Builder, base: int, item: int, elem: str) -> SSAValue:
     """Where a piece's part of the workspace begins, `base` bytes from its start."""
     return b.address(b.buffers[-1], base // item, elem) if base else b.buffers[-1]
 
 
-def clear(b: Builder, to: Value, size: Value | int, elem: str, lanes: int) -> None:
+def clear(b: Builder, to: SSAValue, size: SSAValue | int, elem: str, lanes: int) -> None:
     """Zeros, in so many elements of scratch."""
     with b.loop(0, size, step=lanes) as loop:
         b.store(b.const(0.0, elem, lanes), to, loop.var)
 
 
-Rows = Sequence[Sequence[Value]]
+Rows = Sequence[Sequence[SSAValue]]
 """The vectors of a tile, row by row."""
 
 
@@ -42,27 +42,27 @@ class TileSums:
         self.size = rows * width
         self.sums = b.alloc(elem, tiles * self.size)
 
-    def clear(self, tiles: Value | int) -> None:
+    def clear(self, tiles: SSAValue | int) -> None:
         """Lets the first so many tiles begin at zero."""
         clear(self.b, self.sums, self.b.mul(tiles, self.size), self.elem, self.lanes)
 
-    def _places(self, tile: Value, row: Value | int, nv: int) -> list[Value]:
+    def _places(self, tile: SSAValue, row: SSAValue | int, nv: int) -> list[SSAValue]:
         b = self.b
         at = b.mul(row, self.width)
         if self.tiles > 1:
             at = b.add(b.mul(tile, self.size), at)
         return [b.add(at, v * self.lanes) for v in range(nv)]
 
-    def store(self, rows: Rows, tile: Value) -> None:
+    def store(self, rows: Rows, tile: SSAValue) -> None:
         for i, row in enumerate(rows):
             for x, at in zip(row, self._places(tile, i, len(row)), strict=True):
                 self.b.store(x, self.sums, at)
 
-    def load(self, tile: Value, row: Value | int, nv: int) -> list[Value]:
+    def load(self, tile: SSAValue, row: SSAValue | int, nv: int) -> list[SSAValue]:
         """The vectors of a row."""
         return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile, row, nv)]
 
-    def rows(self, tile: Value, mr: int, nv: int) -> list[list[Value]]:
+    def rows(self, tile: SSAValue, mr: int, nv: int) -> list[list[SSAValue]]:
         return [self.load(tile, i, nv) for i in range(mr)]
 
 
@@ -75,14 +75,14 @@ class Operands:
         self.buffers = memories_of(kernel, b.buffers)
         self.arguments = arguments_of(kernel, self.buffers)
         self.slots = dict(self.arguments)
-        self.windows: list[tuple[HaloCopy, Value]] = []
+        self.windows: list[tuple[HaloCopy, SSAValue]] = []
         for i, w in halos:
             # A row read past its end reaches into what follows, at the end of the copy into its slack.
             at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
             self.windows.append((w, at))
-            self.slots[SLOT + i] = Memory(at, w.buffer)
+            self.slots[SLOT + i] = BufferMemory(at, w.buffer)
 
-    def fill(self, values: Mapping[int, Value]) -> None:
+    def fill(self, values: Mapping[int, SSAValue]) -> None:
         """Fills the halo copies for these values of the axes that they fix."""
         for w, to in self.windows:
             fill(self.b, w, self.slots, to, self.lanes, values)
@@ -103,20 +103,20 @@ class Frame(Operands):
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
-    def slot(self, x: OperandTiles, tile: Value) -> Value:
+    def slot(self, x: OperandTiles, tile: SSAValue) -> SSAValue:
         """Where tile number `tile` of a buffer lies."""
         b = self.b
         return b.address(self.workspace, b.add(b.mul(tile, x.slab), x.base), self.elem)
 
 
 @dataclass
-class Task:
+class TaskFrame:
     """What a task has bound: its point of the batch and part of K; its tiles of M, panels of N and points of K; what
     the batch adds to the addresses of operands and results; the axes of halo copies that have one value; the task of
     the other piece of joint tiles."""
 
-    batch: Value
-    split: Value
+    batch: SSAValue
+    split: SSAValue
     m_range: Range
     n_range: Range
     k_lo: Bound
@@ -124,8 +124,8 @@ class Task:
     a: PartialAddress
     b: PartialAddress
     results: PartialAddress
-    fixed: dict[int, Value]
-    companion: Task | None
+    fixed: dict[int, SSAValue]
+    companion: TaskFrame | None
 
 
 class Strip(NamedTuple):
@@ -133,7 +133,7 @@ class Strip(NamedTuple):
     are on). operand, results: a panel's vectors of the operand, where that is read in place, and of the results;
     companion: the panel of the other piece of joint tiles."""
 
-    number: Value
+    number: SSAValue
     size: int
     limit: int | None = None
     operand: Sequence[LaneCursor] = ()
@@ -150,10 +150,10 @@ class Tile(NamedTuple):
     panel: Strip
     lo: Bound
     hi: Bound
-    last: Value | None
-    left: Value | None
-    right: Value | None
-    number: Value
+    last: SSAValue | None
+    left: SSAValue | None
+    right: SSAValue | None
+    number: SSAValue
 
 
 # -- loops
@@ -163,7 +163,7 @@ def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], Non
     """body(strip) for a range of tiles of M or of panels of N."""
     g = f.g
 
-    def panel(jn: Value, nv: int, tail: bool) -> None:
+    def panel(jn: SSAValue, nv: int, tail: bool) -> None:
         last = tail or g.c.depth > 1  # all points of N
         body(Strip(jn, nv, g.N if last and g.N % g.lanes else None))
 
@@ -173,7 +173,7 @@ def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], Non
         tiles(f.b, span, x.tiles, g.N, g.lanes // g.c.depth, g.c.nv, panel)
 
 
-def k_blocks(f: Frame, t: Task, body: Callable[[Bound, Bound, Value | None], None]) -> None:
+def k_blocks(f: Frame, t: TaskFrame, body: Callable[[Bound, Bound, SSAValue | None], None]) -> None:
     """body(lo, hi, last) for a task's blocks of K; `last` is None where there is one block."""
     b = f.b
     if not f.g.blocked:

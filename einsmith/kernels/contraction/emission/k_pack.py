@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.kernels.contraction.config import Setting
+from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission.nan_repair import needed
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 
 WIDEST = 16
 """Bytes that are repeated along a vector at most: what instructions broadcast, and what packing moves as one."""
@@ -23,7 +23,7 @@ def depth_of(n: int, lanes: int, item: int) -> int:
     return min((d for d in (1, 2, 4) if d * item <= WIDEST and d <= lanes), key=lambda d: (-(-n * d // lanes) / d, d))
 
 
-def fits(s: Setting, depth: int, blocks: Sequence[int]) -> bool:
+def fits(s: WindowSetting, depth: int, blocks: Sequence[int]) -> bool:
     """Whether so many points of K stand side by side in the rows of M, and none of K's parts and blocks, of so many
     points each, ends between them."""
     rows = s.access(s.m_side)
@@ -33,7 +33,7 @@ def fits(s: Setting, depth: int, blocks: Sequence[int]) -> bool:
     return all(f.coef.get(groups[-1].inner) == 1 for f in rows.forms)
 
 
-def repeated(b: Builder, pointer: Value, offset: Value, elem: str, depth: int, lanes: int) -> Value:
+def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: int, lanes: int) -> SSAValue:
     """`depth` neighbours in memory, again and again along a vector."""
     if depth == 1:
         return b.splat(b.load(pointer, offset, elem), lanes)
@@ -41,7 +41,7 @@ def repeated(b: Builder, pointer: Value, offset: Value, elem: str, depth: int, l
     return b.shuffle(few, few, [*range(depth)] * (lanes // depth))
 
 
-def added(b: Builder, row: Sequence[Value], depth: int) -> list[Value]:
+def added(b: Builder, row: Sequence[SSAValue], depth: int) -> list[SSAValue]:
     """Vectors with one lane for each point of N: the sums of its `depth` lanes. The rest of the last one is zero."""
     out = list(row)
     while depth > 1:

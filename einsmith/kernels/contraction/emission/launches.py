@@ -18,7 +18,7 @@ from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import digits, part_range, strips, task_range
 from einsmith.plan.kernel import Kernel
@@ -43,7 +43,7 @@ class _Work(NamedTuple):
     """Tasks of a piece in a launch, and what emits one of them: run(builder, tasks, task)."""
 
     tasks: int
-    run: Callable[[Builder, int, Value], None]
+    run: Callable[[Builder, int, SSAValue], None]
 
 
 STEPS = ("pack_once", "pack", "multiply", "add")
@@ -106,7 +106,7 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
     return elements, works
 
 
-def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: Value) -> None:
+def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: SSAValue) -> None:
     Blocked(b, g, base, Blocked(b, companion, before)).run(task)
 
 
@@ -151,7 +151,7 @@ def add_parts(
     base: int,
     b: Builder,
     tasks: int,
-    task: Value,
+    task: SSAValue,
 ) -> None:
     """One of so many tasks adds the partial sums of a range of rows, points of `m_axes`, in a fixed tree and finishes
     them; row: of the innermost of `n_axes` in whole vectors, 0 where vectors cross it; base: bytes of the workspace
@@ -165,7 +165,7 @@ def add_parts(
         part, fixed = s.part_of(m_axes, m), s.part_of(p.batch, batch)
         first = b.add(b.mul(rows.var, sums.row), sums.base)
 
-        def vector(at: Value, count: int, _: Sequence[Value]) -> None:
+        def vector(at: SSAValue, count: int, _: Sequence[SSAValue]) -> None:
             x = _tree(b, sums, sources, elem, b.add(first, at))
             limit = sums.columns if count < n else None
             epilogue.row([LaneCursor(s, at, limit, n).bind(fixed)], part, [x])
@@ -173,17 +173,17 @@ def add_parts(
         strips(b, 0, sums.columns, n, vector)
 
 
-def _tree(b: Builder, sums: PartialSums, workspace: Value, elem: str, at: Value) -> Value:
+def _tree(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at: SSAValue) -> SSAValue:
     """The sum of all parts at an offset: eight interleaved running sums, then a tree of those."""
     n, step, count = sums.lanes, sums.part, sums.parts
 
-    def load(i: Value | int) -> Value:
+    def load(i: SSAValue | int) -> SSAValue:
         return b.load(workspace, b.add(at, b.mul(i, step)), elem, n)
 
     width = min(8, count)
     start = [load(i) for i in range(width)]
     full = count // width * width
-    running: Sequence[Value] = start
+    running: Sequence[SSAValue] = start
     if full > width:
         with b.loop(width, full, step=width, init=start) as loop:
             loop.next = [b.add(x, load(b.add(loop.var, i))) for i, x in enumerate(loop.carried)]

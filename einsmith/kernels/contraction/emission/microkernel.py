@@ -10,14 +10,14 @@ from typing import Any
 
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
 from einsmith.kernels.contraction.emission import prefetch
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, Tile
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeated
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import digits, nest, sweep
 
 AHEAD = 4096
@@ -36,7 +36,7 @@ class Microkernel:
         self.f, self.after = f, after
         self.repair = NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
-    def sums(self, t: Task, x: Tile) -> list[list[Value]]:
+    def sums(self, t: TaskFrame, x: Tile) -> list[list[SSAValue]]:
         """The vectors of sums of a tile, row by row."""
         f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
@@ -51,11 +51,11 @@ class Microkernel:
         points = self._points_at_once(steps[:mr], nv) if groups and not asked else 1
         together = c.depth * points  # of K, in a turn of the loop
 
-        def outer(values: list[Value]) -> Any:
+        def outer(values: list[SSAValue]) -> Any:
             here = None if a_tile is None else a_tile.bind(a.part(groups[:-1], values))
             return here, [v.bind(bs.part(groups[:-1], values)) for v in x.panel.operand], values
 
-        def inner(context: Any, digit: Value, flat: Value, carried: Sequence[Value]) -> Sequence[Value]:
+        def inner(context: Any, digit: SSAValue, flat: SSAValue, carried: Sequence[SSAValue]) -> Sequence[SSAValue]:
             if together > 1:
                 digit, flat = (b.mul(v, together) for v in (digit, flat))
             k, out = b.sub(flat, lo), list(carried)
@@ -87,8 +87,8 @@ class Microkernel:
         return [list(sums[i * nv : (i + 1) * nv]) for i in range(mr)]
 
     def _vectors(
-        self, states: Sequence[LaneCursor], digit: Value, right: Value | None, k: Value, nv: int
-    ) -> list[Value]:
+        self, states: Sequence[LaneCursor], digit: SSAValue, right: SSAValue | None, k: SSAValue, nv: int
+    ) -> list[SSAValue]:
         """The N operand at a point of K."""
         f, b, n = self.f, self.f.b, self.f.g.lanes
         if right is None:
@@ -98,8 +98,14 @@ class Microkernel:
         return [b.load(right, b.add(at, v * n), f.elem, n) for v in range(nv)]
 
     def _rows(
-        self, state: LaneCursor | None, digit: Value, left: Value | None, k: Value, steps: Sequence[int], mr: int
-    ) -> tuple[Value, Value, Sequence[int]]:
+        self,
+        state: LaneCursor | None,
+        digit: SSAValue,
+        left: SSAValue | None,
+        k: SSAValue,
+        steps: Sequence[int],
+        mr: int,
+    ) -> tuple[SSAValue, SSAValue, Sequence[int]]:
         """Where the first row of the M operand lies at a point of K, and how far from it each row."""
         f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
         if left is None:
@@ -168,7 +174,7 @@ class Microkernel:
 
     # -- guards
 
-    def _place(self, t: Task, m0: Value, panel: Strip, s: OperandAccess, number: Value) -> LaneCursor:
+    def _place(self, t: TaskFrame, m0: SSAValue, panel: Strip, s: OperandAccess, number: SSAValue) -> LaneCursor:
         """The lanes of a vector of a tile, for `repair`."""
         b, g, n = self.f.b, self.f.g, self.f.g.lanes
         row, vector = digits(b, number, (g.mr, panel.size))
@@ -176,7 +182,7 @@ class Microkernel:
         state = LaneCursor(s, at, g.N if g.N % n else None, n)
         return state.bind(s.part_of(g.p.batch, t.batch), s.part_of(g.m_side.axes, b.add(m0, row)))
 
-    def _bounds(self, t: Task, m0: Value, mr: int, panel: Strip) -> dict[int, tuple[Value, Value]]:
+    def _bounds(self, t: TaskFrame, m0: SSAValue, mr: int, panel: Strip) -> dict[int, tuple[SSAValue, SSAValue]]:
         """Bounds of the axes of K that guards of either side leave for a tile."""
         f, b, g = self.f, self.f.b, self.f.g
         rows = [b.add(m0, i) for i in range(mr)]

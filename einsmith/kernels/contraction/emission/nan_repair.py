@@ -15,8 +15,8 @@ from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import Memory
-from einsmith.loops.nest import Builder, Value, elem_of
+from einsmith.loops.address import BufferMemory
+from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import sweep
 
@@ -38,7 +38,7 @@ class NanRepair:
         self,
         b: Builder,
         p: Problem,
-        memories: Mapping[int, Memory],
+        memories: Mapping[int, BufferMemory],
         lane_axes: Sequence[int],
         lanes: int,
         size: int,
@@ -51,13 +51,13 @@ class NanRepair:
 
     def sums(
         self,
-        sums: Sequence[Value],
-        init: Sequence[Value],
+        sums: Sequence[SSAValue],
+        init: Sequence[SSAValue],
         k_axes: Sequence[int],
-        lo: Value | int,
-        hi: Value | int,
-        place: Callable[[OperandAccess, Value], LaneCursor],
-    ) -> list[Value]:
+        lo: SSAValue | int,
+        hi: SSAValue | int,
+        place: Callable[[OperandAccess, SSAValue], LaneCursor],
+    ) -> list[SSAValue]:
         """The sums, over points lo .. hi of the flattened `k_axes`; where one of them is NaN all are made again from
         `init`. place(access, number of a sum): its lanes, with every axis bound but k_axes."""
         if not self.needed:
@@ -72,10 +72,12 @@ class NanRepair:
                 at = b.mul(each.var, n)
                 state = place(s, each.var)
 
-                def outer(values: list[Value]) -> LaneCursor:
+                def outer(values: list[SSAValue]) -> LaneCursor:
                     return state.bind(s.part(groups[:-1], values))  # noqa: B023
 
-                def inner(context: LaneCursor, digit: Value, _: Value, carried: Sequence[Value]) -> Sequence[Value]:
+                def inner(
+                    context: LaneCursor, digit: SSAValue, _: SSAValue, carried: Sequence[SSAValue]
+                ) -> Sequence[SSAValue]:
                     return [b.add(carried[0], context.bind(s.part(groups[-1:], [digit])).product())]
 
                 zero = b.const(0.0, self.elem, s.lanes)

@@ -9,16 +9,16 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, Task, tiles_of
+from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Builder, Value
+from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.shuffle import transpose
 from einsmith.loops.walk import Bound, digits, strips, sweep, task_range
 
 
-def packed(f: Frame, t: Task, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> Value | None:
+def packed(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> SSAValue | None:
     """Where a tile of an operand lies in a block of K: packed now, or before, or (None) not at all."""
     b, g = f.b, f.g
     if x.how == "inline":
@@ -37,7 +37,7 @@ def shared_tasks(g: Geometry, x: OperandTiles) -> int:
     return x.batches * g.k_blocks * x.tiles if x.how == "buffer" else 0
 
 
-def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: Value) -> None:
+def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: SSAValue) -> None:
     """One of the tasks that pack the chosen operands into the workspace; base: bytes of it before this piece's part."""
     f, first = Frame(b, g, base), 0
     for x in (x for x in chosen if x.how == "buffer"):
@@ -51,7 +51,7 @@ def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Build
         first += shared_tasks(g, x)
 
 
-def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, lo: Bound, hi: Bound, tile: Strip) -> None:
+def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: Bound, hi: Bound, tile: Strip) -> None:
     """A tile's points lo .. hi of K. Panels of N are [k][vectors]; tiles of M [row][k] where K is contiguous in the
     source, else [k][row]. operand: what the batch adds to the operand's addresses."""
     first = f.b.mul(tile.number, x.points)
@@ -64,7 +64,7 @@ def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, lo: Boun
 
 
 def _across(
-    f: Frame, x: OperandTiles, operand: PartialAddress, to: Value, first: Value, tile: Strip, lo: Bound, hi: Bound
+    f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, first: SSAValue, tile: Strip, lo: Bound, hi: Bound
 ) -> None:
     """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
@@ -94,11 +94,11 @@ def _across(
         part = s.part_of([a for x in tail for a in x.axes], number)
         masked = [x.bind(part) for x in states]
 
-        def outer(values: list[Value]) -> list[LaneCursor]:
+        def outer(values: list[SSAValue]) -> list[LaneCursor]:
             part = s.part(groups[:-1], values)
             return [x.bind(part) for x in masked]
 
-        def inner(context: list[LaneCursor], last: Value, flat: Value, _: Any) -> Sequence[Value]:
+        def inner(context: list[LaneCursor], last: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
             part = s.part(groups[-1:], [last])
             at = b.mul(b.add(b.mul(b.sub(flat, start), points), number), width)
             for v, state in enumerate(context):
@@ -108,11 +108,11 @@ def _across(
         sweep(b, [x.extent for x in groups], start, end, (), outer, inner)
 
 
-def _rows_along(f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int, lo: Bound, hi: Bound) -> None:
+def _rows_along(f: Frame, operand: PartialAddress, to: SSAValue, m0: SSAValue, mr: int, lo: Bound, hi: Bound) -> None:
     """Vectors along K of each row."""
     b, g, s = f.b, f.g, f.a
 
-    def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
+    def chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
         state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
         with b.loop(0, mr) as rows:
             part = s.part_of(g.m_side.axes, b.add(m0, rows.var))
@@ -122,7 +122,9 @@ def _rows_along(f: Frame, operand: PartialAddress, to: Value, m0: Value, mr: int
     _chunks(f, s, lo, hi, chunk)
 
 
-def _columns_along(f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: int, lo: Bound, hi: Bound) -> None:
+def _columns_along(
+    f: Frame, operand: PartialAddress, to: SSAValue, n0: SSAValue, nv: int, lo: Bound, hi: Bound
+) -> None:
     """Vectors along K of as many rows as there are lanes, transposed in registers."""
     b, g, s, depth, n = f.b, f.g, f.b_in, f.g.c.depth, f.g.lanes
     width, points, last = nv * n, n // depth, b.const(g.N - 1)
@@ -135,7 +137,7 @@ def _columns_along(f: Frame, operand: PartialAddress, to: Value, n0: Value, nv: 
                 x = b.op("min", x, last)
             rows.append(s.part_of(g.n_side.axes, x))
 
-        def chunk(k: Value, limit: Bound | None, place: Sequence[Value] | None = None) -> None:
+        def chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
             state = LaneCursor(s, k, limit, g.k_unit, place=place).bind(operand)
             values = transpose(b, [state.bind(row).product() for row in rows], depth)
             out = b.add(b.mul(b.sub(k, lo), width // depth), b.mul(vectors.var, n))
@@ -155,7 +157,7 @@ def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..
         if row % n:
             heads, row = [], g.K
 
-        def vector(context: list[Value], last: Value, flat: Value, _: Any) -> Sequence[Value]:
+        def vector(context: list[SSAValue], last: SSAValue, flat: SSAValue, _: Any) -> Sequence[SSAValue]:
             chunk(b.mul(flat, n), None, [*context, b.mul(last, n)] if heads else None)
             return ()
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from einsmith.kernels.contraction.config import Side
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
+from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.loops.address import Memory
-from einsmith.loops.nest import Value
+from einsmith.loops.address import BufferMemory
+from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import ceil_div
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE
@@ -22,12 +22,12 @@ TILE_LINES = 2
 """Lines of the next tile up to which a point of K asks for them."""
 WORK = 16
 """Multiply-adds of a point of K from which on a tile has room to ask for lines among them."""
-Ask = Callable[[Value, Sequence[Value], Value, Value], None]
+Ask = Callable[[SSAValue, Sequence[SSAValue], SSAValue, SSAValue], None]
 """What a tile asks for at every point of K: ask(place, digits, point, k) starts loads, with the place of the first row
 of M, the point of every group of K, the point of K, and how far it is into the block."""
 
 
-def of_tile(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
+def of_tile(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
     g, out = f.g, [*_next_panel(f, t, x), *_next_windows(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
     if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
@@ -55,7 +55,7 @@ def _scattered(g: Geometry, side: Side) -> bool:
     return s.memories[read.slot].buffer.nbytes > g.target.l2 * g.target.cores
 
 
-def _places(s: OperandAccess, *parts: PartialAddress) -> list[tuple[Memory, Value]]:
+def _places(s: OperandAccess, *parts: PartialAddress) -> list[tuple[BufferMemory, SSAValue]]:
     """Each tensor that an operand is computed of, and where it is read at these parts of the address."""
     return [(s.memories[read.slot], s.place(form, *parts)) for read, form in s.widest]
 
@@ -65,7 +65,7 @@ def _step(s: OperandAccess, axis: int) -> int:
     return s.forms[s.widest[0][1]].coef.get(axis, 0)
 
 
-def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
+def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
     every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
     b, g, c, s = f.b, f.g, f.g.c, f.b_in
@@ -90,7 +90,7 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
         at = b.op("min", b.add(first, i * points), g.nr - 1)
         places += _places(s, t.b, s.part_of(g.n_side.axes, b.add(n0, at)))
 
-    def ask(_: Value, __: Sequence[Value], point: Value, ___: Value) -> None:
+    def ask(_: SSAValue, __: Sequence[SSAValue], point: SSAValue, ___: SSAValue) -> None:
         row = b.mul(point, apart)
         for source, place in places:
             b.prefetch(source.pointer, b.add(place, row), source.elem)
@@ -98,7 +98,7 @@ def _next_panel(f: Frame, t: Task, x: Tile) -> list[Ask]:
     return [ask]
 
 
-def _next_windows(f: Frame, t: Task, x: Tile) -> list[Ask]:
+def _next_windows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     """Lines of the next panel of N that is read in place along several axes of K, pages apart: the first tile of M asks
     for a part of them at each point of the innermost axis, whose points share them. A convolution of 2x2 from 32 planes
     of 119 x 119, 4 images, takes 2.1 ms so on a core of a Zen 4, and 5.6 without."""
@@ -113,13 +113,13 @@ def _next_windows(f: Frame, t: Task, x: Tile) -> list[Ask]:
     part = s.part_of(g.n_side.axes, b.mul(b.add(x.panel.number, further), g.nr))
     source, run, places = s.memories[read.slot], g.k_groups[-1], range(g.lanes - 1, g.nr, LINE // g.item)
 
-    def ask(_: Value, digits: Sequence[Value], __: Value, ___: Value) -> None:
+    def ask(_: SSAValue, digits: Sequence[SSAValue], __: SSAValue, ___: SSAValue) -> None:
         _ask_in_turn(f, source, s.place(form, t.b, part, s.part(g.k_groups, digits)), places, run.extent, digits[-1])
 
     return [ask]
 
 
-def _next_source(f: Frame, t: Task, x: Tile) -> list[Ask]:
+def _next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     """A line of the rows along K that the panel in the next block of K is packed of, or the next panel in the first
     one: of other rows of them in every tile. Memory is then busy while tiles multiply, and packing need not wait for
     it. Blocks lie within rows, but for a few."""
@@ -138,14 +138,14 @@ def _next_source(f: Frame, t: Task, x: Tile) -> list[Ask]:
     places = _places(s, t.b, s.part_of(g.n_side.axes, n0), s.part_of(g.p.k, start))
     apart = _step(s, rows.inner)
 
-    def ask(_: Value, __: Sequence[Value], ___: Value, k: Value) -> None:
+    def ask(_: SSAValue, __: Sequence[SSAValue], ___: SSAValue, k: SSAValue) -> None:
         for source, at in places:
             _ask_one_of(f, source, b.add(at, k), count, apart, k)
 
     return [ask]
 
 
-def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:
+def _next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Ask:
     """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
     point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
     b, g = f.b, f.g
@@ -157,7 +157,7 @@ def _next_rows(f: Frame, t: Task, x: Tile, step: int) -> Ask:
     return lambda place, _, point, __: _ask_one_of(f, f.a.memories[read.slot], b.add(place, further), g.mr, step, point)
 
 
-def _beside(f: Frame, t: Task, x: Tile) -> list[Ask]:
+def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     """Of rows of M that lie side by side, and far apart along K, what follows the tile's: the next one's, or a line
     further where tiles are shorter. In the first panel of N alone where the others find them near."""
     b, g, line = f.b, f.g, LINE // f.g.item
@@ -169,21 +169,21 @@ def _beside(f: Frame, t: Task, x: Tile) -> list[Ask]:
     if g.nt > g.c.tn and g.M * g.K * g.item <= g.target.l2:
         ahead = b.select(b.op("eq", x.panel.number, t.n_range[0]), ahead, 0)
 
-    def ask(place: Value, _: Sequence[Value], __: Value, ___: Value) -> None:
+    def ask(place: SSAValue, _: Sequence[SSAValue], __: SSAValue, ___: SSAValue) -> None:
         for i in range(0, g.mr, line):
             b.prefetch(source.pointer, b.add(b.add(place, ahead), i), source.elem)
 
     return [ask]
 
 
-def _apart(f: Frame, x: Tile, tile: Value) -> Value:
+def _apart(f: Frame, x: Tile, tile: SSAValue) -> SSAValue:
     """From the first row of M of a tile to that of another one."""
     b, a, (form,) = f.b, f.a, f.a.reads.values()
     there, here = (a.place(form, a.part_of(f.g.m_side.axes, b.mul(n, f.g.mr))) for n in (tile, x.rows.number))
     return b.sub(there, here)
 
 
-def _ask_one_of(f: Frame, source: Memory, at: Value, rows: int, step: int, k: Value) -> None:
+def _ask_one_of(f: Frame, source: BufferMemory, at: SSAValue, rows: int, step: int, k: SSAValue) -> None:
     """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
     b, depth = f.b, f.g.c.depth
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
@@ -193,7 +193,7 @@ def _ask_one_of(f: Frame, source: Memory, at: Value, rows: int, step: int, k: Va
         b.prefetch(source.pointer, b.add(at, first * step), source.elem)
 
 
-def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
+def _gathered(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
     """Lines of the next tile's rows of M, or of this one's, which are near, where that is another panel's to ask for or
     there is none: those that a run of the last group of K shares, a part of them at each of its points. None where its
     points lie in more lines than one, or rows in too many."""
@@ -213,13 +213,15 @@ def _gathered(f: Frame, t: Task, x: Tile, steps: Sequence[int]) -> list[Ask]:
 
     further = _apart(f, x, b.add(jm, b.select(follows, 1, 0)))
 
-    def ask(at: Value, digits: Sequence[Value], _: Value, __: Value) -> None:
+    def ask(at: SSAValue, digits: Sequence[SSAValue], _: SSAValue, __: SSAValue) -> None:
         _ask_in_turn(f, source, b.add(at, further), places, run.extent, digits[-1])
 
     return [ask]
 
 
-def _ask_in_turn(f: Frame, source: Memory, at: Value, places: Sequence[int], extent: int, digit: Value) -> None:
+def _ask_in_turn(
+    f: Frame, source: BufferMemory, at: SSAValue, places: Sequence[int], extent: int, digit: SSAValue
+) -> None:
     """Starts the loads of a part of the lines at these places: of all of them over an axis of that extent."""
     b, turns = f.b, min(extent, len(places))
     turn = b.op("mod", digit, turns)

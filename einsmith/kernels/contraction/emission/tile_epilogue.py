@@ -8,13 +8,13 @@ from itertools import chain
 from math import gcd
 
 from einsmith.kernels.contraction import epilogue
-from einsmith.kernels.contraction.emission.frame import Frame, Rows, Task, Tile, TileSums
+from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import added
 from einsmith.kernels.contraction.emission.write_combining import LineBuffer
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import SSAValue
 from einsmith.loops.shuffle import transpose
 from einsmith.loops.walk import ceil_div
 
@@ -62,13 +62,13 @@ class TileEpilogue:
 
     # -- sums that wait in scratch between blocks of K
 
-    def clear(self, tiles: Value) -> None:
+    def clear(self, tiles: SSAValue) -> None:
         """Lets the sums of so many tiles begin at zero."""
         if self.f.g.blocked:
             assert self.waiting is not None
             self.waiting.clear(tiles)
 
-    def start(self, x: Tile) -> list[Value]:
+    def start(self, x: Tile) -> list[SSAValue]:
         """What the sums of a tile are before a block of K."""
         if not self.f.g.blocked:
             return [self.zero] * (x.rows.size * x.panel.size)
@@ -77,14 +77,14 @@ class TileEpilogue:
 
     # -- finishing
 
-    def finish(self, t: Task, x: Tile, rows: Rows) -> None:
+    def finish(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
         """What follows the sums of a tile, after the last block of K."""
         if self.waiting is not None:
             self.waiting.store(rows, x.number)
         with nullcontext() if x.last is None else self.f.b.if_(x.last):
             self._finish(t, x, rows if self.waiting is None else None)
 
-    def _finish(self, t: Task, x: Tile, rows: Rows | None) -> None:
+    def _finish(self, t: TaskFrame, x: Tile, rows: Rows | None) -> None:
         """The epilogue of the sums `rows`, or (None) of those that wait."""
         b, g, mr, nv, step = self.f.b, self.f.g, x.rows.size, x.panel.size, self.stacked
         m0 = b.mul(x.rows.number, g.mr)
@@ -106,7 +106,7 @@ class TileEpilogue:
         if self.lines is not None:
             self.lines.flush(t, x)
 
-    def _finish_rows(self, t: Task, x: Tile, m0: Value, row: Value, rows: Rows) -> None:
+    def _finish_rows(self, t: TaskFrame, x: Tile, m0: SSAValue, row: SSAValue, rows: Rows) -> None:
         """The epilogue of a row of the tile, or of it and those that are stored with it."""
         b, g, results = self.f.b, self.f.g, x.panel.results
         m = b.add(m0, row)
@@ -128,7 +128,7 @@ class TileEpilogue:
 
     # -- transposed tiles
 
-    def _transpose(self, rows: Rows, to: Value, nv: int) -> None:
+    def _transpose(self, rows: Rows, to: SSAValue, nv: int) -> None:
         """Squares of vectors of a tile are transposed into scratch."""
         b, n = self.f.b, self.f.g.lanes
         for v in range(nv):
@@ -138,7 +138,7 @@ class TileEpilogue:
                 for lane, column in enumerate(transpose(b, square)):
                     b.store(column, to, (v * n + lane) * self.column_pad + block)
 
-    def _finish_columns(self, t: Task, x: Tile) -> None:
+    def _finish_columns(self, t: TaskFrame, x: Tile) -> None:
         """The epilogue of a transposed tile, column by column."""
         b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
         m0 = b.mul(x.rows.number, g.mr)

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from einsmith.kernels.contraction.emission.frame import Frame, Task, Tile
+from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.loops.address import Affine
-from einsmith.loops.nest import Value
+from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import ceil_div
 
 MOST = 128
@@ -130,17 +130,17 @@ class LineBuffer:
         places = [results.places[s.first] for s in unit.stretches]
         self.sampler = OperandAccess(b, (), (), g.p.extents, f.buffers, (), 0, places)
 
-    def put(self, row: Value, vector: int, values: Sequence[Value]) -> None:
+    def put(self, row: SSAValue, vector: int, values: Sequence[SSAValue]) -> None:
         """The results at a vector of a row of the tile."""
         b = self.b
         for n, i in enumerate(self.live):
             b.store(b.splat(values[i], self.lanes), self.scratch, self._place(row, n, self.pad + vector * self.lanes))
 
-    def _place(self, row: Value, live: int, at: int) -> Value:
+    def _place(self, row: SSAValue, live: int, at: int) -> SSAValue:
         b = self.b
         return b.add(b.mul(b.add(b.mul(row, len(self.live)), live), self.row), at)
 
-    def flush(self, t: Task, x: Tile) -> None:
+    def flush(self, t: TaskFrame, x: Tile) -> None:
         """Stores the units that a tile completes, at the end of the task's panels the last ones too, in all its rows;
         what it leaves of one waits."""
         b, g, s, points = self.b, self.f.g, self.sampler, self.unit.points
@@ -166,7 +166,7 @@ class LineBuffer:
                     self._store(bases, row.var, place, part)
         self._move(x.rows.size, kept, back=True)
 
-    def _move(self, rows: int, kept: Value, back: bool) -> None:
+    def _move(self, rows: int, kept: SSAValue, back: bool) -> None:
         """What waits comes before the results of a tile's rows, or their end waits; kept: the number of the first of
         these rows among those that wait."""
         b, pad, n, elem = self.b, self.pad, self.lanes, self.f.elem
@@ -182,7 +182,9 @@ class LineBuffer:
                     source, to = reversed(ends) if back else ends
                     b.store(b.load(*source, elem, n), *to)
 
-    def _store(self, bases: Sequence[Value], row: Value, place: Value, part: tuple[Value, Value] | None) -> None:
+    def _store(
+        self, bases: Sequence[SSAValue], row: SSAValue, place: SSAValue, part: tuple[SSAValue, SSAValue] | None
+    ) -> None:
         """A unit that begins at `place` of its row in scratch, and whose stretches at `bases`; part: of its points only
         those from the first to before the second."""
         b, n = self.b, self.lanes
@@ -196,7 +198,7 @@ class LineBuffer:
                 else:
                     b.store(value, to.pointer, at, mask)
 
-    def _vector(self, lanes: Vector, row: Value, place: Value) -> Value:
+    def _vector(self, lanes: Vector, row: SSAValue, place: SSAValue) -> SSAValue:
         """Of a unit that goes on past the panel, lanes that are not stored hold what lies behind the row; behind the
         last one are those that wait, which are as many at least."""
         b, n, elem = self.b, self.lanes, self.f.elem
@@ -211,7 +213,7 @@ class LineBuffer:
                 value = b.shuffle(loaded, value, chosen)
         return value
 
-    def _mask(self, lanes: Vector, part: tuple[Value, Value] | None) -> Value | None:
+    def _mask(self, lanes: Vector, part: tuple[SSAValue, SSAValue] | None) -> SSAValue | None:
         b, n = self.b, self.lanes
         present = [x is not None for x in lanes]
         mask = None if all(present) else b.literal(present, "i1")
