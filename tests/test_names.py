@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 SHORT = {"dt", "F"}
 """Names of `dtypes` and `functional` that every file knows."""
-TWICE = {"Library"}
-"""Class names that may stand twice: an exported library is used without Einsmith, and in it."""
+TWICE = {"Backend", "Library", "Prepared"}
+"""Class names that may stand twice: an exported library is used without Einsmith too; ONNX names the classes of a back end."""
 
 
 def trees():

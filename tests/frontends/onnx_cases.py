@@ -23,7 +23,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from einsmith.errors import EinsmithError
-from einsmith.frontends.onnx.backend import OnnxBackend
+from einsmith.frontends.onnx.backend import Backend
 
 PASSED, REFUSED, APART, WRONG = "passed", "refused", "apart", "wrong"
 
@@ -75,7 +75,7 @@ def run(case: Any) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
-            prepared = OnnxBackend.prepare(model)
+            prepared = Backend.prepare(model)
             for inputs, expected in _sets(case, model):
                 inputs, expected = ([numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in some]
                                     for some in (inputs, expected))  # fmt: skip

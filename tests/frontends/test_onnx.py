@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 import einsmith as es
 from einsmith.frontends.onnx import load, save
-from einsmith.frontends.onnx.backend import OnnxBackend
+from einsmith.frontends.onnx.backend import Backend
 from tests.frontends.onnx_cases import APART, OTHERWISE, PASSED, REFUSED, WRONG, cases, run
 
 SAMPLE = (
@@ -468,13 +468,13 @@ def test_quantized_layers_are_exact():
 def test_the_backend_runs_models_and_nodes():
     proto, _ = perceptron()
     x = floats(np.random.default_rng(1), 2, 13)
-    prepared = OnnxBackend.prepare(proto)
+    prepared = Backend.prepare(proto)
     np.testing.assert_array_equal(prepared.run([x]).y, prepared.run({"x": x})["y"])
-    np.testing.assert_array_equal(OnnxBackend.run_node(h.make_node("Add", ["a", "b"], ["c"]), [x, x])[0], x + x)
-    assert OnnxBackend.is_compatible(proto) and not OnnxBackend.supports_device("CUDA")
+    np.testing.assert_array_equal(Backend.run_node(h.make_node("Add", ["a", "b"], ["c"]), [x, x])[0], x + x)
+    assert Backend.is_compatible(proto) and not Backend.supports_device("CUDA")
     strings = h.make_node("StringConcat", ["a", "b"], ["c"])
     ends = {"a": (T.STRING, [1]), "b": (T.STRING, [1])}
-    assert not OnnxBackend.is_compatible(model_of([strings], ends, ["c"], {}))
+    assert not Backend.is_compatible(model_of([strings], ends, ["c"], {}))
 
 
 def test_parts_with_names_that_collide():

@@ -14,7 +14,7 @@ from einsmith import files, locks
 from einsmith.errors import ArgumentError
 from einsmith.frontends.onnx.module import OnnxModule, fixed
 
-__all__ = ["Imported", "load", "save"]
+__all__ = ["OnnxModule", "load", "save"]
 
 
 def load(

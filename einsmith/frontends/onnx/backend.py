@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx.backend.base import BackendRep, namedtupledict
-from onnx.backend.base import OnnxBackend as Base
+from onnx.backend import base
+from onnx.backend.base import namedtupledict
 
 from einsmith.errors import ArgumentError, EinsmithError
 from einsmith.frontends.onnx import load
 from einsmith.frontends.onnx.module import OnnxModule
 
 
-class OnnxPrepared(BackendRep):
+class Prepared(base.BackendRep):
     """A model that is ready to run."""
 
     def __init__(self, module: OnnxModule):
@@ -36,7 +36,7 @@ class OnnxPrepared(BackendRep):
         return namedtupledict("Outputs", list(self.module.outputs))(*outputs)
 
 
-class OnnxBackend(Base):
+class Backend(base.Backend):
     """Einsmith as a backend of ONNX, on the processor."""
 
     @classmethod
@@ -49,10 +49,10 @@ class OnnxBackend(Base):
         return cls.supports_device(device)
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> OnnxPrepared:
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
         if not cls.supports_device(device):
             raise ArgumentError(f"device {device!r} is not here; CPU is")
-        return OnnxPrepared(load(model))
+        return Prepared(load(model))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
@@ -80,5 +80,5 @@ class OnnxBackend(Base):
         return device.split(":")[0] == "CPU"
 
 
-prepare, run_model, run_node = OnnxBackend.prepare, OnnxBackend.run_model, OnnxBackend.run_node
-supports_device, is_compatible = OnnxBackend.supports_device, OnnxBackend.is_compatible
+prepare, run_model, run_node = Backend.prepare, Backend.run_model, Backend.run_node
+supports_device, is_compatible = Backend.supports_device, Backend.is_compatible
