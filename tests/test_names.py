@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 SHORT = {"dt", "F"}
 """Names of `dtypes` and `functional` that every file knows."""
 TWICE = {"Backend", "Library", "Prepared"}
-"""Class names that may stand twice: an exported library is used without Einsmith too; ONNX names a back end's classes."""
+"""Class names that may stand twice: exported libraries do without Einsmith; ONNX names the classes of a back end."""
 
 
 def trees():
