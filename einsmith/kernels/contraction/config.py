@@ -1,5 +1,7 @@
-"""What a configuration of a contraction means for its operands: sides, windows, how each is best read or packed, how
-tiles meet them."""
+"""Define the configurations of a contraction and derive what they mean for its operands.
+
+Covers M and N sides, halo copies, and how each operand is read or packed for the register tiles.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,32 @@ from einsmith.loops.walk import divisors
 from einsmith.plan.kernel import Kernel
 
 HALO_BYTES = 1 << 19
-"""Most bytes of a halo copy: it lives in a private second-level cache."""
+"""Most bytes of a halo copy, so that it stays in a private L2."""
 
 PANEL = 32
-"""Points that a panel has about."""
+"""Approximate width of a panel (points of M or N)."""
 
 MAX_TAIL = 64
-"""Most places of a filter whose masks are made once for all channels."""
+"""Most points of the guarded inner axes of K (a filter's taps) whose masks are computed once for all channels."""
 UNROLLED, WIDE_UNROLLED = 170, 75
-"""Multiply-adds in the body of the loop over K up to which a short innermost axis of K is unrolled, which takes up to
-30 % less time for tiles of one vector and 8 % for those of two; and for wider ones, of whose sums LLVM lets some go to
-the stack in longer bodies: tiles of 6x3 and 4x3 take 3 to 15 % longer at 5 and 7 taps."""
+"""Most multiply-adds in the body of the loop over K for which a short innermost axis of K is unrolled.
+
+UNROLLED holds for tiles of one or two vectors: unrolling takes up to 30 % less time with one vector and 8 % with two.
+WIDE_UNROLLED holds for wider tiles, some of whose sums LLVM spills in longer bodies: tiles of 6x3 and 4x3 take 3 to 15
+% longer at 5 and 7 taps.
+"""
 
 
 class HaloBlock(NamedTuple):
-    """One block of `points` points of an axis at a time: for a task, of an operand's output axis `place`, its side's
-    outermost once those before it have joined the batch; within a task, of K's axis `place` where `of_k`, those before
-    it having one value at a time."""
+    """A cut of an axis into blocks of `points` points, so that a halo copy holds one block at a time.
+
+    place: index of the axis among the operand's output axes, or among the axes of K where `of_k`
+    points: points of the axis in a block
+    of_k: the axis belongs to K
+
+    With an output axis, a task has one block, and the side's axes before `place` join the batch. With an axis of K, a
+    task goes through the blocks, and the axes of K before `place` have one value at a time.
+    """
 
     place: int
     points: int
@@ -47,19 +58,29 @@ class HaloBlock(NamedTuple):
 
 
 Halos = tuple[tuple[int, str | HaloBlock], ...]
-"""Operands (0 left, 1 right) that tasks copy into windows, each with what has one value at a time besides the batch:
-"all" (nothing), "side" (the operand's first output axis, which joins the batch), "k" (the first axis of K), a
-HaloBlock; or "batch", which lets that axis join the batch and copies nothing."""
+"""Operands (0 left, 1 right) that tasks copy into halo copies, each with what has one value at a time besides the
+batch.
+
+"all": nothing; "side": the operand's first output axis, which joins the batch; "k": the first axis of K; a HaloBlock: a
+block of an axis. "batch" lets the operand's first output axis join the batch and copies nothing.
+"""
 
 
 @dataclass(frozen=True)
 class Direct:
-    """The direct form (direct): lanes along `vector`, `vectors` of them side by side where that is an
-    output axis; `tile` and `unroll`: (axis, points) of the unrolled box, output axes and axes of K; `outer`: output
-    axes whose points are outermost; `k_outer`: an axis of K that is outside all tiles, for the sake of windows, which
-    are as in Tiled; tasks: ranges of the points of `outer`, each `parts` times: with so many ranges of the tiles along
-    the output axis that has the most of them; split: ranges of `k_outer`, whose partial sums a later launch adds;
-    fused: axes of K that are one with `vector`, which is inside of them."""
+    """A configuration of the direct form, which loops over an unrolled box and reads operands in place.
+
+    vector: the axis of the lanes
+    vectors: vectors computed next to each other along `vector`, where that is an output axis
+    tile, unroll: (axis, points) of the unrolled box, for output axes and for axes of K
+    outer: output axes whose points are outermost
+    k_outer: an axis of K outside all tiles, which halo copies need
+    tasks: ranges of the points of `outer`
+    windows: operands that are read from halo copies, as in Tiled
+    parts: ranges, within each task's, of the tiles along the output axis that has the most of them
+    split: ranges of `k_outer`, whose partial sums a later launch adds
+    fused: axes of K that are one with `vector`, which is the innermost of them
+    """
 
     vector: int
     vectors: int
@@ -85,16 +106,20 @@ class Direct:
 
 @dataclass(frozen=True)
 class Tiled:
-    """Register tiles of results over blocks of K (blocked).
+    """A configuration of the tiled form: register tiles of results over blocks of K.
 
-    swap: the right operand is the broadcast side (M). mr x nv: register tile, rows by vectors. a, b: how the M and N
-    operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the task into its scratch),
-    "buffer" (packed by an earlier launch into the workspace). order "n": N panels in the outer loop, "m": M tiles, "k":
-    blocks of K, whose rows of N are read as streams, while the sums of all tiles wait.
-    kc: points of K in a block. split: partial sums over K, added by a later launch. tm, tn: tasks along M and N.
-    windows: what tasks copy into windows first (see Halos). rows: vectors of N do not cross rows
-    of its innermost axis, whose extent is rounded up. depth: the lanes of a vector of N are so many points of K of each
-    of its points, added at the end (k_pack).
+    swap: the right operand is the broadcast side (M)
+    mr, nv: register tile, rows by vectors
+    a, b: how the M and N operands reach the tile: "inline" (read in place inside the K loop), "panel" (packed by the
+    task into its scratch) or "buffer" (packed by an earlier launch into the workspace)
+    order: the outer loop: "n" (panels of N), "m" (tiles of M) or "k" (blocks of K, whose rows of N are read as streams
+    while the sums of all tiles stay in scratch)
+    kc: points of K in a block
+    split: partial sums over K, added by a later launch
+    tm, tn: tasks along M and N
+    windows: operands that tasks first copy into halo copies (see Halos)
+    rows: vectors of N do not cross rows of N's innermost axis, whose extent is rounded up
+    depth: points of K in the lanes of a vector of N for each point of N, added at the end (k_pack)
     """
 
     swap: bool = False
@@ -125,11 +150,11 @@ class Tiled:
 
 
 Config = Tiled | Direct
-"""How a contraction is computed."""
+"""A configuration of a contraction, in the tiled or the direct form."""
 
 
 class Side(NamedTuple):
-    """An operand as M or N side."""
+    """An operand in the role of the M or N side, with its output axes."""
 
     operand: Operand
     axes: tuple[int, ...]
@@ -137,13 +162,13 @@ class Side(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
-    """The M side and the N side."""
+    """Return the M side and the N side; `swap` makes the right operand the M side."""
     left, right = Side(p.operands[0], p.left), Side(p.operands[1], p.right)
     return (right, left) if swap else (left, right)
 
 
 def depends_on_batch(p: Problem, side: Side) -> bool:
-    """Whether an operand is another one at another point of the batch; of one that is no halo copy."""
+    """Return whether an operand that is no halo copy varies over the points of the batch."""
     return any(a in side.operand.axes for a in p.batch)
 
 
@@ -157,39 +182,43 @@ def sampler(
     row: int = 0,
     loose: bool = False,
 ) -> OperandAccess:
-    """The sampler of one operand."""
+    """Return the access of one side's operand, with lanes along `lane_axes`."""
     o = side.operand
     return OperandAccess(b, [o.expr], o.guards, p.extents, memories, lane_axes, lanes, row=row, loose=loose)
 
 
 def padded_row(p: Problem, side: Side, lanes: int) -> int:
-    """The innermost axis's extent, rounded up to whole vectors."""
+    """Return the extent of the side's innermost axis, rounded up to whole vectors."""
     return -(-p.extents[side.axes[-1]] // lanes) * lanes
 
 
 Steps = tuple[tuple[int, int], ...]
-"""How many points each group of axes has along which a read moves evenly, outer first, and how far from one to the
-next."""
+"""Extent and stride (elements) of each group of axes along which a read moves evenly, outer first."""
 
 
 @lru_cache(maxsize=4096)
 def row_offsets(groups: Steps, mr: int) -> list[int] | None:
-    """Where the rows of a tile of `mr` lie from its first one, if that is the same in every tile; else None. Tiles
-    begin at multiples of mr."""
+    """Return the offset (elements) of each row of a tile of `mr` rows from its first row.
+
+    Tiles begin at multiples of `mr`. Returns None if the offsets differ between tiles.
+    """
     if not _repeats(_merged(groups), mr):
         return None
     out = [0] * mr
     inner = 1
     for n, (extent, stride) in enumerate(reversed(groups), start=1):
-        # Beyond the last row the outermost group goes on.
+        # Past the last row the outermost group continues.
         out = [at + stride * (i // inner if n == len(groups) else i // inner % extent) for i, at in enumerate(out)]
         inner *= extent
     return out
 
 
 def _merged(groups: Steps) -> Steps:
-    """The groups, one for those that rows go through evenly; in those that are left, a row that begins a point of the
-    group outside lies at another distance from the row before it than others do."""
+    """Merge neighbouring groups that rows traverse at an even stride.
+
+    Between the groups that are left the stride changes: a row that begins a new point of the outer group lies at
+    another distance from the row before it than other rows do.
+    """
     out: list[tuple[int, int]] = []
     for extent, stride in groups:
         if out and out[-1][1] == extent * stride:
@@ -200,10 +229,12 @@ def _merged(groups: Steps) -> Steps:
 
 
 def _repeats(groups: Steps, mr: int) -> bool:
-    """Whether all tiles of `mr` rows are like the first one, as far as they go; of merged groups.
+    """Return whether all tiles of `mr` rows have the row offsets of the first tile, up to the last row. Groups are
+    merged.
 
-    With an innermost group of n rows, tiles are alike where they divide it; where they are whole groups and so many of
-    them are alike outside; and where there are but two, the second one within the last group."""
+    With an innermost group of n rows, tiles repeat if mr divides n; or if mr is a multiple of n and tiles of mr / n
+    rows of the outer groups repeat; or if there are only two tiles, the second of which lies in the last group.
+    """
     rows = prod(extent for extent, _ in groups)
     for extent, _ in reversed(groups):
         if mr >= rows or extent % mr == 0:
@@ -216,13 +247,13 @@ def _repeats(groups: Steps, mr: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def regular_rows(groups: Steps, limit: int) -> int:
-    """The most rows, at most `limit`, of a tile that can be read in place; 0 where there are none beyond one group."""
+    """Return the most rows, at most `limit`, of a tile that is read in place; 0 if there are none or only one group."""
     best, width = 0, 1
     if len(groups) <= 1:
         return 0
     for extent, _ in reversed(groups):
         for t in range(1, min(extent, limit // width) + 1):
-            # Whole rows may be taken together even where the last tile has fewer.
+            # Whole groups may be taken together even where the last tile has fewer.
             if extent % t == 0 or (width > 1 and row_offsets(groups, width * t) is not None):
                 best = max(best, width * t)
         width *= extent
@@ -232,8 +263,10 @@ def regular_rows(groups: Steps, limit: int) -> int:
 
 
 def masked_tail(p: Problem) -> int:
-    """Points of the innermost axes of K, from the first one on that a guard mentions: an image's channels stand before
-    its filter's places. 1 where guards mention the first axis of K or there are more than MAX_TAIL."""
+    """Return the points of K from its first guarded axis inward, for which masks are computed once (a filter's taps).
+
+    Returns 1 if guards mention the first axis of K, or if there are more than MAX_TAIL points.
+    """
     guarded = {a for o in p.operands for g in o.guards for a in axes_of(g)}
     inner = [i for i, a in enumerate(p.k) if a in guarded and p.extents[a] > 1]
     points = prod(p.extents[a] for a in p.k[inner[0] :]) if inner and inner[0] > 0 else 1
@@ -241,26 +274,32 @@ def masked_tail(p: Problem) -> int:
 
 
 def unit_of_k(p: Problem, lanes: int) -> int:
-    """Points of K of which its blocks are multiples."""
+    """Return the number of points of K of which blocks of K are multiples."""
     tail = masked_tail(p)
     return tail if tail > 1 else lanes
 
 
 def most_unrolled(nv: Any) -> Any:
-    """Multiply-adds of a body in which tiles of `nv` vectors (a number, or an array of them) are unrolled, at most."""
+    """Return the most multiply-adds of an unrolled body for tiles of `nv` vectors (a number or an array)."""
     return WIDE_UNROLLED + (UNROLLED - WIDE_UNROLLED) * (nv <= 2)
 
 
 def room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
-    """Whether registers are left (numbers, or arrays of them) for what a body of several points loads ahead: without,
-    sums would rotate through the stack at every turn."""
+    """Return whether registers are left for the loads ahead of an unrolled body (arguments: numbers or arrays).
+
+    Without spare registers the sums would rotate through the stack in every iteration.
+    """
     return mr * nv + 2 * nv + 2 < registers
 
 
 class HaloProblem(NamedTuple):
-    """A problem whose operands read windows; `problem.batch` has taken in the output axes that windows fix.
-    `heads`: a halo copy fixes the first axis of K, or cuts it or the second, so that K is cut into so many blocks; 0:
-    none does."""
+    """A problem whose operands read halo copies.
+
+    problem: the problem, whose batch has taken in the output axes that halo copies fix
+    windows: (operand, halo copy)
+    heads: blocks into which halo copies cut K, because one fixes the first axis of K or cuts it or the second; 0 for
+    none
+    """
 
     problem: Problem
     windows: tuple[tuple[int, HaloCopy], ...]
@@ -269,8 +308,10 @@ class HaloProblem(NamedTuple):
 
 @lru_cache(maxsize=1 << 13)
 def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
-    """The problem with these windows, of at most HALO_BYTES each, twice that where a block of K has one halo copy
-    that spares all tiles their masks; None where one cannot be or gains nothing."""
+    """Return the problem with these halo copies, or None if one of them is impossible or gains nothing.
+
+    A halo copy has at most HALO_BYTES, or twice that with "k": a copy of a block of K spares all tiles their masks.
+    """
     found: list[tuple[int, HaloCopy]] = []
     heads = 0
     for i, fixes in which:
@@ -292,7 +333,7 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
         if head and not cut and p.extents[head[0]] == 1:
             return None
         if p.operands[i].plain and (fixes != "side" or len(side) < 2):
-            return None  # rows without what a stride skips, for vectors along them, are all that it would gain
+            return None  # a copy would gain nothing but rows without gaps of a stride, for vectors along them
         most = HALO_BYTES * (1 + (fixes == "k")) // p.dtype.itemsize
         w = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, most)
         if w is None or (head and not set(head) & set(w.fixed)):
@@ -307,26 +348,29 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
 
 
 def reading(p: Problem, windows: Sequence[tuple[int, HaloCopy]]) -> Problem:
-    """The problem whose operands are these windows."""
+    """Return the problem whose operands are these halo copies."""
     left, right = (dict(windows).get(i) for i in (0, 1))
     return replace(p, operands=(left.operand if left else p.operands[0], right.operand if right else p.operands[1]))
 
 
 def _in_batch(p: Problem, axis: int) -> Problem:
-    """The problem whose batch has taken in an axis of a side."""
+    """Return the problem whose batch has taken in an axis of a side."""
     left, right = (tuple(a for a in x if a != axis) for x in (p.left, p.right))
     return replace(p, batch=(*p.batch, axis), left=left, right=right)
 
 
 def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
-    """The cuts of operand i in the largest blocks of which a halo copy has at most `limit` bytes, where one of the
-    whole axis has more: of each of its two outermost output axes; and of K, where a panel of the other operand that is
-    PANEL points wide has half of that too, of its first axis, or of the second where one point of that has more."""
+    """Return cuts of operand `i` into the largest blocks whose halo copy has at most `limit` bytes.
+
+    An axis is cut only if a halo copy of the whole axis is larger than `limit`. Candidates are each of the two
+    outermost output axes, and the first axis of K, or the second if even one point of the first exceeds the limit. For
+    K, a panel of the other operand, PANEL points wide, must have at most half of `limit`.
+    """
     item, side = p.dtype.itemsize, p.left if i == 0 else p.right
     out: list[HaloBlock] = []
 
     def fits(axes: tuple[int, ...], place: int, points: int) -> bool | None:
-        """None where there is no such halo copy."""
+        """Return whether a halo copy of blocks of `points` points fits the limit; None if there is no such copy."""
         cut = (axes[place], points) if points < p.extents[axes[place]] else None
         count = elements(p, i, frozenset((*p.batch, *axes[:place])), cut)
         if count is None:
@@ -350,22 +394,25 @@ def halo_blocks(p: Problem, i: int, limit: int) -> list[HaloBlock]:
 
 @lru_cache(maxsize=1024)
 def operand_memories(kernel: Kernel) -> Mapping[int, BufferMemory]:
-    """The root's arguments by slot, without values."""
+    """Return the memories of the root's arguments by slot, without values."""
     return arguments_of(kernel, memories_of(kernel))
 
 
 @lru_cache(maxsize=1024)
 def _accesses(kernel: Kernel, p: Problem) -> dict[tuple, Any]:
-    """What is found out of an operand holds for every setting it is part of."""
+    """Return the cache of operand analyses of a problem, shared by all settings that contain the operand."""
     return {}
 
 
 class WindowSetting:
-    """What configurations with the same halo copies and sides have in common.
+    """The properties common to configurations with equal halo copies and sides.
 
-    `p` is the problem that reads the halo copies; `original` is it without them. halos: (operand, copy); heads: blocks
-    that they cut K into, 0 for none. B, M, N, K: points of the batch, the sides and K; `columns`: of N, whose rows,
-    where vectors keep to them (`rows`), N counts as filled up to `row` points.
+    p: the problem that reads the halo copies
+    original: the problem without halo copies
+    halos: (operand, halo copy)
+    heads: blocks into which halo copies cut K, 0 for none
+    B, M, N, K: points of the batch, the sides and K; N counts rows of `row` points where vectors keep to rows (`rows`)
+    columns: points of N without padding
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any):
@@ -387,7 +434,7 @@ class WindowSetting:
         self._known = _accesses(kernel, problem)
 
     def access(self, side: Side, axes: Sequence[int] = (), lanes: int = 0) -> OperandAccess:
-        """An operand, analysed along these axes."""
+        """Return the analysis of an operand with `lanes` lanes along these axes, cached."""
         key = side.operand, tuple(axes), lanes
         found = self._known.get(key)
         if found is None:
@@ -397,8 +444,8 @@ class WindowSetting:
         return found
 
     def lies_along_k(self, side: Side, align: int) -> bool:
-        """Whether a side is packed with lanes along K rather than along its own axes: where that takes fewer loads a
-        vector, and one more to turn it."""
+        """Return whether packing a side with lanes along K, and one transposition a vector, takes fewer loads a
+        vector."""
         if not (side.axes and self.p.k):
             return False
         along = self.access(side, side.axes, self.lanes).load_cost(align)
@@ -406,11 +453,11 @@ class WindowSetting:
 
     @cached_property
     def m_steps(self) -> Steps:
-        """Of the rows of M, if that is a plain operand."""
+        """Extents and strides of the groups of M's rows; the M operand is plain."""
         s = self.access(self.m_side)
         form = s.forms[next(iter(s.reads.values()))]
         return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(self.m_side.axes))
 
     def reads_in_place(self, mr: int) -> bool:
-        """Whether tiles of `mr` rows of M read that side without a copy."""
+        """Return whether tiles of `mr` rows of M read that side without a copy."""
         return self.m_side.operand.plain and row_offsets(self.m_steps, mr) is not None

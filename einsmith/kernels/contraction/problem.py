@@ -1,4 +1,7 @@
-"""What a contraction is made of: two operands, their axes sorted into batch, M, N and K, and what follows the sum."""
+"""Match sums of products and describe them as contractions.
+
+A contraction has two operands, axes sorted into batch, M, N and K, and steps that follow the sum.
+"""
 
 from __future__ import annotations
 
@@ -46,29 +49,30 @@ class Operand:
 
     @cached_property
     def plain(self) -> bool:
-        """One read, free of guards, at an affine index."""
+        """Whether the operand is a single read at an affine index without guards."""
         return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
 
 
 Finish = tuple[tuple[str, Expr | None], ...]
-"""Steps on a sum: the function, and what it has beside the sum."""
+"""Steps applied to a sum: each is a function and its second argument (None for a function of the sum alone)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One piece of a contraction: `out[batch, left, right] = finish(sum over k of left operand * right operand)`.
+    """A piece of a contraction: `out[batch, left, right] = finish(sum over k of left operand * right operand)`.
 
-    Axes are the piece's own; `left` and `right` are the output axes of one operand only, in output order. `finish` is a
+    Axes are the piece's own. `left` and `right` are the output axes of one operand only, in output order. `finish` is a
     list of (fn, expr) steps on the sum: mul and div by factors free of K, neg, and ("where", guard).
 
-    A term of the sum is `term` where every guard of `exact` holds, and zero elsewhere whatever the operands are there.
-    An operand that is zero where a guard fails makes the term zero too, unless the other one is infinite or NaN.
+    A term of the sum is `term` where every guard of `exact` holds; elsewhere it is zero, whatever the operands hold
+    there. An operand that is zero where a guard fails makes the term zero too, unless the other operand is infinite or
+    NaN.
 
-    beside: pieces of the template that are constant and a shift of this one (where nothing arrives in the backward pass
-    of a strided convolution); they are stored along with it.
+    beside: constant pieces of the template that are a shift of this piece and are stored along with it. The backward
+    pass of a strided convolution has them where no gradient arrives.
 
-    mate: a piece of the same extents whose results lie between those of this one; its sums are at hand where this one's
-    are finished, and both are stored in whole stretches.
+    mate: a companion piece of equal extents whose results are interleaved with this piece's. Both sums are at hand when
+    a tile is finished, so that both results are stored in contiguous stretches.
     """
 
     piece: Piece
@@ -100,24 +104,24 @@ class Problem:
 
 @lru_cache(maxsize=1024)
 def with_companion(p: Problem, mate: Problem) -> Problem:
-    """The problem with a mate."""
+    """Return the problem with a companion piece, `mate`."""
     return replace(p, mate=mate)
 
 
 def slots_of(o: Operand) -> set[int]:
-    """The arguments that an operand and its guards read."""
+    """Return the slots of the arguments that an operand and its guards read."""
     return {r.slot for x in (o.expr, *o.guards) for r in reads(x)}
 
 
 @lru_cache(maxsize=1 << 14)
 def affine(r: Read) -> tuple[Affine, ...] | None:
-    """Each index of a read; None where one is not affine in the axes."""
+    """Return the affine form of each index of a read, or None if one of them is not affine in the axes."""
     found = [affine_of(linear(index)) for index in r.index]
     return None if None in found else tuple(x for x in found if x is not None)
 
 
 def conjuncts(x: Expr) -> list[Expr]:
-    """The parts of a conjunction, negated comparisons turned round."""
+    """Return the parts of a conjunction; negated integer comparisons are replaced by their opposites."""
     out: list[Expr] = []
     for e in operands(x, "and"):
         if isinstance(e, Apply) and e.fn == "not" and isinstance(e.args[0], Apply) and e.args[0].fn in ("lt", "le"):
@@ -132,8 +136,12 @@ def conjuncts(x: Expr) -> list[Expr]:
 
 
 class _Body(NamedTuple):
-    """A body taken apart: (factor that depends on K, guards around it alone); guards around all of these factors; the
-    steps that follow the sum."""
+    """The parts of a product under guards.
+
+    factors: each factor that depends on K, with the guards that hold around it alone
+    guards: guards that hold around all factors, or that are a zero of the whole term
+    steps: the steps that follow the sum
+    """
 
     factors: list[tuple[Expr, tuple[Expr, ...]]]
     guards: list[Expr]
@@ -144,7 +152,7 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
     found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
-    seen: set[Expr] = set()  # a product that stands several times is taken apart once
+    seen: set[Expr] = set()  # a product that occurs several times is split once
     while stack:
         e, around = stack.pop()
         if isinstance(e, Apply) and e.fn == "mul" and e not in seen:
@@ -157,7 +165,7 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
             steps.append(("div", e.args[1]))
             stack.append((e.args[0], around))
         elif (isinstance(e, Const) and isfinite(e.value)) or not around and is_free(e, rank):
-            # What is under a guard stays: there are sums all of whose terms it makes zero.
+            # A factor under a guard stays: where the guard zeroes every term, the sum must not be multiplied by it.
             steps.append(("mul", e))
         elif isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
             stack.append((e.args[1], (*around, e)))
@@ -183,7 +191,7 @@ def _times(factors: Sequence[Expr]) -> Expr:
 
 
 def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> bool:
-    """Every affine read of the operand proven in bounds under the guards it was given."""
+    """Return whether every affine read of the operand is proven in bounds under its guards."""
 
     def open_question(r: Read) -> bool:
         sizes = template.params[r.slot][1]
@@ -206,7 +214,7 @@ def _in_bounds(template: Template, operand: Operand, extents: Sequence[int]) -> 
 
 
 def finished(steps: Finish, x: Expr) -> Expr:
-    """A sum, or its terms, with the steps that follow it."""
+    """Apply the steps that follow a sum to it, or to its terms."""
     for fn, e in steps:
         if fn == "where":
             assert e is not None
@@ -217,7 +225,7 @@ def finished(steps: Finish, x: Expr) -> Expr:
 
 
 def _operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[int]) -> Operand:
-    """The product of factors; guards that all of them have are the operand's."""
+    """Return the product of factors as an operand; guards common to all factors become the operand's guards."""
     shared = tuple(g for g in factors[0][1] if all(g in own for _, own in factors))
     return Operand(_times([guarded([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
 
@@ -235,7 +243,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
     for f in factors:
         by_axes.setdefault(axes_of(f[0]), []).append(f)
     keys = [k for k in by_axes if not any(k < other for other in by_axes)]
-    if len(keys) == 1 and len(by_axes) > 1:  # one factor spans all: the others, together, are its partner
+    if len(keys) == 1 and len(by_axes) > 1:  # one factor spans all axes: the others together are the second operand
         keys.append(max((k for k in by_axes if k not in keys), key=lambda k: prod(piece.domain[a] for a in k)))
     for key in [k for k in by_axes if k not in keys]:
         home = min((k for k in keys if key < k), key=lambda k: prod(piece.domain[a] for a in k))
@@ -267,7 +275,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
             owned[i].append(g)
     operands = []
     for i, o in enumerate(bare):
-        # A guard that the other operand has already is kept only where this one's reads need it.
+        # A guard that the other operand has already is kept only where reads of this operand need it.
         least = [g for g in owned[i] if g not in owned[1 - i] or i == 0]
         choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (least, owned[i]))
         fit = next((x for x in choices if _in_bounds(template, x, piece.domain)), None)
@@ -297,7 +305,8 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
 
 
 def problems(template: Template) -> tuple[Problem, ...] | None:
-    """The pieces as contractions; None where some piece is none. Computed once per template."""
+    """Return the template's pieces as contractions, or None if some piece is no contraction. Computed once per
+    template."""
 
     def compute(t: Template):
         if t.is_scatter or len(t.dtypes) != 1:
