@@ -1,4 +1,5 @@
-"""Which pieces of a contraction are made two and two (`blocked.Blocked`), and in which configurations."""
+"""Choose the pairs of pieces of a contraction that are computed together (`blocked.Blocked`), and their
+configurations."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from einsmith.plan.kernel import Kernel
 
 @lru_cache(maxsize=1024)
 def pairs(found: tuple[Problem, ...]) -> Joint:
-    """Pieces whose results lie between each other along the innermost axis; the one of more products comes second."""
+    """Return pairs of pieces whose results are interleaved along the innermost axis; the piece of more products comes
+    second."""
     out = []
     for i, p in enumerate(found):
         for j, q in enumerate(found):
@@ -37,7 +39,8 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
 
 @lru_cache(maxsize=1024)
 def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> Tiled | None:
-    """The configuration of `mate` with the tiles and tasks that a problem has in its own; None where there is none."""
+    """Return the configuration of `mate` with the tiles and tasks of `p` in configuration `c`; None where there is
+    none."""
     if c.rows or c.kc or c.split > 1 or "panel" in (c.a, c.b) or [x for _, x in c.windows] not in ([], ["side"]):
         return None
     own = operand_plan(kernel, p, c.windows, c.swap, False, target)
@@ -57,18 +60,18 @@ def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: An
 
 
 _Two = tuple[Problem, Problem, Tiled, Tiled]
-"""A mate, the piece whose tiles make its sums too, and their configurations."""
+"""A companion, the piece whose tiles also compute the companion's sums, and the configurations of both."""
 
 
 def _finish(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> tuple[float, epilogue.Form]:
-    """How tiles of both sums are finished: cycles a vector, and the form."""
+    """Return the cycles a vector, and the form, of the epilogue of a tile of both sums."""
     s = operand_plan(kernel, p, c.windows, c.swap, False, target)
     return epilogue.of(s, with_companion(p, mate), c.mr, c.nv, 1)
 
 
 @lru_cache(maxsize=1024)
 def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicted:
-    """What both pieces of each pair cost, made together: the mate's sums, and the rest."""
+    """Return the predicted costs of pairs computed together: for each pair the companion's sums, then the rest."""
     settings: list[OperandPlan] = []
     features, columns = [], []
     for mate, p, other, c in pairs:
@@ -82,8 +85,8 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
-    """Seconds that the lines of one piece's results take to come and go once more, for the other piece of a pair that
-    is made by itself."""
+    """Return the seconds of moving the lines of one piece's results once more, where a pair's pieces are computed
+    separately."""
     item = sum(x.dtype.itemsize for x in epilogue.results(kernel, p).buffers)
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)
@@ -92,9 +95,11 @@ def apart(kernel: Kernel, p: Problem, target: Any) -> float:
 def joined(
     kernel: Kernel, found: tuple[Problem, ...], configs: Mapping[Problem, Config], target: Any
 ) -> tuple[dict[Problem, Tiled], Joint]:
-    """The companions' configurations of the pieces that are made two and two, and their numbers: all that can be, of
-    which both sums are finished from registers, as they are turned, or what follows them is short. configs: of each
-    second piece of a pair."""
+    """Return the configurations of companions that are computed with another piece, and the numbers of these pairs.
+
+    A pair is joined where a configuration for the companion exists, and where both sums are finished from registers
+    (the form "turned") or the epilogue is short. `configs` holds the configuration of each second piece of a pair.
+    """
     out, joint = {}, []
     for first, second in pairs(found):
         mate, p = found[first], found[second]

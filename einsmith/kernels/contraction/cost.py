@@ -1,6 +1,6 @@
-"""Predicted costs of the tiled form of a contraction, of many configurations at once: arrays, an element for each.
+"""Predict the costs of many tiled configurations at once, as arrays with one element for each configuration.
 
-Arithmetic counts clock cycles: steps of the tiles, what they begin and end with, packing.
+Arithmetic counts clock cycles: the steps of the tiles, what tiles begin and end with, packing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ INLINE, PANEL, BUFFER = range(3)
 ORDERS = ("n", "m", "k")
 BY_N, BY_M, BY_K = range(3)
 WRITTEN_OUT = 2
-"""Points of a run which LLVM writes out, so that each takes a cycle more."""
+"""Most points of a run whose loop LLVM unrolls fully; each point then takes a cycle more."""
 
 
 class ConfigTable:
-    """Configurations, a column of `rows` each: which of `settings` it has, whose numbers are `features`; then the
-    fields of Tiled, a and b as places in HOW, order in ORDERS; kept: the part of K that guards leave a tile; finish:
-    cycles a vector of what follows the sum. numbers: those of each configuration's setting; major: whether tiles of M
-    are outermost; item, lanes: bytes of an element, elements of a vector; nbytes: of all buffers."""
+    """Configurations, a column of `rows` each.
+
+    The rows are the number of the setting; the fields of Tiled, with a and b as places in HOW and order as a place in
+    ORDERS; kept: part of K that guards leave a tile; finish: cycles a vector of what follows the sum.
+
+    settings, features: the settings, and their features
+    numbers: features of each configuration's setting
+    major: whether tiles of M are outermost
+    item, lanes: bytes of an element, elements of a vector
+    nbytes: bytes of all buffers
+    """
 
     def __init__(self, settings: Sequence[OperandPlan], rows: Array, features: FeatureArrays):
         self.settings, self.rows, self.features = settings, rows, features
@@ -49,7 +56,7 @@ class ConfigTable:
 
 
 class Predicted(NamedTuple):
-    """Seconds on all cores of a target, launches, and the tasks of that which multiplies."""
+    """Predicted seconds on all cores of a target, numbers of launches, and tasks of the launch that multiplies."""
 
     arithmetic: Array
     memory: Array
@@ -57,17 +64,17 @@ class Predicted(NamedTuple):
     tasks: Array
 
     def rank(self, target: Any) -> Array:
-        """As `Cost.rank`."""
+        """Return the rank of each configuration, computed as by `Cost.rank`."""
         least, most = np.minimum(self.arithmetic, self.memory), np.maximum(self.arithmetic, self.memory)
         return most + HIDDEN * least + self.launches * launched(self.tasks, target)
 
 
 _Bytes = tuple[Array, Array, bool]
-"""Bytes that move, of how many in all (which tells the level they come from), and whether they are waited for."""
+"""Bytes that move, the footprint (bytes) that tells the cache level they come from, and whether they are waited for."""
 
 
 class _Shared:
-    """What several terms of the cost of a table's configurations have in common."""
+    """Quantities that several terms of the cost of a table's configurations use."""
 
     def __init__(self, t: ConfigTable, target: Any):
         x = t.numbers
@@ -91,7 +98,7 @@ class _Shared:
             asks = x.b_far * (self.minor & ~self.b_buffer & (t.kc == 0))
             asks *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
             self.ahead = x.b_streams * traffic.lines_ahead(asks, x.m, x.n, t.mr, t.nv, t.lanes, t.tm)
-        self.level = target.l2 * self.tasks  # bytes of the second levels of all tasks
+        self.level = target.l2 * self.tasks  # bytes of the L2 of all tasks
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
         self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)
         self.packed = self.a_own * self.a_each + self.b_own * self.b_each
@@ -100,7 +107,7 @@ class _Shared:
         self.span = inner_bytes(t, x, t.tm, t.tn)
 
     def rate(self, footprint: Array) -> Array:
-        """Bytes a second of data of so many bytes in all, as in `Target.seconds_for_bytes`."""
+        """Return bytes a second for data with these footprints (bytes), as does `Target.seconds_for_bytes`."""
         target, own, cores = self.target, self.target.bytes_per_second, self.tasks
         third = np.maximum(own[2], np.minimum(own[2] * cores, target.l3_bandwidth))
         last = np.minimum(target.memory_bandwidth, target.core_bandwidth * cores)
@@ -111,7 +118,7 @@ class _Shared:
 
 
 def predict(t: ConfigTable, target: Any) -> Predicted:
-    """What every configuration of the table costs."""
+    """Predict the cost of every configuration of the table."""
     s = _Shared(t, target)
     packed, launched = _packing(s)
     each = s.target.cycle_seconds / s.tasks
@@ -120,8 +127,8 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
     memory = np.zeros_like(arithmetic)
     moves = [(s.held + s.packed, s.held, False), *_walked_again(s), *_repeated(s), *_strips(s)]
     near, *rates = s.rate(np.array([np.minimum(s.held, target.l3), *(footprint for _, footprint, _ in moves)]))
-    # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written; more
-    # slowly where they come from memory.
+    # Packing into buffers is a launch of its own: strips are read, lines fetched to be written, and written. That is
+    # slower where they come from memory.
     lines = np.where(s.held <= target.l3, s.w.read_twice, s.w.far_twice) * s.packed / near
     arithmetic += s.w.launched * np.maximum(launched * each, lines)
     for (moved, _, waited), rate in zip(moves, rates, strict=True):
@@ -133,15 +140,15 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
 
 
 def _steps(s: _Shared) -> Array:
-    """Cycles of all steps of K of all tiles."""
+    """Return the cycles of all steps over K of all tiles."""
     t, x, w, kc = s.t, s.x, s.w, s.kc
-    # What a vector of N read in place takes from arithmetic.
+    # Extra arithmetic cycles for a vector of N read in place.
     beside = s.b_inline * (x.b_pieces + w.mask * x.b_masks + x.b_made)
-    # Elements of M that are those of the next point's rows too are loaded once for some points.
+    # Elements of M that the rows of the next point need too are loaded once for several points.
     meets = s.a_inline & (x.a_meets > 0) & (t.nv == 1) if x.has["a_meets"] else np.False_
     broadcast = np.where(meets, 0.5, w.broadcast)
-    # New pages that a point of K begins, of M and of N, where there are so many that all tables lose them. Where M
-    # comes from beyond the second level, or N is another at every point of the batch, those of the nearest one count.
+    # New pages that a point of K begins, of M and of N, where there are more of them than any TLB holds. Where M comes
+    # from beyond L2, or N differs at every point of the batch, the size of the first-level TLB counts.
     apart = np.array((x.a_step * (s.a_inline & (x.a_step >= facts.LINE)), x.b_step * s.b_inline))
     begins = np.minimum(1.0, apart / PAGE)
     kept = np.where(np.array((s.a_own > s.target.l2, x.b_batch > 1)), w.near_pages, w.most_pages)
@@ -158,24 +165,24 @@ def _steps(s: _Shared) -> Array:
     begun = np.minimum(w.most_begun, np.where(unrolls, w.unrolled_loop, w.loop) / run)
     begun = np.where(run <= WRITTEN_OUT, 1.0, begun)
     each = w.translate_m * pages[0] + w.translate_n * pages[1] + begun * (run < kc)
-    # Vectors of a window lie over the borders of lines, which the only tile of M finds in the second level.
+    # Vectors of a halo copy cross the borders of lines, which a single tile of M finds in L2.
     loads: Array | float = 0.5
     if x.has["b_share"]:
         shared = s.b_inline & (x.b_share > 0)
         loads = np.where(shared, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
-    # Vectors of N that every tile of M takes from the second level.
+    # Vectors of N that every tile of M loads from L2.
     beside = beside + w.walked * (t.major & (s.mt > t.tm) & (s.span > s.target.l1))
     if x.has["b_far"]:
         line = np.maximum(s.nr * t.item, x.b_low)
         leaves = (x.b_far > 0) & s.minor & s.b_inline & (2 * s.kc * line > s.target.l1)
         beside = beside + w.rewalked * leaves * (1 - t.tm / s.mt)
 
-    # Vectors that every tile of M takes from the second level; or, where it is alone, every point of the batch.
+    # Vectors that every tile of M loads from L2; or every point of the batch, if there is one tile of M.
     tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
     again = w.line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
 
     def step(mr: Array, nv: Array) -> Array:
-        """Multiply-adds, loads, or the latency of a short chain."""
+        """Return the cycles of a step: multiply-adds, loads, or the latency of a short chain, whichever is most."""
         product = mr * nv
         most = np.maximum(product / s.target.multiplies, mr * broadcast + nv * loads + s.ahead / 2)
         most = np.maximum(most, nv * again)
@@ -189,8 +196,8 @@ def _steps(s: _Shared) -> Array:
     steps = (s.mt - 1) * ((s.nt - 1) * inside + right) + (s.nt - 1) * below + corner
     steps = steps * x.batch * s.multiplied
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.heads, t.kept, 1.0)
-    # Sums loaded for a block and no register to spare for what loads take: the allocator rotates them by way of the
-    # stack at every step, unless there are few addresses.
+    # Sums are loaded for a block of K and no register is left for what loads need: the allocator rotates the sums
+    # through the stack at every step, unless there are few addresses.
     blocked = s.blocked & (t.kc > 0)
     if not blocked.any():
         return steps
@@ -200,7 +207,7 @@ def _steps(s: _Shared) -> Array:
 
 
 def _tiles(s: _Shared) -> Array:
-    """Cycles that tiles take beside their steps, and what follows the sums."""
+    """Return the cycles of tiles outside their steps, and of what follows the sums."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel wait in scratch.
     waits = s.blocked & ~s.heads
@@ -219,7 +226,7 @@ def _tiles(s: _Shared) -> Array:
 
 
 def _packing(s: _Shared) -> tuple[Array, Array]:
-    """Cycles of packing: what a vector takes, and how often each is packed; in panels, and in launches of their own."""
+    """Return the cycles of packing into panels, and of packing in launches of its own."""
     t, x, w = s.t, s.x, s.w
     times = np.where(s.b_buffer, s.b_each, np.where(t.major, s.mt, t.tm))
     beyond = s.kc * (s.nr + t.mr) * t.item > s.target.l1
@@ -237,7 +244,7 @@ def _packing(s: _Shared) -> tuple[Array, Array]:
 
 
 def _halos(s: _Shared) -> Array | float:
-    """Cycles of halo copies, and of sums that wait while they change."""
+    """Return the cycles of halo copies, and of storing and loading sums while halo copies change."""
     t, x, w = s.t, s.x, s.w
     if not x.has["elements"]:
         return 0.0
@@ -246,21 +253,23 @@ def _halos(s: _Shared) -> Array | float:
 
 
 def _walked_again(s: _Shared) -> Iterator[_Bytes]:
-    """Bytes of the side of the inner loop, which is walked once for each outer tile: it streams where a task's range of
-    it exceeds the second level."""
+    """Yield the bytes of the side of the inner loop, which is walked once for each outer tile.
+
+    The side streams where a task's range of it exceeds L2.
+    """
     t, x, w = s.t, s.x, s.w
     spread = np.where(s.minor & s.a_inline, x.a_spread, 1.0)
     inner, how = np.where(s.minor, s.a_bytes * spread, s.b_bytes), np.where(s.minor, t.a, t.b)
     span = s.span * spread
-    if x.has["a_window"] or x.has["b_window"]:  # what is walked is the window
+    if x.has["a_window"] or x.has["b_window"]:  # a side with a halo copy walks the copy
         copy = np.where(s.minor, x.a_window, x.b_window) * (how == INLINE)
         inner = np.where(copy > 0, copy * x.batch * np.where(s.minor, t.tm, t.tn), inner)
         span = np.where(copy > 0, copy, span)
     panel = s.kc * t.item * np.where(s.minor, s.nr, t.mr)  # of the outer side
     leaves = span > np.minimum(s.target.l2 * s.w.held, s.target.l2 - panel)
     streamed = inner * (np.where(s.minor, s.nt, s.mt) - 1) * leaves
-    # Stretches too short for prefetching to be far ahead; what is packed again is not multiplied meanwhile. Packed
-    # tiles of M are asked for.
+    # Stretches may be too short for prefetching to run far ahead; nothing is multiplied while a panel is packed again.
+    # Packed tiles of M are prefetched.
     short = (how != INLINE) | (np.where(s.minor, x.a_step, x.b_step) >= PAGE)
     hidden = np.where(s.minor & s.a_buffer, w.streamed, 1.0) * short
     ranges = 2 * np.maximum(np.minimum(inner, span * s.tasks), s.level)
@@ -269,7 +278,10 @@ def _walked_again(s: _Shared) -> Iterator[_Bytes]:
 
 
 def _repeated(s: _Shared) -> Iterator[_Bytes]:
-    """The same of the outer side, which comes once for each task, and of what no point of the batch changes."""
+    """Yield the bytes of the outer side, fetched once per task, and of operands that do not depend on the batch.
+
+    Batch-invariant operands are fetched once per batch point.
+    """
     t = s.t
     outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)
     anew, footprint = outer * (again - 1), 2 * np.maximum(outer, s.level)
@@ -282,8 +294,10 @@ def _repeated(s: _Shared) -> Iterator[_Bytes]:
 
 
 def _strips(s: _Shared) -> Iterator[_Bytes]:
-    """The same of operands beyond the caches that are read or packed in narrow strips. Lines that are asked for come no
-    sooner where none of the tables of addresses has their pages."""
+    """Yield the bytes of operands beyond the caches that are read or packed in narrow strips.
+
+    Prefetched lines arrive no sooner where no TLB holds their pages.
+    """
     t, x, w = s.t, s.x, s.w
     walk = np.where(s.by_k, s.kc, s.part)
     lost = walk * np.minimum(1.0, x.b_step / PAGE) > w.most_pages
@@ -299,27 +313,29 @@ def _strips(s: _Shared) -> Iterator[_Bytes]:
         yield s.b_bytes * strips * (slow & ~lost), s.held, False
         waits = np.where(t.b == PANEL, w.walks, np.where(s.ahead > 0, w.waited, 1.0))
         yield s.b_bytes * (1 + waits * strips) * (slow & lost), s.held, True
-    if x.has["b_far"]:  # nothing asks for what every tile of M goes through in place
+    if x.has["b_far"]:  # nothing prefetches what every tile of M reads in place
         asked = (s.ahead > 0) & ~s.b_buffer & ~lost & (t.nv > 1)
         yield s.b_bytes * asked * w.abreast * np.clip(2.5 - x.m / w.shared_rows, 0.0, 1.0), s.held, True
         alone = (x.b_far > 0) & s.b_inline & t.major & ~lost
         yield s.b_bytes * (1 + strips) * alone, s.held, True
     first = s.by_k & (t.b == PANEL) & (s.b_own > s.target.l2)
-    if first.any():  # nothing is multiplied while a panel is packed of what comes from beyond the second level
+    if first.any():  # nothing is multiplied while a panel from beyond L2 is packed
         strips = w.waited * strips + traffic.strips(x.n / t.tn, x.n, t.item, w.strip)
         yield s.b_bytes * t.tm * (1 + strips * (x.b_strips > 0)) * first, s.held, True
 
 
 def uneven(t: ConfigTable, x: FeatureArrays, mt: Array, nt: Array, tasks: Array) -> Array:
-    """How much more than its even share the busiest thread has: tasks are whole tiles, in as many ranges that follow
-    each other as there are threads."""
+    """Return the share of the busiest thread, relative to an even share.
+
+    Tasks are whole tiles, divided into one contiguous range for each thread.
+    """
     others = x.batch * t.split
     count = others * t.tm * t.tn
     out = np.ceil(count / tasks) * tasks / count
     threads = np.maximum(tasks, 2)
     by_n, by_m = (t.tn > 1) & ((t.tm == 1) | (t.tn % tasks == 0)), (t.tm > 1) & (t.tn == 1)  # N's parts are outermost
     tiles, exact = np.array((nt, mt)), np.array((np.ceil(x.n * t.depth / t.lanes) / t.nv, x.m / t.mr))
-    # What the last tile lacks the last thread lacks.
+    # The last tile may have fewer points, which shortens the last thread's share.
     before = np.floor((threads - 1) * tiles / threads)
     most = np.maximum(np.ceil(before / (threads - 1)), exact - before)
     whole = np.where(others > 1, np.ceil(others * tiles / tasks) / (others * tiles), most / exact) * tasks
@@ -327,13 +343,13 @@ def uneven(t: ConfigTable, x: FeatureArrays, mt: Array, nt: Array, tasks: Array)
 
 
 def inner_bytes(t: ConfigTable, x: FeatureArrays, tm: Array | float, tn: Array | float) -> Array:
-    """Bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
+    """Return the bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
     points, parts = np.where(t.major, x.columns, x.m), np.where(t.major, tn, tm)
     return points * np.where(t.order == BY_K, t.kc, x.k) * t.item / (parts * t.split)
 
 
 def reread(t: ConfigTable, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
-    """Bytes that come from beyond the second level more than once: blocks of K too long for it."""
+    """Return the bytes fetched from beyond L2 more than once, because blocks of K are too long for it."""
     item, l2, out, w = t.item, target.l2, np.zeros_like(kc), target.overheads
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_held) & (x.m * x.k * item > l2)
     if by_columns.any():
@@ -342,8 +358,8 @@ def reread(t: ConfigTable, x: FeatureArrays, kc: Array, mt: Array, nt: Array, ta
     panel = kc * t.nv * t.lanes / t.depth * item
     again = (t.b == INLINE) & (kc > x.b_held) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
     if x.has["windows"]:
-        # Beside windows, of a panel and of them what the second level does not hold of both. A buffer's panel comes in
-        # one stream.
+        # With halo copies, the part of a panel and of the copies that L2 does not hold is fetched again. A panel of a
+        # buffer comes in one stream.
         both = panel + x.elements * item
         part = np.maximum(0.0, 1 - l2 * w.held / both) * np.where(t.b == BUFFER, w.streamed, 1.0)
         again = np.where(x.windows > 0, part * (t.b != INLINE), again)

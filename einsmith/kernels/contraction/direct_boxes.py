@@ -1,4 +1,4 @@
-"""The boxes of the direct form (direct): which axis has the lanes, what is unrolled, what that costs."""
+"""Choose and price the boxes of the direct form (direct): the axis of the lanes, and what is unrolled."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE
 
 MAX_AXES = 5
-"""Axes that a box may extend along, the innermost."""
+"""Most axes that a box extends along, the innermost ones."""
 MAX_PRODUCTS = 256
-"""Multiply-adds of a vector in the unrolled body."""
+"""Most multiply-adds of vectors in the unrolled body."""
 MAX_WAITING = 1 << 18
-"""Bytes of sums that wait in scratch while the windows of an outer axis of K change."""
+"""Most bytes of sums that stay in scratch while the halo copies of an outer axis of K change."""
 MAX_COUNT = 16
-"""Points of one axis that are unrolled."""
+"""Most points of one axis that are unrolled."""
 MIN_PRODUCTS = 1 << 14
-"""Products of a problem below which the other forms are as good."""
+"""Fewest products of a problem for which the direct form is tried; below, the other forms are as good."""
 FEW = 4
-"""Points of a side with which a product of matrices has tiles of so few rows that loads outweigh arithmetic."""
+"""Most points of a side for which a matrix product has tiles of so few rows that loads outweigh arithmetic."""
 MAX_RESULTS, LONG = 4096, 4096
-"""Results that are few, whose vectors of sums lie in a private second-level cache, and points of K that are many."""
+"""Most results whose vectors of sums fit a private L2, and fewest points of K that are worth a vector of sums for
+each."""
 SHORT_ROW = 8
-"""Vectors of a row with fewer of which the last one, which may be in part, counts."""
+"""Vectors of a row below which its last, possibly partial vector matters."""
 MASKS = 7
-"""Masks that registers hold: those of AVX-512."""
+"""Masks that the registers hold: those of AVX-512."""
 BEGUN = 3.0
-"""Cycles of a turn of the innermost loop beside its products."""
+"""Cycles of an iteration of the innermost loop outside its products."""
 
 
 def shaped(p: Problem, d: Direct) -> HaloProblem | None:
-    """The problem with windows; None where one cannot be or is too large."""
+    """Return the problem with the configuration's halo copies; None where one is impossible or too large."""
     found: list[tuple[int, HaloCopy]] = []
     for i, _ in d.windows:
         w = halo_copy(p, i, frozenset((*d.outer, *d.k_outer)), None, HALO_BYTES // p.dtype.itemsize)
@@ -56,7 +57,7 @@ def shaped(p: Problem, d: Direct) -> HaloProblem | None:
 
 
 def _in_pairs(p: Problem) -> set[int]:
-    """Axes that stand together with another one in an index or in a guard: h and r of X[h + r]."""
+    """Return the axes that share an index with another axis: h and r of X[h + r]."""
     out: set[int] = set()
     for o in p.operands:
         for e in outer_reads((o.expr,)):
@@ -68,7 +69,7 @@ def _in_pairs(p: Problem) -> set[int]:
 
 
 def _elements(p: Problem, o: Operand, axes: Container[int]) -> int:
-    """Elements that an operand reads while `axes` move: of the windows of a convolution each once."""
+    """Return the elements that an operand reads while `axes` move; overlapping elements of a convolution count once."""
     most = 1
     for e in outer_reads((o.expr,)):
         forms = affine(e)
@@ -80,8 +81,12 @@ def _elements(p: Problem, o: Operand, axes: Container[int]) -> int:
 
 
 class _Loads:
-    """Numbers of distinct loads of an operand in a box of points, and of distinct masks of its conditions; weight:
-    cycles of a load with lanes along axis v; moves: whether another vector is another load."""
+    """Numbers of distinct loads and masks of an operand in a box of points.
+
+    weight: cycles of a load with lanes along axis v
+    moves: whether each vector along v needs a load of its own
+    vectors: vectors of memory that a load touches
+    """
 
     def __init__(self, s: OperandAccess, v: int, lanes: int, target: Any):
         read = [s.forms[i] for i in s.reads.values()]
@@ -89,7 +94,7 @@ class _Loads:
         self.moves = any(x.coef.get(v, 0) for x in read)
         aligned = all(x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read)
         each = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
-        self.vectors = step  # that a load touches
+        self.vectors = step  # vectors of memory that a load touches
         self.weight = each * step + PAIR_COST - 2 if step > 1 else each if step else 0.5
         self.conds = [s.forms[c].coef for c, _, _ in s.conds]
         forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
@@ -107,8 +112,11 @@ class _Loads:
         return self.memo[key]
 
     def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
-        """Of conditions that depend on an axis in `moving`; loads for which all are the same share them; one that finds
-        no register is written and read again."""
+        """Return the number of masks, plus those that are spilled, of conditions that depend on an axis in `moving`.
+
+        Loads with equal conditions share their masks; masks beyond MASKS find no register, and are written and read
+        again.
+        """
         live = [c for c in self.conds if any(a in moving for a in c)]
         joined: dict[int, int] = {}
         for i, c in enumerate(live):
@@ -119,7 +127,7 @@ class _Loads:
 
 
 def _options(extent: int) -> list[int]:
-    """Counts worth trying: all, or parts that divide the axis, a few apart."""
+    """Return the counts of an axis worth trying: all points, or a few parts that divide the axis."""
     if extent <= MAX_COUNT // 2 + 1:
         return sorted({1, extent, *([extent // 2] if extent % 2 == 0 else [])})
     out = {1}
@@ -132,7 +140,7 @@ def _options(extent: int) -> list[int]:
 
 
 def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> list[int]:
-    """Axes that lanes may run along: contiguous in an operand and contiguous or absent in the other."""
+    """Return the axes that lanes may run along: contiguous in an operand and contiguous or absent in the other."""
     out = []
     for a, n in enumerate(p.extents):
         if n < max(2, lanes // 4):
@@ -149,8 +157,11 @@ def _vector_axes(p: Problem, samplers: Sequence[OperandAccess], lanes: int) -> l
 
 
 def _boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: Any) -> list[Direct]:
-    """Boxes that may be worth it, with their outermost axes: with vectors along a batch axis, or along what few rows
-    share; and for few results of a long K, of which each has a vector of sums, with vectors along K."""
+    """Return boxes that may be worth it, with their outermost axes.
+
+    Vectors run along a batch axis, or along an axis of a problem with few rows; for few results of a long K, vectors
+    run along K and every result has a vector of sums.
+    """
     batch, left, right, k = p.sizes
     pairs, axes = _in_pairs(p), _vector_axes(p, samplers, lanes)
     out: dict[Direct, None] = {}
@@ -180,7 +191,7 @@ def _boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, target: An
 
 
 def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], target: Any) -> list[Direct]:
-    """Configurations of this form for a problem that is no matrix product, one of few rows, or one of few results."""
+    """Return the direct configurations of a problem that is no plain matrix product, or has few rows or few results."""
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
     batch, left, right, _ = p.sizes
@@ -210,13 +221,13 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
             if may_be_one_task(prod(p.extents), target):
                 out.append(replace(d, tasks=1))
             most = max((tiles_along(p, d, a) for a in inner_axes(p, d)), default=1)
-            if points < 4 * target.cores > 4 and most > 1 and split == 1:  # some of the cores would wait
+            if points < 4 * target.cores > 4 and most > 1 and split == 1:  # without parts, some of the cores would idle
                 out.append(replace(d, tasks=points, parts=min(most, -(-4 * target.cores // points))))
     return out
 
 
 def _parts_of_k(p: Problem, d: Direct, points: int, cores: int) -> int:
-    """Ranges of the outer axis of K that give every core as much to do."""
+    """Return the number of ranges of the outer axis of K that gives every core an equal amount of work."""
     if cores == 1 or points >= 4 * cores:
         return 1
     want = -(-4 * cores // points)
@@ -225,7 +236,7 @@ def _parts_of_k(p: Problem, d: Direct, points: int, cores: int) -> int:
 
 
 def inner_axes(p: Problem, d: Direct) -> list[int]:
-    """The output axes whose tiles a point of the outer axes goes through."""
+    """Return the output axes whose tiles are walked at each point of the outer axes."""
     return [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector) and p.extents[a] > 1]
 
 
@@ -234,7 +245,7 @@ def tiles_along(p: Problem, d: Direct, axis: int) -> int:
 
 
 def waiting(p: Problem, d: Direct, lanes: int) -> int:
-    """Elements of the sums of a point of the outer axes."""
+    """Return the elements of the sums at one point of the outer axes."""
     rest = [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector)]
     vectors = -(-p.extents[d.vector] // lanes) if d.vector < len(p.piece.extents) else 1
     return prod(p.extents[a] for a in rest) * vectors * lanes
@@ -243,8 +254,11 @@ def waiting(p: Problem, d: Direct, lanes: int) -> int:
 def _search(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
-    """The box of the fewest cycles a product: (tile, unrolled K, vectors); `lone`: axes of one operand that it may
-    extend along, of which that then needs a halo copy of more; whole: of all their points."""
+    """Return the box with the fewest cycles a product, as (tile, unrolled K, vectors), or None.
+
+    lone: axes of one operand that the box may extend along, which enlarges this operand's halo copy
+    whole: the box has all points of the axes `lone`
+    """
     rank = len(p.piece.extents)
     pairs = _in_pairs(p)
     loads = [_Loads(s, v, lanes, target) for s in samplers]
@@ -282,9 +296,11 @@ def _search(
 
 
 def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
-    """The box, as that of `_search`, along an axis of either side that takes the fewest cycles where lanes along K, in
-    rows of so many points, make every sum a vector. What is read under masks is in registers before it is multiplied,
-    of two vectors at once: under guards, and where many vectors are the last ones of rows."""
+    """Return the box (tile, (), 1), along one axis of either side, with the fewest cycles where lanes run along K.
+
+    Every sum is a vector over rows of `row` points of K. Masked loads go to registers before they are multiplied, for
+    two vectors at once: that is so under guards, and where the last vectors of rows are many.
+    """
     masked = 1 + (any(o.guards for o in p.operands) or row % lanes > 0 and row < SHORT_ROW * lanes)
     best = None
 
@@ -317,8 +333,10 @@ def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[Halo
 
 
 def rows(kernel: Kernel, original: Problem, d: Direct, target: Any) -> int:
-    """Rows of memory, a line apart or more, of which a box reads a few vectors each: with lanes along K, or along
-    results where it has all of K."""
+    """Return the rows of memory, a line or more apart, of which a box reads a few vectors each.
+
+    Only boxes with lanes along K, or with all of K, have such rows; others return 0.
+    """
     shape, scalar = _shaped_accesses(kernel, original, d)
     p, box = shape.problem, [*d.tile, *d.unroll]
     if d.vector < len(p.piece.extents) and any(dict(box).get(a, 1) < p.extents[a] for a in p.k):
@@ -332,8 +350,11 @@ def rows(kernel: Kernel, original: Problem, d: Direct, target: Any) -> int:
 
 
 def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
-    """Bytes that operands beyond the second level are waited for, of which a box with lanes along results reads a few
-    vectors at every point of K, a page apart or more (`Overheads.strip`)."""
+    """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips.
+
+    A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
+    (`Overheads.strip`).
+    """
     shape, scalar = _shaped_accesses(kernel, original, d)
     p, box = shape.problem, dict([*d.tile, *d.unroll])
     if d.vector >= len(p.piece.extents):
@@ -348,14 +369,15 @@ def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
             if d.vector in steps and which not in copied and apart >= PAGE and size > target.l2:
                 width = target.vector_bytes * d.vectors
                 for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
-                    width = max(width, step * n * (step <= width))  # rows that follow each other
+                    width = max(width, step * n * (step <= width))  # adjacent rows
                 out += size * target.overheads.strip / min(width, apart)
     return out
 
 
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
-    """Cycles of the whole problem on one core; `finish`: those of what follows the sum, a vector."""
+    """Return the cycles of the whole problem on one core; `finish` is the cycles of what follows the sum, for a
+    vector."""
     l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
     shape, scalar = _shaped_accesses(kernel, original, d)
     p = shape.problem
@@ -364,9 +386,9 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
     load, many = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
-    # What a guard leaves of a box is known before where all its axes are unrolled.
+    # Guards all of whose axes are unrolled are decided before the innermost loop.
     moving = {a for a, n in enumerate(p.extents) if (many > d.vectors if a == d.vector else dict(box).get(a, 1) < n)}
-    # Bytes of either operand at a point of the outer axes: those of its halo copy, or what is read of it.
+    # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
     fixed = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
     sizes = [_elements(p, o, inner) * p.dtype.itemsize for o in p.operands]
@@ -379,7 +401,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: flo
             near = target.seconds_for_bytes(vector * max(1, x.vectors), l1 * target.cores + 1, 1)
             weight = max(weight, near / target.cycle_seconds)
         if d.vector >= rank and sizes[which] > target.l2 and x.moves:
-            every = sum(sizes) * target.cores  # operands that cores go through side by side
+            every = sum(sizes) * target.cores  # operands that the cores read concurrently
             weight = max(weight, target.seconds_for_bytes(vector, every, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
         load += w.mask * x.masks(box, d.vector, d.vectors, moving)

@@ -1,4 +1,4 @@
-"""What follows the sum: the root's own steps, the later stages, and the stores, for one row of a register tile."""
+"""Compute what follows the sum for one row of a register tile: the root's own steps, the later stages, the stores."""
 
 from __future__ import annotations
 
@@ -22,30 +22,33 @@ from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, scattered
 
 CROWDED = 60.0
-"""Cycles of a store of part of a line into a row that lies whole pages from the one before, beyond the second level:
-all these lines fall into the same few cache sets."""
+"""Cycles of a store of part of a line into a row that lies whole pages from the row before, beyond L2; the lines of all
+these rows fall into the same few cache sets."""
 STACKED = 3.0
-"""Cycles of a vector's share of runs that are put together from several rows, and of their stores."""
+"""Cycles, a vector, of runs that are put together from several rows, and of their stores."""
 BLOCK = 16
-"""Least bytes of a run that is put together with others: shuffles move blocks of so many."""
+"""Fewest bytes of a run that is put together with others; shuffles move blocks of this size."""
 TURN = 8.0
-"""Cycles to turn a vector's share of a square of vectors by way of scratch."""
+"""Cycles, a vector, of transposing a square of vectors through scratch."""
 WAITS = 2.0
-"""Cycles of a vector of a mate's sums, which wait in scratch."""
+"""Cycles, a vector, of a companion's sums, which are stored in scratch meanwhile."""
 SUMS = (-1, -2)
-"""The slots of the sum and of its mate's."""
+"""The slots of the sum and of the companion's sum."""
 COMPLETES = 20.0
-"""Cycles of a row of what a tile completes in whole lines."""
+"""Cycles of one row of whole lines that a tile completes."""
 FETCHED = 60.0
-"""Cycles of a vector along M of results that lie apart in lines beyond the caches, which are fetched and written."""
+"""Cycles of a vector along M of results that lie in separate lines beyond the caches, which are fetched and written."""
 OVER_LINES = 3.0
-"""Cycles of a vector among these that lies anywhere."""
+"""Extra cycles of a vector stored at no multiple of its length, so that it may cross lines."""
 REGISTER_EPILOGUE = 8
-"""Operations of an epilogue up to which it is unrolled over the register tile; beyond, rows go through scratch."""
+"""Most operations of an epilogue that is unrolled over the register tile; beyond, rows go through scratch."""
 
 Form = Literal["straight", "stacked", "turned", "lines"]
-"""How a tile is finished: vectors along N, row by row; some rows, whose runs make whole vectors, at a time; turned
-first, so that vectors run along M; or in whole units of results (write_combining)."""
+"""How the results of a tile are stored.
+
+"straight": vectors along N, row by row; "stacked": several rows at a time, whose runs make whole vectors; "turned":
+transposed first, so that vectors run along M; "lines": in whole units of results (write_combining).
+"""
 
 
 @lru_cache(maxsize=4096)
@@ -54,9 +57,14 @@ def operations(exprs: tuple[Expr, ...]) -> int:
 
 
 class Results:
-    """What is stored of a problem, the pieces beside it and its mate: of each result the expression over the piece's
-    axes, whose slots are buffers, -1 the sum and -2 the mate's; the buffer that it goes to, and its place there.
-    constants: the results that are, and their values; size: operations; access: the analysis of all of it."""
+    """The results of a problem, its constant pieces and its companion.
+
+    exprs: for each result, its expression over the piece's axes; slots are buffers, -1 the sum, -2 the companion's sum
+    outputs, buffers, places: for each result, the number of its buffer, the buffer, and the place in it
+    constants: values of constant results, by number
+    size: operations of all expressions
+    access: the analysis of all expressions and places
+    """
 
     def __init__(self, kernel: Kernel, p: Problem):
         found = _finished(kernel, p.piece, p.finish, p.beside, SUMS[0])
@@ -72,8 +80,7 @@ class Results:
                                     given_slots=SUMS)  # fmt: skip
 
     def interleaved(self, axis: int | None) -> dict[int, int]:
-        """Results whose lanes, along `axis`, are every other element of a buffer: the result whose lanes are the
-        elements between, by result."""
+        """Return pairs of results whose lanes along `axis` are alternate elements of one buffer, as {first: second}."""
         out: dict[int, int] = {}
         every = list(zip(self.outputs, self.places, strict=True))
         for i, (n, (first, coef)) in enumerate(every):
@@ -91,25 +98,26 @@ results = lru_cache(maxsize=1024)(Results)
 def _finished(
     kernel: Kernel, piece: Piece, finish: Finish, beside: tuple[Piece, ...], slot: int
 ) -> list[tuple[Expr, int, Piece]]:
-    """What is stored of a piece whose sum is in this slot, and of the constant ones beside it."""
+    """Return (expression, buffer, piece) of the results of a piece whose sum is in `slot`, and of its constant
+    pieces."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
     total = substitute(finished(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
     out = _results(kernel, piece, total)
     for other in beside:
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
-    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # the root and a later stage may both be
+    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # both may compare
         out = [(simplified(x, piece.domain), n, of) for x, n, of in out]
     return out
 
 
 def _guarded(exprs: tuple[Expr, ...]) -> bool:
-    """Whether indices are compared."""
+    """Return whether an expression compares integers, as guards on indices do."""
     return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in below(exprs))
 
 
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int, Piece]]:
-    """What is stored of a piece whose sum is `total`."""
+    """Return (expression, buffer, piece) of the results of a piece whose sum is `total`."""
     sizes = zip(piece.offset, piece.step, piece.extents, strict=True)
     place = {d: placed(d, *of) for d, of in enumerate(sizes)}
     results: list[list[Expr]] = [[total]]
@@ -128,8 +136,10 @@ def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int,
 def cycles(
     kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, l2: int, tile: int = 0, stacks: bool = False
 ) -> float:
-    """Cycles to load, compute and store what follows the sum, for one vector along the axes; `tile` as for an
-    OperandAccess, `stacks`: rows that are `stacked` are stored together."""
+    """Return the cycles to load, compute and store what follows the sum, for one vector along the axes.
+
+    `tile` is that of an OperandAccess; `stacks`: rows that are `stacked` are stored together.
+    """
     r = results(kernel, p)
     s = r.access.along(axes, lanes, tile)
     out = s.load_cost(lanes) + 0.5 * r.size + WAITS * (p.mate is not None)
@@ -152,7 +162,7 @@ def cycles(
 
 @lru_cache(maxsize=1024)
 def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit | None:
-    """The points along `axes`, those of N, whose results are stored together; None where each vector is by itself."""
+    """Return the points along `axes` (N) whose results are stored together; None where each vector is stored alone."""
     r = results(kernel, p)
     if not p.beside or p.mate is not None or any(x.dtype != p.dtype for x in r.buffers):
         return None
@@ -161,8 +171,10 @@ def unit(kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int) -> Unit 
 
 @lru_cache(maxsize=4096)
 def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], lanes: int) -> int:
-    """Rows of M whose results, runs of a vector along N each, follow each other in memory and make whole vectors; 1
-    where they do not."""
+    """Return how many rows of M have results that are adjacent in memory and together make whole vectors; 1 for none.
+
+    The results of a row are runs of a vector along N.
+    """
     s = results(kernel, p).access.along(n_axes, lanes)
     groups, run = s.groups(m_axes), s.lane_extents[-1] if s.lane_groups else 0
     if p.mate is not None or not groups or not run or lanes % run or prod(s.lane_extents) % lanes:
@@ -177,8 +189,10 @@ def stacked(kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[i
 
 
 def of(s: WindowSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[float, Form]:
-    """Cycles of `cycles` for a vector along N of a tile of mr rows and nv vectors, over one of `split` parts of K, and
-    the form that takes the fewest."""
+    """Return the form of the epilogue with the fewest cycles, and these cycles for a vector along N.
+
+    The tile has mr rows and nv vectors and sums over one of `split` parts of K.
+    """
     m_axes, n_axes = s.m_side.axes, s.n_side.axes
     if split > 1 or s.rows:
         return cycles(s.kernel, p, n_axes, s.lanes, s.target.l2), "straight"
@@ -210,14 +224,14 @@ def _least(
         apart = abs(coef.get(n_axes[-1], 0)) * x.dtype.itemsize
         if apart >= PAGE and apart % PAGE == 0 and x.nbytes > l2:
             turned += CROWDED * stores
-    if p.beside:  # with constants between them they are stored at once, and no tile of others brings their lines
+    if p.beside:  # constants between results are stored with them, and no other tile fetches their lines
         turned += FETCHED * len(parted(kernel, p, m_axes[-1])) * stores
     return (turned, "turned") if turned < straight else (straight, form)
 
 
 @lru_cache(maxsize=1024)
 def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
-    """The buffers too large for the caches that results are stored to in parts of lines, along an axis."""
+    """Return the buffers larger than the caches in which results along an axis are stored in parts of lines."""
     if p.mate is not None:
         return frozenset()
     r = results(kernel, p)
@@ -228,8 +242,11 @@ def parted(kernel: Kernel, p: Problem, axis: int) -> frozenset[int]:
 
 
 class Epilogue:
-    """Finishes rows of sums: the root's steps, the later stages, the stores. row, tile: as of an OperandAccess; room:
-    elements of all rows that `rows` is given at most."""
+    """Emits the epilogue of rows of sums: the root's steps, the later stages, the stores.
+
+    row, tile: as for an OperandAccess
+    room: most elements of all rows given to `rows`
+    """
 
     def __init__(
         self, b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], lanes: int, row: int = 0, tile: int = 0,
@@ -248,8 +265,14 @@ class Epilogue:
     def values(
         self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[SSAValue], more: Sequence[SSAValue] = ()
     ) -> list[tuple[LaneCursor, list[SSAValue]]]:
-        """What is stored of one row of the tile, and where; `states` are its vectors with all but the row bound;
-        `more`: the sums of a mate."""
+        """Return the values to store for one row of the tile, with the cursor of each vector.
+
+        Args:
+            states: the tile's vectors, with all axes but the row bound
+            row: the row's part of the address
+            sums: the row's vectors of sums
+            more: the companion's sums
+        """
         done = []
         for i, (state, x) in enumerate(zip(states, sums, strict=True)):
             at = state.bind(row)
@@ -259,7 +282,7 @@ class Epilogue:
     def row(
         self, states: Sequence[LaneCursor], row: PartialAddress, sums: Sequence[SSAValue], more: Sequence[SSAValue] = ()
     ) -> None:
-        """Finishes and stores one row of the tile, as for `values`."""
+        """Compute and store one row of the tile; arguments are those of `values`."""
         for at, values in self.values(states, row, sums, more):
             for i, value in enumerate(values):
                 pointer = self.b.buffers[self.outputs[i]]
@@ -272,7 +295,7 @@ class Epilogue:
     def rows(
         self, rows: Sequence[Sequence[SSAValue]], finish: Callable[[int | SSAValue, Sequence[SSAValue]], None]
     ) -> None:
-        """finish(number, sums) for rows of sums: one by one, or in a loop, by way of scratch."""
+        """Call finish(number, sums) for rows of sums: unrolled, or in a loop that loads them from scratch."""
         b, n, width, room = self.b, rows[0][0].type.lanes, len(rows[0]), self.room
         if room is None or len(rows) == 1:
             for i, row in enumerate(rows):
@@ -287,7 +310,7 @@ class Epilogue:
     def together(
         self, states: Sequence[LaneCursor], rows: Sequence[PartialAddress], sums: Sequence[Sequence[SSAValue]]
     ) -> None:
-        """`row` for rows that are `stacked`."""
+        """Compute and store rows together that are `stacked`."""
         for v, state in enumerate(states):
             at = [state.bind(row) for row in rows]
             values = [x.values(given={-1: row[v]}) for x, row in zip(at, sums, strict=True)]

@@ -1,4 +1,4 @@
-"""What the configurations of a contraction with the same windows and sides have in common, analysed once."""
+"""Analyse, once for each setting (halo copies and sides), what the price of its configurations depends on."""
 
 from __future__ import annotations
 
@@ -25,47 +25,71 @@ from einsmith.target.memory import PAGE, held
 
 
 class Features(SimpleNamespace):
-    """A setting in numbers, flags 0 or 1. m, n, k, batch: points, those of N with its rows filled up to whole vectors;
-    columns: points of N as they are; row: points of a filled row, 0 for none. a, b are the M and N sides: turned:
-    whether a side is packed along K; packed: cycles beyond a load that a vector takes which is packed; made: those that
-    computing it takes; pieces, masks, pairs: those that a vector of N takes which is read in place, its masks, and
-    whether it is every other element; side, step: bytes from one point of the side's innermost axis, and of K, to the
-    next (0 where there are windows); held: lines of a column along K that the second level keeps; fit: rows of M read
-    in place that the first level keeps a line of, 0 where that does not matter; spread: bytes of lines for a byte that
-    is read in place; meets: whether rows and points of K next to each other share elements; run: points of K that lie
-    evenly where the side, or both sides, are read in place; strips: whether the side comes in strips; once: packed once
-    for many runs; copied: whether it is read from a window; window: bytes of one that no block of K changes; batch:
-    points of the batch that the side depends on; parts: blocks that a window cuts it into, 0 for no matter; share:
-    points of K whose vectors of a window lie a few elements apart; far: rows of N are far apart; streams: tensors that
-    rows of N are read from; even: both sides are plain reads at one stride along K. results: bytes of results that
-    strips wait for (`traffic.far_results`); elements: of all windows; copies: cycles that computing them takes; heads:
-    blocks that windows cut K into, 0 for none."""
+    """The numbers of a setting by which its configurations are priced; flags are 0 or 1.
+
+    Of the problem:
+    m, n, k, batch: points; n counts rows padded to whole vectors
+    columns: points of N without padding
+    row: points of a padded row, 0 for none
+    run: points of K, innermost, that lie evenly in both sides
+    even: both sides are plain reads at one stride along K
+    results: bytes of results that strips wait for (`traffic.far_results`)
+    windows: whether operands are read from halo copies
+    elements, copies: elements of all halo copies, and cycles to compute them
+    heads: blocks into which halo copies cut K, 0 for none
+
+    Of a side, with the prefix a_ (M) or b_ (N):
+    turned: whether the side is packed with lanes along K
+    packed: cycles beyond a load for a vector that is packed
+    made: cycles to compute a vector
+    pieces, masks, pairs (N): for a vector read in place, the extra cycles, the masks, and whether it has stride 2
+    side, step: bytes from one point to the next of the side's innermost axis, and of K; 0 with halo copies
+    held: lines of a column along K that L2 keeps
+    fit (M): rows read in place of which L1 keeps a line each, 0 where that does not matter
+    spread: bytes of lines per byte read in place
+    meets (M): whether neighbouring rows and neighbouring points of K share elements
+    run: points of K, innermost, that lie evenly where the side is read in place
+    strips (N): whether the side is read in narrow strips
+    once: whether the side is packed once for many runs
+    copied: whether the side is read from a halo copy
+    window: bytes of its halo copy that no block of K changes
+    batch: points of the batch that the side depends on
+    parts: blocks into which a halo copy cuts the side, 0 if it does not
+    share (N): points of K whose vectors of a halo copy lie a few elements apart
+    far (N): whether rows are far apart
+    low (N): largest power of two, up to a page, that divides the step along K (bytes)
+    streams (N): tensors that rows are read from
+    """
 
 
 class FeatureArrays(Features):
-    """Features of many settings, columns of `values`, or of configurations that have the settings `which`: each field
-    an array. has: whether a field is anything but 0 in any setting."""
+    """The features of many settings, as columns of `values`, each field an array.
+
+    which: settings to select, one for each configuration
+    has: whether a field is nonzero in any setting
+    """
 
     def __init__(self, values: Array, has: Mapping[str, bool], which: Array | None = None):
         self.__dict__.update(zip(has, values if which is None else values.take(which, axis=1), strict=True))
         self.values, self.has = values, has
 
     def of(self, which: Array) -> FeatureArrays:
-        """Those of the settings with these numbers."""
+        """Return the features of the settings numbered `which`."""
         return FeatureArrays(self.values, self.has, which)
 
 
 def together(every: Sequence[Features]) -> FeatureArrays:
-    """The features of several settings."""
+    """Return the features of several settings as arrays."""
     values = np.array([[*vars(x).values()] for x in every], np.float64).T
     return FeatureArrays(values, dict(zip(vars(every[0]), (values != 0).any(axis=1).tolist(), strict=True)))
 
 
 class OperandPlan(WindowSetting):
-    """A setting, and what configurations that have it are priced by."""
+    """A setting together with the features by which its configurations are priced."""
 
     def _operand(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
-        """What holds of an operand as a side, whose tiles have multiples of `align` points, in every setting."""
+        """Return the address steps and features of a side that hold in every setting; tiles begin at multiples of
+        `align` points."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._known:
             along = self.lies_along_k(side, align)
@@ -75,8 +99,11 @@ class OperandPlan(WindowSetting):
         return self._known[key]
 
     def _of_side(self, name: str, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
-        """What there is of either side, "a" or "b". Its steps are none where it is read from a window, or beside
-        windows that several points read each element of, where little comes from memory."""
+        """Return the address steps and features of side `name`, "a" (M) or "b" (N).
+
+        The steps are zero if the side is read from a halo copy, or if some halo copy's elements are read at several
+        points each: then little comes from memory.
+        """
         p, which, (steps, same) = self.p, int(self.swap != (name == "b")), self._operand(side, align)
         cut, window = dict(self.windows).get(which), 0
         spread = steps.spread(self.item)
@@ -95,16 +122,16 @@ class OperandPlan(WindowSetting):
         return steps, {f"{name}_{key}": value for key, value in of_side.items()}
 
     def _made(self, which: int) -> float:
-        """Cycles that a vector of an operand takes which is computed as it is read."""
+        """Return the cycles to compute one vector of operand `which` as it is read."""
         count, seconds = boxes.operations((self.original.operands[which].expr,), self.target)
         return 0.25 * count + self.lanes * seconds / self.target.cycle_seconds
 
     def _overlaps(self, which: int, w: HaloCopy) -> bool:
-        """Whether a window has fewer elements than its operand points."""
+        """Return whether a halo copy has fewer elements than its operand has points."""
         return prod(w.extents) < self.original.count(self.original.operands[which].axes)
 
     def _run(self, side: config.Side) -> int:
-        """Points of K that lie evenly in a side, innermost."""
+        """Return the points of K, innermost, that lie evenly in a side."""
         p, forms = self.p, [f.coef for f in self.access(side).forms]
         points, inner = 1, None
         for a in reversed([a for a in p.k if p.extents[a] > 1]):
@@ -114,13 +141,13 @@ class OperandPlan(WindowSetting):
         return points
 
     def _share(self, side: config.Side) -> int:
-        """Points of K whose vectors of a window lie a few elements apart."""
+        """Return the points of K whose vectors of a halo copy lie a few elements apart."""
         k = [a for a in self.p.k if self.p.extents[a] > 1][-1:]
         forms = self.access(side).forms
         return self.p.extents[k[0]] if k and all(abs(f.coef.get(k[0], 0)) in (1, 2) for f in forms) else 1
 
     def _meets(self, side: config.Side) -> bool:
-        """Whether elements of a side that are next to each other along it are so along K."""
+        """Return whether a side has equal, nonzero strides along its innermost axis and along K."""
         k, m = ([a for a in axes if self.p.extents[a] > 1][-1:] for axes in (self.p.k, side.axes))
         if not side.operand.plain or not k or not m:
             return False
@@ -129,7 +156,7 @@ class OperandPlan(WindowSetting):
         return form.get(k[0], 0) == form.get(m[0], 0) != 0
 
     def without_results(self) -> Features:
-        """The numbers of one whose results are another's to store."""
+        """Return the features of a piece whose results another piece stores."""
         return Features(**{**vars(self.numbers), "results": 0})
 
     @cached_property
@@ -155,11 +182,12 @@ class OperandPlan(WindowSetting):
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:
-        """Cycles a vector of what follows the sum of tiles of mr rows and nv vectors, or of `split` parts of K."""
+        """Return the cycles a vector of what follows the sum, for tiles of mr rows and nv vectors over one of `split`
+        parts of K."""
         return epilogue.of(self, self.original, mr, nv, split)[0]
 
     def kept(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
-        """The parts of K that guards leave for tiles of mr rows of M and nv vectors of N."""
+        """Return the part of K that guards leave to each tile of (mr rows of M, nv vectors of N)."""
         out = [1.0] * len(tiles)
         of_side = [(int(self.swap), self.m_side.axes, tuple(mr for mr, _ in tiles))]
         if self.rows:
@@ -174,5 +202,5 @@ class OperandPlan(WindowSetting):
 
 @lru_cache(maxsize=1 << 14)
 def operand_plan(kernel: Kernel, p: Problem, windows: config.Halos, swap: bool, rows: bool, target: Any) -> OperandPlan:
-    """A setting of a piece, whose halo copies there are."""
+    """Return the setting of a piece whose halo copies exist."""
     return OperandPlan(kernel, p, windows, swap, rows, target)

@@ -1,5 +1,5 @@
-"""What follows from a configuration of a contraction before anything is emitted: sizes, how operands lie in panels,
-what the workspace holds."""
+"""Compute what follows from a tiled configuration before emission: sizes, layout of panels, contents of the
+workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from einsmith.plan.kernel import Kernel
 
 
 class PartialSums(NamedTuple):
-    """[part of K][batch][row of M][point of N, in whole vectors], from element `base` of the workspace on."""
+    """The layout of partial sums in the workspace: [part of K][batch][row of M][point of N], rows padded to whole
+    vectors.
+
+    base: the workspace element at which they begin.
+    """
 
     batch: int
     rows: int
@@ -44,17 +48,24 @@ class PartialSums(NamedTuple):
         return self.parts * self.part
 
     def place(self, b: Builder, part: SSAValue, batch: SSAValue, m: SSAValue, n: SSAValue) -> SSAValue:
-        """Where the sum of a row at point n of N lies."""
+        """Return the place (element) of the sum of row `m` at point `n` of N."""
         at = b.add(b.mul(part, self.batch), batch)
         at = b.add(b.mul(at, self.rows), m)
         return b.add(b.add(b.mul(at, self.row), n), self.base)
 
 
 class OperandTiles(NamedTuple):
-    """How an operand reaches the tiles: read in place ("inline"), packed by the task ("panel") or by an earlier launch
-    ("buffer"). points: of a tile; tiles: how many; along: it is packed with lanes along K; slab: elements of a packed
-    tile; batches: the points of the batch that it is another one at; shared: elements of a buffer, [batch][block of
-    K][tile], which begins at element `base` of the workspace."""
+    """How an operand reaches the tiles.
+
+    how: read in place ("inline"), packed by the task ("panel") or packed by an earlier launch ("buffer")
+    points: points of a tile
+    tiles: number of tiles
+    along: whether it is packed with lanes along K
+    slab: elements of a packed tile
+    batches: points of the batch that the operand depends on
+    shared: elements of its buffer, [batch][block of K][tile]
+    base: the workspace element at which its buffer begins
+    """
 
     side: Side
     how: str
@@ -68,7 +79,7 @@ class OperandTiles(NamedTuple):
 
 
 class Geometry(WindowSetting):
-    """One blocked configuration of a problem."""
+    """The sizes and layouts of one tiled configuration of a problem."""
 
     def __init__(self, kernel: Kernel, config: Tiled, target: Any, problem: Problem):
         super().__init__(kernel, problem, config.windows, config.swap, config.rows, target)
@@ -83,7 +94,7 @@ class Geometry(WindowSetting):
         return self.heads > 0 or self.c.order == "k"
 
     def _count_points(self) -> None:
-        """How tiles, blocks of K and tasks divide the points."""
+        """Compute how tiles, blocks of K and tasks divide the points."""
         config = self.c
         self.mr = config.mr
         self.nr = config.nv * self.lanes // config.depth
@@ -98,14 +109,17 @@ class Geometry(WindowSetting):
         if config.split > 1 and self.k_max % self.kc and "buffer" in (config.a, config.b):
             raise CompileError(f"buffers over parts of {self.k_max} points of K, no whole blocks, in {config}")
         self.k_blocks = ceil_div(self.K, self.kc)
-        # Blocks and parts of K begin at multiples of it, as far as vectors along K care.
+        # Blocks and parts of K begin at multiples of it, which tells vectors along K their alignment.
         self.k_unit = gcd(self.lanes, self.kc if self.blocked else 0, self.k_max if config.split > 1 else 0)
         tail = masked_tail(self.p)
         self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
 
     def _orient_operands(self) -> None:
-        """How the operands are read by tiles and packing. loose: lanes past the end of a row of N may read."""
+        """Choose how the operands are read by tiles and packing.
+
+        Sets `loose`: whether lanes past the end of a row of N may be read.
+        """
         config = self.c
         a_along = config.a != "inline" and self.lies_along_k(self.m_side, gcd(self.mr, self.lanes))
         self.loose = False
@@ -115,7 +129,7 @@ class Geometry(WindowSetting):
         b_along = b_along and self.lies_along_k(self.n_side, self.lanes)
         self.k_pad = ceil_div(self.kc, self.lanes) * self.lanes
         if a_along and self.k_pad // self.lanes % 2 == 0:
-            self.k_pad += self.lanes  # an odd number of vectors: rows do not meet in one cache set
+            self.k_pad += self.lanes  # an odd number of vectors: rows do not fall into one cache set
         a_slab = ceil_div(self.mr * self.k_pad if a_along else self.mr * self.kc + self.lanes, 16) * 16
         self.a = self._tiles(self.m_side, config.a, self.mr, self.mt, a_along, a_slab, 0)
         self.b = self._tiles(self.n_side, config.b, self.nr, self.nt, b_along, self.nr * self.k_pad, self.a.shared)
@@ -131,8 +145,10 @@ class Geometry(WindowSetting):
         return OperandTiles(side, how, points, count, along, slab, batches, shared, base)
 
     def _bound_k(self) -> None:
-        """Guards that bound axes of K for a tile; they stand in the problem as it is without halo copies, and K must be
-        walked whole, axis by axis."""
+        """Collect the guards that bound axes of K for a tile.
+
+        The guards are those of the problem without halo copies; K must be walked whole, axis by axis.
+        """
         c, p = self.c, self.p
         self.m_bounds: tuple[KBound, ...] = ()
         self.n_bounds: tuple[KBound, ...] = ()
@@ -144,7 +160,7 @@ class Geometry(WindowSetting):
 
     @cached_property
     def k_groups(self) -> list[FusedAxes]:
-        """K merged as far as both operands that are read in place allow."""
+        """The axes of K, merged as far as both operands read in place allow."""
         sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
         inline = [self.access(side) for side, how in sides if how == "inline"]
         return fused(self.p.k, self.p.extents, lambda a, x: (
@@ -152,7 +168,8 @@ class Geometry(WindowSetting):
         ))  # fmt: skip
 
     def column(self, v: int) -> int | None:
-        """Where in its row vector v of a panel begins, if that is the same in every panel."""
+        """Return the place in its row at which vector `v` of a panel begins; None if it differs between panels or has
+        no row."""
         if not self.row:
             return None
         if self.row == self.lanes:
@@ -164,5 +181,5 @@ class Geometry(WindowSetting):
         return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, self.a.shared + self.b.shared)
 
     def workspace_elements(self) -> int:
-        """Operands that all tasks share, and partial sums."""
+        """Return the elements of the workspace: operands that all tasks share, and partial sums."""
         return self.a.shared + self.b.shared + (self.partials.elements if self.c.split > 1 else 0)

@@ -1,4 +1,4 @@
-"""Halo copies: a copy of the part of an operand that a task touches, with its guards and activations already applied.
+"""Copy the part of an operand that a task touches, with guards and activations applied (a halo copy).
 
 A padded convolution reads each element of its input many times, every time under a guard. Where the operand depends on
 its axes only through a few coordinates (image, channel, row, column), the task evaluates it once per coordinate into
@@ -7,7 +7,8 @@ scratch, zeros where the guards fail, and reads the copy without guards.
     where(0 <= p+r-2 < 28 and 0 <= q+s-2 < 28, X[b, c, p+r-2, q+s-2], 0)
     -> copy[c, y, x] = where(0 <= y-2 < 28 and 0 <= x-2 < 28, X[b, c, y-2, x-2], 0);  read as copy[c, p+r, q+s]
 
-A convolution of single pixels at a stride reads few of them, in rows that end between vectors: its halo copy has these.
+A strided convolution of single pixels reads few pixels, in rows that are no whole vectors; its halo copy holds only
+these pixels.
 
     X[b, c, 2*p, 2*q]  ->  copy[c, y, x] = X[b, c, 2*y, 2*x];  read as copy[c, p, q]
 """
@@ -33,25 +34,32 @@ from einsmith.loops.walk import strips, sweep
 from einsmith.plan.kernel import KernelBuffer
 
 SLOT = 1 << 20
-"""Slots from here on are windows: of the left operand, then of the right."""
+"""First slot of halo copies: the left operand's, then the right's."""
 
 CUT = -1
-"""Stands among a halo copy's axes for the block of the axis that it is cut along."""
+"""Number that stands among a halo copy's fixed axes for the block of the axis that it is cut along."""
 
 SLACK = 16
-"""Vectors of elements behind a halo copy: past the end of an axis lanes read no further if so far apart at most."""
+"""Vectors of slack behind a halo copy, which is also the largest stride (elements) of lanes that may read past an
+axis."""
 
 UNROLLED = 8
-"""Vectors of a row up to which filling it is unrolled."""
+"""Most vectors of a row of a halo copy whose filling is unrolled."""
 
 
 @dataclass(frozen=True, eq=False)
 class HaloCopy:
-    """Coordinates, outer first. `fixed[j]` is the axis that coordinate j equals and that has one value at a time, or
-    None. `extents[j]`: number of values (of a fixed one: the axis's extent). copied: makes what is copied, and its
-    guards, with Axis(j) for coordinate j minus its least value; `operand` reads the halo copy at the problem's axes. A
-    halo copy that is cut holds one block of an axis at a time, whose number is the fixed coordinate CUT; what is read
-    of it lies `block` elements further on in a halo copy of all blocks for each block before it."""
+    """A copy of an operand over its coordinates, outer first.
+
+    fixed: for each coordinate, the axis that it equals and that has one value at a time, or None
+    extents: for each coordinate, the number of values (for a fixed one, the axis's extent)
+    copied: returns the copied expression and its guards, with Axis(j) for coordinate j minus its least value
+    operand: the operand that reads the halo copy at the problem's axes
+    buffer: the copy's shape and type
+    block: elements from one block to the next, in a copy of all blocks
+
+    A halo copy that is cut holds one block of an axis at a time; the block's number is the fixed coordinate CUT.
+    """
 
     fixed: tuple[int | None, ...]
     extents: tuple[int, ...]
@@ -62,24 +70,27 @@ class HaloCopy:
 
     @property
     def blocks(self) -> int:
-        """Of the axis that it is cut along."""
+        """Number of blocks of the axis that the copy is cut along."""
         return self.extents[self.fixed.index(CUT)]
 
 
 _Coordinate = tuple[tuple[int, int], ...]
-"""Axes and their coefficients, which have no common divisor."""
+"""Axes and their coefficients, without a common divisor."""
 
 
 def _coordinate(form: Affine, sign: int = 1) -> tuple[_Coordinate, int]:
-    """The coordinate of which a form (without its constant) is a multiple, and which one, of this sign."""
+    """Return the coordinate of which a form, without its constant, is a multiple, and the multiple; `sign` is the
+    factor's sign."""
     scale = gcd(*form.coef.values()) * sign
     return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 
 
 @lru_cache(maxsize=1024)
 def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
-    """The coordinates, numbered, of whose multiples all is made that an operand reads or, be it with a minus, compares;
-    None where it depends on axes otherwise, or is nothing but a read that leaves nothing out."""
+    """Return the coordinates, numbered, whose multiples an operand reads or compares (a comparison may be negated).
+
+    Returns None where the operand depends on its axes otherwise, or is a plain read without strides.
+    """
     found: dict[_Coordinate, int] = {}
     strided = False
     for e in outermost([operand.expr], (Axis, Read)):
@@ -98,8 +109,12 @@ def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
 
 
 class _Box(NamedTuple):
-    """Of each coordinate the axis that it equals, the least value, how many there are, and what the next value of the
-    axis that is cut adds."""
+    """The coordinates of a halo copy.
+
+    fixed: the axis that each coordinate equals, or None
+    lows, extents: least value and number of values
+    steps: what the next block of the axis that is cut adds
+    """
 
     fixed: list[int | None]
     lows: list[int]
@@ -138,7 +153,8 @@ def _box(operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut:
 
 
 def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
-    """Those of `halo copy`'s copy; None where there is no halo copy."""
+    """Return the number of elements of an operand's halo copy; None where it has none. Arguments are those of
+    `halo_copy`."""
     box = _box(p.operands[which], p.extents, outer, cut)
     return None if box is None else box.elements
 
@@ -146,8 +162,15 @@ def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int]
 def halo_copy(
     p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None, most: float = inf
 ) -> HaloCopy | None:
-    """The halo copy of an operand when the axes `outer` have one value at a time, and the axis cut[0] cut[1] values
-    that begin at a multiple of that; None where it has none, or none of at most `most` elements."""
+    """Return the halo copy of operand `which`, or None if there is none of at most `most` elements.
+
+    Args:
+        p: the problem
+        which: the operand, 0 left, 1 right
+        outer: axes that have one value at a time
+        cut: (axis, points): the axis has a block of `points` values at a time, which begins at a multiple of `points`
+        most: most elements of the copy
+    """
     operand = p.operands[which]
     keys, box = _coordinates(operand), _box(operand, p.extents, outer, cut)
     if keys is None or box is None or box.elements > most:
@@ -155,7 +178,7 @@ def halo_copy(
     fixed, lows, extents, steps = box
 
     def moved(form: Affine, sign: int = 1) -> Expr | None:
-        """A form with this sign, of coordinates; None where it is no multiple of any."""
+        """Return a form with this sign in terms of coordinates; None where it is no multiple of any."""
         if not form.coef:
             return Const(form.const, i32)
         key, scale = _coordinate(form, sign)
@@ -192,8 +215,11 @@ def halo_copy(
 
 
 def covers(s: OperandAccess, axis: int) -> bool:
-    """Whether all that lanes past the end of an axis read lies in windows or in the slack behind them: what reads
-    backwards reaches before the first element, where another's memory lies or none."""
+    """Return whether all that lanes past the end of an axis read lies in halo copies or the slack behind them.
+
+    Operands with a negative stride do not qualify: their lanes would read before the first element, which may be
+    unmapped or another buffer's.
+    """
     return bool(s.reads) and all(
         r.slot >= SLOT and 0 <= s.forms[f].coef.get(axis, 0) <= SLACK for r, f in s.reads.items()
     )
@@ -207,7 +233,7 @@ def fill(
     lanes: int,
     values: Mapping[int, SSAValue],
 ):
-    """Writes the halo copy for the given values of the fixed axes; `to` has room for `lanes` elements more."""
+    """Write the halo copy for these values of the fixed axes; `to` has at least `lanes` elements after the copy."""
     free = [j for j, f in enumerate(w.fixed) if f is None]
     expr, guards = w.copied()
     every = OperandAccess(b, [expr], guards, w.extents, memories)
@@ -233,6 +259,6 @@ def fill(
             strips(b, 0, width, lanes, vector)
         return ()
 
-    # The last of the axes has a loop of its own, so that no row's place is found by a division.
+    # The last of the axes has a loop of its own, so that no row's place needs a division.
     planes, turns = (prod(w.extents[j] for j in axes) for axes in (outer, inner))
     sweep(b, [planes, turns], 0, planes * turns, (), lambda found: s.part_of(outer, found[0]), fill_row)

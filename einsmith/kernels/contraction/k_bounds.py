@@ -1,4 +1,4 @@
-"""Leaving out the part of K that guards make zero for a whole register tile.
+"""Leave out the part of K that guards make zero for a whole register tile.
 
 A guard such as 0 <= y - r < 10 relates an axis of one side to an axis of K. For the rows of a tile the values of y are
 known, so the loop over r runs only where some row can have a nonzero operand. Padded borders then cost nothing.
@@ -31,10 +31,10 @@ class KBound(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def k_bounds(p: Problem, which: int) -> list[KBound]:
-    """The guards of an operand that bound one axis of K each, by output axes of the operand."""
+    """Return the guards of an operand that each bound one axis of K in terms of the operand's output axes."""
     out = []
     for g in p.operands[which].guards:
-        if g not in p.exact:  # a term that is zero only by one factor must stand: the other may be infinite
+        if g not in p.exact:  # a term that is zero by one factor only must be computed: the other may be infinite
             continue
         form = compared(g, p.extents, ("lt", "le"))
         inner = [a for a in form.coef if a in p.k] if form else []
@@ -45,7 +45,7 @@ def k_bounds(p: Problem, which: int) -> list[KBound]:
 
 @lru_cache(maxsize=4096)
 def within(p: Problem, which: int, axes: tuple[int, ...]) -> tuple[KBound, ...]:
-    """Those of an operand's k_bounds that mention no other output axes."""
+    """Return the bounds of an operand that mention no output axes but `axes`."""
     return tuple(t for t in k_bounds(p, which) if t.axes <= {*axes})
 
 
@@ -59,8 +59,18 @@ def emit_bounds(
     points: Sequence[SSAValue],
     known: Mapping[int, tuple[SSAValue, SSAValue]],
 ) -> dict[int, tuple[SSAValue, SSAValue]]:
-    """(low, high) by axis of K, within those that there are: outside, all of these `points` of the flattened axes of a
-    side are zero."""
+    """Emit bounds (low, high) by axis of K outside of which the operand is zero at all of `points`.
+
+    Args:
+        b: the builder
+        p: the problem
+        found: the guards
+        memories: memories of the arguments by slot
+        batch: the point of the batch
+        axes: axes of a side, or some of them
+        points: flattened points of `axes`
+        known: bounds that are already known, which are narrowed
+    """
     out = dict(known)
     for t in found:
         s = OperandAccess(b, [], [t.guard], p.extents, memories)
@@ -80,12 +90,12 @@ def emit_bounds(
 
 
 SAMPLED = 1 << 16
-"""Rows of a side that `shares` looks at, about: those of a 256 x 256 image. More of them change the mean by less than a
-thousandth."""
+"""Approximate number of rows of a side over which `shares` averages, those of a 256 x 256 image; more rows change the
+mean by less than a thousandth."""
 
 
 def _sampled_axes(p: Problem, axes: tuple[int, ...]) -> list[int]:
-    """Trailing axes that have enough rows for a mean; outer ones repeat what these show."""
+    """Return trailing axes with enough rows for a mean; outer axes only repeat these rows."""
     seen: list[int] = []
     for a in reversed([a for a in axes if p.extents[a] > 1]):
         seen.insert(0, a)
@@ -95,16 +105,21 @@ def _sampled_axes(p: Problem, axes: tuple[int, ...]) -> list[int]:
 
 
 def shares(p: Problem, found: tuple[KBound, ...], axes: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """The parts of K that are left, on average over tiles of each of these sizes, in flattened points of `axes`; of
-    more than SAMPLED points, over tiles at even distances."""
+    """Return, for each tile size, the part of K that guards leave, on average over tiles.
+
+    Sizes are in flattened points of `axes`. Where there are more than SAMPLED points, tiles at even distances are
+    sampled.
+    """
     seen = _sampled_axes(p, axes)
     return _shares(tuple(p.extents[a] for a in seen), _edges(p, found, tuple(seen)), sizes)
 
 
 @lru_cache(maxsize=4096)
 def _edges(p: Problem, found: tuple[KBound, ...], seen: tuple[int, ...]) -> tuple[tuple, ...]:
-    """Of each bound that mentions no other axes than those `seen`: the axis of K, its points, the sign of its
-    coefficient, and what its edge is at the origin and adds along the axes seen."""
+    """Return the edge of each bound that mentions no axes but those `seen`.
+
+    An edge is (axis of K, its extent, sign of its coefficient, edge at the origin, coefficients along the axes seen).
+    """
     out = []
     for t in found:
         form = compared(t.guard)
@@ -118,12 +133,13 @@ def _edges(p: Problem, found: tuple[KBound, ...], seen: tuple[int, ...]) -> tupl
 
 @lru_cache(maxsize=4096)
 def _shares(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """The same of axes of this shape, whatever the problem is."""
+    """Return the shares of K for axes of this shape, from edges alone, so that problems with equal edges share the
+    result."""
     total, starts = prod(shape), []
     rows: list[np.ndarray] = []
     for n, points in enumerate(sizes):
         tiles = -(-total // points)
-        if total > SAMPLED:  # the last tile may have fewer rows: its last one stands for those that it lacks
+        if total > SAMPLED:  # the last tile's missing rows repeat its last row
             count = min(tiles, max(1, SAMPLED // points))
             first = (2 * np.arange(count) + 1) * tiles // (2 * count) * points
             starts.append(np.arange(count) * points + sum(len(x) for x in rows))
@@ -157,7 +173,7 @@ def _shares(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, 
 
 @lru_cache(maxsize=1024)
 def least(p: Problem) -> float:
-    """The part of K that is left for tiles of one point of each side; larger ones have more of it left."""
+    """Return the part of K that guards leave to tiles of one point of each side; larger tiles keep more of it."""
     out = 1.0
     for which, axes in enumerate((p.left, p.right)):
         found = within(p, which, (*p.batch, *axes))

@@ -1,8 +1,8 @@
-"""The contraction pattern: sums of products of any reduction-free factors, on register tiles.
+"""Match and configure the contraction pattern: sums of products of any reduction-free factors, on register tiles.
 
-Matrix products, convolutions in every direction, capsule convolutions and attention are all this pattern. What it takes
-apart is in problem, what follows from a configuration in geometry, how operands are packed in
-pack, the loops in blocked, what becomes of the sums in tile_epilogue.
+Matrix products, convolutions in every direction, capsule convolutions and attention all match this pattern. `problem`
+describes what is matched, `geometry` what follows from a configuration, `pack` the packing of operands, `blocked` the
+loops, `tile_epilogue` what follows the sums.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from einsmith.plan.kernel import Kernel
 from einsmith.target.cost import launched
 
 WIDE = 32
-"""Points of K and of one side from which on, with more than one point of the other side, a reduction, which reads
-operands for every product, is not asked: of 116 kernels of random shapes with 2 to 31 points there it took 2.3 times as
-long in the geometric mean, and was faster on 6, by 22 % at most."""
+"""Fewest points of K, or of the larger side, for which a reduction is not tried where both sides have several points.
+
+A reduction reads operands for every product. Measured on 116 kernels of random shapes with 2 to 31 points there: it
+took 2.3 times as long in the geometric mean, and was faster on 6, by 22 % at most.
+"""
 CONFIGS = 12
-"""How many configurations of a piece are worth a measurement."""
+"""Most configurations of a piece that are worth a measurement."""
 
 
 @dataclass(frozen=True)
 class Configs:
-    """One configuration a piece, and which of them are made two and two."""
+    """One configuration for each piece, and the pairs of pieces that are computed together."""
 
     pieces: tuple[Config, ...]
     joint: Joint = ()
@@ -48,17 +50,19 @@ class Configs:
 
 
 class Contraction(Pattern):
-    """See the module."""
+    """The pattern of sums of products of two groups of factors; see the module."""
 
     name = "contraction"
 
     def match(self, kernel: Kernel) -> bool:
-        """Every piece of the root is a sum of products of two groups of factors."""
+        """Return whether every piece of the root is a sum of products of two groups of factors."""
         return problems(kernel.root) is not None
 
     def best(self, kernel: Kernel, target: Any, limit: float = float("inf")) -> Configs | None:
-        """The first of `configs`, found without the cost of those that cannot be it; None where the rank of its largest
-        piece is not below `limit`, as then that of them all is not."""
+        """Return the first of `configs`, computed without pricing configurations that cannot be it.
+
+        Returns None where the rank of the largest piece alone reaches `limit`.
+        """
         found = _pieces(kernel)
         first = _largest(found)
         (((rank, config),),) = _ranked(kernel, (first,), target)
@@ -80,14 +84,17 @@ class Contraction(Pattern):
         return Configs(tuple(every[p] for p in found), joint)
 
     def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:
-        """A reduction multiplies as often, and reads again what tiles keep in registers."""
+        """Return ("reduction",) where that pattern cannot win: it multiplies as often and rereads what tiles keep in
+        registers."""
         found = _pieces(kernel)
         wide = all(min(m, n) > 1 and min(k, max(m, n)) >= WIDE for _, m, n, k in (p.sizes for p in found))
         return ("reduction",) * wide
 
     def bound(self, kernel: Kernel, target: Any) -> float:
-        """What no configuration's rank is below: every piece goes through all buffers, and multiplies what guards leave
-        of K at the peak."""
+        """Return a lower bound of the rank of every configuration.
+
+        Every piece moves all buffers once, and multiplies, at the peak, the part of K that guards leave.
+        """
         found = _pieces(kernel)
         size = sum(touched(kernel))
         memory = len(found) * target.seconds_for_bytes(size, size, target.cores)
@@ -98,7 +105,7 @@ class Contraction(Pattern):
         return Cost(arithmetic, memory, 0.0, launched(1, target)).rank
 
     def configs(self, kernel: Kernel, target: Any) -> list[Configs]:
-        """Configurations worth a measurement, the cheapest by prediction first."""
+        """Return the configurations worth a measurement, the cheapest by prediction first."""
         found = _pieces(kernel)
         first = _largest(found)
         (main,) = _ranked(kernel, (first,), target, most=CONFIGS)
@@ -113,7 +120,7 @@ class Contraction(Pattern):
         return [Configs(pieces, joint), *every] if joint else every
 
     def space(self, kernel: Kernel, target: Any) -> Space:
-        """The genes of every piece, and which are made together."""
+        """Return the genes of every piece, and the pairs that may be computed together."""
         found = _pieces(kernel)
         joint = tuple(dict.fromkeys(((), self.configs(kernel, target)[0].joint)))
         every = [(n, name, v) for n, p in enumerate(found) for name, v in of_piece(kernel, p, target).items()]
@@ -133,7 +140,7 @@ class Contraction(Pattern):
         return ""
 
     def cost(self, kernel: Kernel, config: Configs, target: Any) -> Cost:
-        """Predicted seconds on all cores of the target."""
+        """Return the predicted seconds on all cores of the target."""
         found, own = _pieces(kernel), config.pieces
         joint = {n for two in config.joint for n in two}
         every = [_cost(kernel, p, own[n], target) for n, p in enumerate(found) if n not in joint]
@@ -152,7 +159,7 @@ class Contraction(Pattern):
         )
 
     def lower(self, kernel: Kernel, config: Configs, target: Any) -> Lowered:
-        """The launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
+        """Lower to launches: packing where the configuration has buffers, the tiles, the addition of partial sums."""
         found = _pieces(kernel)
         return launches.lower(kernel, found, config.pieces, target, config.joint)
 
@@ -162,7 +169,7 @@ _Best = tuple[float, Config]
 
 
 class _Price(NamedTuple):
-    """What a piece costs besides its launches, how many these are, and the tasks of the one that multiplies."""
+    """The cost of a piece without launches, the number of its launches, and the tasks of the launch that multiplies."""
 
     cost: Cost
     launches: int
@@ -183,7 +190,7 @@ def _largest(found: Sequence[Problem]) -> Problem:
 def _ranked(
     kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None, most: int = 1
 ) -> list[list[_Best]]:
-    """The lowest `most` ranks of each piece, and the configurations that have them; of those near `like`, if that is
+    """Return the `most` lowest ranks of each piece with their configurations; only configurations near `like`, if
     given."""
     if not pieces:
         return []
@@ -195,7 +202,7 @@ def _ranked(
         best: dict[Config, float] = {}
         rows = np.nonzero(found.piece == n)[0]
         if found.table is not None and every is not None and ranks is not None:
-            for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some are there twice
+            for i in rows[np.argsort(ranks[rows], kind="stable")[: 3 * most]]:  # some occur twice
                 config = found.table.config(int(i))
                 best.setdefault(config, float(ranks[i]))
                 _priced(kernel, p, target).setdefault(config, _predicted(every, int(i)))
@@ -208,13 +215,13 @@ def _ranked(
 
 @lru_cache(maxsize=1024)
 def _priced(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
-    """What `_cost` says of configurations of the tiled form that have been predicted."""
+    """Return the cache of prices of a piece's tiled configurations, filled where tables are predicted."""
     return {}
 
 
 @lru_cache(maxsize=4096)
 def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
-    """What a piece costs."""
+    """Return the price of a piece in a configuration."""
     if isinstance(c, Direct):
         return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
     known = _priced(kernel, p, target).get(c)

@@ -1,4 +1,4 @@
-"""Which configurations of a contraction are worth a prediction: windows, register tiles, how operands are reached."""
+"""Enumerate configurations of a contraction worth pricing: halo copies, register tiles, access to the operands."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from einsmith.target.cost import may_be_one_task
 from einsmith.target.memory import PAGE
 
 MAX_K_PANEL = 1 << 19
-"""Bytes of a packed panel over K beyond which K is blocked; half of a usual private second-level cache."""
+"""Most bytes of a packed panel over K; a longer panel has K blocked. Half of a usual private L2."""
 
 SHORT = 16
-"""Points of K that are too few for a block: tiles load and store their sums for each."""
+"""Fewest points of K in a block that is worth the loads and stores of a tile's sums around it."""
 FEW = 64
-"""Rows of M over which the packing of N is not spread."""
+"""Most rows of M that are too few to amortise the packing of N."""
 MANY = 1 << 14
-"""Results from which on their tiles are many for every core."""
+"""Fewest results (points of M times N) whose tiles are many for every core."""
 
 _WINDOWS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
 
 
 @lru_cache(maxsize=1024)
 def windows_of(p: Problem) -> list[config.Halos]:
-    """The windows worth a look: short blocks of K begin and end too often."""
+    """Return the halo copies worth pricing; those that cut K into blocks of fewer than SHORT points are left out."""
     every = [(i, cut) for i in (0, 1) for cut in config.halo_blocks(p, i, config.HALO_BYTES)]
     cuts = [((i, cut),) for i, cut in every if cut.of_k or cut.place or not _by_points(p, i, cut.points)]
 
@@ -62,15 +62,18 @@ def windows_of(p: Problem) -> list[config.Halos]:
 
 
 def _by_points(p: Problem, i: int, points: int) -> bool:
-    """Whether a block of so many points of an operand's outermost output axis shares nothing among them, and each has
-    rows enough."""
+    """Return whether the points of a block share no elements of the halo copy and each has enough rows.
+
+    The block has `points` points of the outermost output axis of operand `i`. A copy of one point at a time is then as
+    good.
+    """
     side, outer = p.left if i == 0 else p.right, frozenset(p.batch)
     one, block = elements(p, i, outer | {side[0]}), elements(p, i, outer, (side[0], points))
     return p.count(side[1:]) >= FEW // 2 and one is not None and block == one * points
 
 
 def _even(size: int, limit: int) -> int:
-    """The tile extent at most `limit` that cuts `size` most evenly into the fewest tiles."""
+    """Return the tile extent, at most `limit`, that cuts `size` most evenly into the fewest tiles."""
     return ceil(size / ceil(size / limit))
 
 
@@ -79,13 +82,15 @@ def _rows_limit(nv: int, registers: int) -> int:
 
 
 _Sizes = tuple[tuple[int, int], ...]
-"""Of register tiles: rows and vectors."""
+"""Register tiles, as (rows, vectors)."""
 
 
 @lru_cache(maxsize=4096)
 def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> _Sizes:
-    """Register tiles mr x nv: the accumulators and a row's vectors fit the registers. Of many results those with `some`
-    vectors, where there are such."""
+    """Return the register tiles mr x nv whose accumulators and one row's vectors fit the registers.
+
+    With MANY results or more, only tiles of `some` vectors are returned, if there are any.
+    """
     vectors = ceil(n / lanes)
     out: dict[tuple[int, int], None] = {}
     for nv in (1, 2, 3, 4, 6, 7, 8):
@@ -101,8 +106,9 @@ def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> _Sizes:
 
 @lru_cache(maxsize=4096)
 def _promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target: Any) -> _Sizes:
-    """The three to five tiles of the fewest cycles in multiply-adds and loads; for few results, all of them."""
-    if m * n < MANY:  # how few tiles are shared by the cores matters as much
+    """Return the three to five tiles with the fewest cycles of multiply-adds and loads; all if there are few
+    results."""
+    if m * n < MANY:  # how evenly few tiles are shared among the cores matters as much
         return sizes
     columns, w = ceil(n / lanes), target.overheads
 
@@ -120,8 +126,13 @@ def _promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target: Any) -
 
 
 class _Tile(NamedTuple):
-    """A register tile within a setting: points of K in a block (0: none), parts of K and points of K in a vector's
-    lanes; inline: whether M can be read in place."""
+    """A register tile of a setting.
+
+    setting: index of the setting; mr, nv: rows and vectors
+    blocks: points of K in a block, 0 for no blocks; split: parts of K; depth: points of K in the lanes of a vector
+    inline: whether M can be read in place; kept: part of K that guards leave the tile
+    epilogue: cycles a vector of what follows the sum
+    """
 
     setting: int
     mr: int
@@ -136,8 +147,8 @@ class _Tile(NamedTuple):
 
 @dataclass
 class Candidates:
-    """The configurations of pieces of a kernel: those of the tiled form, and of which piece each of them is, by its
-    number; and others of each piece."""
+    """Candidates: configurations of the tiled form in `table` (or None), with the number of each one's piece in
+    `piece`; for each piece, configurations of the direct form in `others`."""
 
     table: ConfigTable | None
     piece: Array
@@ -150,9 +161,12 @@ class Candidates:
 
 
 def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Config | None = None) -> Candidates:
-    """What may be worth a prediction. `like`: what serves the kernel's largest piece best, if these are other ones; its
-    windows serve them too, on whichever operand can have them, or none where none can, and as many vectors of N where
-    their results lie between each other."""
+    """Return the configurations of `pieces` that may be worth a prediction.
+
+    `like` is the best configuration of the kernel's largest piece, if `pieces` are other pieces. They then use its halo
+    copies, on whichever operand admits them, or none if neither does; where results of pieces are interleaved, they use
+    as many vectors of N as `like`.
+    """
     settings: list[OperandPlan] = []
     tiles: list[_Tile] = []
     sweeps: list[tuple[int, Tiled]] = []
@@ -162,7 +176,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     for number, p in enumerate(pieces):
         direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
         nv, before = 0 if tiled is None or max(p.piece.step) == 1 else tiled.nv, len(tiles)
-        # A side of one point shares nothing within a tile: what is in windows is the direct form's.
+        # A side of one point shares nothing within a tile: halo copies are left to the direct form.
         lone = bool(direct) and 1 in p.sizes[1:3] and p.sizes[0] > 1
         for windows in ((),) if lone else windows_of(p) if like is None else _near(like):
             if config.with_halos(p, windows) is None or like is not None and not windows and len(tiles) > before:
@@ -183,27 +197,30 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
 
 
 def _near(c: Config) -> list[config.Halos]:
-    """The configuration's windows, these on the other operand, and none."""
+    """Return the configuration's halo copies, the mirrored ones on the other operand, and none."""
     return list(dict.fromkeys((c.windows, tuple(sorted((1 - i, fixes) for i, fixes in c.windows)), ())))
 
 
 def _as_in(like: Config, s: WindowSetting) -> bool:
-    """Whether the side of many results that is read from windows, M or N, is the same one."""
+    """Return whether `s` reads the same side (M or N) from a halo copy as `like`; any side if results are few."""
     which = 0 if isinstance(like, Direct) else int(like.swap)
     same = (int(s.swap) in dict(s.windows)) == (which in dict(like.windows))
     return same or not s.windows or prod(s.original.sizes[1:3]) < MANY
 
 
 def _promises(s: WindowSetting) -> bool:
-    """Whether windows may spare more than they take: those on the N side spare some of its packing, which is spread
-    over the rows of M unless these are few, or all of it where N is one stretch of the window."""
+    """Return whether halo copies may save more than they cost.
+
+    Copies on the N side save some of N's packing, which is amortised over the rows of M unless these are few; they save
+    all of it where N is one stretch of the halo copy.
+    """
     if not s.windows or int(s.swap) in dict(s.windows) or s.M <= FEW:
         return True
     return len(s.access(s.n_side).groups(s.n_side.axes)) == 1
 
 
 def rows_fit(s: WindowSetting) -> bool:
-    """Whether vectors of N that keep to rows are worth a look: rows of a window that are nearly whole vectors."""
+    """Return whether vectors of N that keep to rows are worth pricing: rows of a halo copy close to whole vectors."""
     cut = any(isinstance(x, config.HaloBlock) and not x.of_k for _, x in s.windows)
     if cut or len(s.n_side.axes) < 2 or not s.n_side.operand.plain or (1 - int(s.swap)) not in dict(s.windows):
         return False
@@ -212,9 +229,11 @@ def rows_fit(s: WindowSetting) -> bool:
 
 
 def _sweeps(s: OperandPlan) -> list[Tiled]:
-    """For an N side of many bytes, contiguous along N: a few points of K at a time over the whole of N or, where the
-    sums of that stay in the second level, over a core's part of it. Few rows have parts of K, too, which are added
-    later."""
+    """Return configurations that stream N, a few points of K at a time, over all of N or over a core's part of it.
+
+    They apply to an N side larger than L2 and contiguous along N. Parts of N are used where their sums stay in L2. With
+    at most 4 rows of M there are also parts of K, which a later launch adds.
+    """
     x, target, row = s.numbers, s.target, s.N * s.item
     plain = s.n_side.operand.plain and not s.rows and x.b_side == s.item and x.b_step >= PAGE
     if not plain or row * s.K <= target.l2 or s.K < 8 * target.cores:
@@ -232,12 +251,12 @@ def _sweeps(s: OperandPlan) -> list[Tiled]:
 
 
 def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
-    """The register tiles of a setting that may be worth it; of those with so many vectors, where there are some."""
+    """Return the promising register tiles of a setting, of `vectors` vectors where there are such tiles."""
     p, target, x, lanes = s.p, s.target, s.numbers, s.lanes
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
     blocks, unit = 0, config.unit_of_k(p, lanes)
     in_lines = epilogue.unit(s.kernel, s.original, n_axes, lanes) is not None
-    if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
+    if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks, then for lines
         blocks = traffic.blocks_of_k(k, unit)
     sizes = [*_tiles(m, n, lanes, target.tile_registers, vectors)]
     if s.m_side.operand.plain:
@@ -271,8 +290,8 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
         out.append(_Tile(number, mr, nv, size, split, s.reads_in_place(mr), part, s.finished(mr, nv, split)))
     parts = ceil(4 * target.cores / batch)
     if blocks and parts > 1 and x.b_turned and k >= 4 * parts * blocks:
-        # What is turned round is packed once, by the task that has that part of K. Sums are loaded for every block of
-        # it, to which tiles leave a register; rows of M begin anew in each, so that longer blocks may pay.
+        # An N side that is transposed is packed once, by the task that has that part of K. Sums are loaded for every
+        # block of K, which needs a spare register; rows of M begin anew in each block, so that longer blocks may pay.
         free = target.tile_registers - 3
         spare = [(_even(m, free // nv - 1), nv) for nv in dict.fromkeys(nv for _, nv in sizes) if free // nv > 1]
         for mr, nv in _promising(tuple(spare), m, n, k, lanes, target):
@@ -287,14 +306,18 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
 
 
 def _longest(k: int, point: int, unit: int) -> int:
-    """Points of K in each of the fewest even blocks, multiples of `unit`, whose panels stay in the caches at `point`
-    bytes a point."""
+    """Return the points of K in each of the fewest even blocks, multiples of `unit`, whose panels stay in the caches.
+
+    `point` is the bytes of the panels for one point of K.
+    """
     return ceil(ceil(k / unit) / ceil(k * point / MAX_K_PANEL)) * unit
 
 
 def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -> list[_Tile]:
-    """The tile whose vectors hold all points of N, and of each some points of K, where that leaves fewer lanes empty;
-    these stand side by side in the rows of M, and in none of its parts and blocks does K end between them."""
+    """Return tiles whose vectors hold all points of N at several points of K, where that leaves fewer lanes empty.
+
+    The points of K must be adjacent in the rows of M, and no part or block of K may end between them (`k_pack.fits`).
+    """
     depth = depth_of(s.N, s.lanes, s.item)
     nv = ceil(s.N * depth / s.lanes)
     if depth == 1 or registers < 2 * nv:
@@ -303,7 +326,7 @@ def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -
     if not s.reads_in_place(mr):
         return []
     part = ceil(s.K / split)
-    # So narrow a panel is as long as the second level holds it beside what the next one is packed of.
+    # A panel so narrow may be long: L2 holds it together with the source of the next one.
     blocks = dict.fromkeys((_longest(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
     if not fits(s, depth, (part, *blocks)):
         return []
@@ -315,13 +338,16 @@ WAYS = [
     (a, b, order, blocked) for a, b, order, blocked in product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))
     if order == BY_N or order == BY_M and not blocked or order == BY_K and blocked and b == PANEL != a
 ]  # fmt: skip
-"""How M and N reach a tile, which is outermost, whether K is cut into blocks. With blocks of K outermost, panels of N
-are packed once for all tiles of M, whose rows lie apart along K."""
+"""Ways to reach the operands: (M, N, outer loop, whether K is cut into blocks).
+
+With blocks of K outermost, panels of N are packed once for all tiles of M, whose rows lie apart along K.
+"""
 _A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
 
 
 def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> ConfigTable | None:
-    """Every sensible way to reach the operands, with each of the tiles."""
+    """Return a table of every sensible way to reach the operands with each tile, plus `sweeps`; None without
+    settings."""
     if not settings:
         return None
     columns, target = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields)), settings[0].target
@@ -344,7 +370,7 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
 
 
 def _with_other_shares(t: ConfigTable, target: Any) -> Array:
-    """The table's rows with more columns: after a configuration the same with other tasks, where they may be better."""
+    """Return the table's rows; after a configuration comes a copy with other tasks, where these may be better."""
     inner = np.where(t.major, t.b, t.a)
     again = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.windows == 0)
     short = (t.tm * t.tn > 1) & (t.numbers.batch * t.split == 1)
@@ -362,33 +388,33 @@ def _with_other_shares(t: ConfigTable, target: Any) -> Array:
 
 
 def column_of(setting: int, c: Tiled, kept: float, epilogue: float) -> list[float]:
-    """A table's column of one configuration."""
+    """Return one configuration as a column of a table."""
     how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
     return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, kept, epilogue]
 
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
-    """The table of one configuration."""
+    """Return the table of a single configuration."""
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     column = column_of(0, c, s.kept([(c.mr, c.nv)])[0], s.finished(c.mr, c.nv, c.split))
     return ConfigTable([s], np.array([column]).T, together([s.numbers]))
 
 
 def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
-    """Which of WAYS is worth a prediction, for every tile; x: of their settings."""
+    """Return a mask [tile, way] of the WAYS worth a prediction for every tile; `x`: features of each tile's setting."""
     _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
     major = _ORDER == BY_M
     one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
     whole = (x.k < 2 * traffic.BLOCK) | (x.windows > 0)  # K has no blocks
-    ruled_out = (  # ways, and the tiles for which they are
+    ruled_out = (  # conditions on ways, and on the tiles for which these ways are ruled out
         (_A == INLINE, inline == 0),
-        # A buffer of what can be read in place pays where it spares conflicts, or is made once.
+        # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
         (_A == BUFFER, (inline > 0) & ((x.windows > 0) | (x.m <= mr)) & (x.a_once == 0)),
         (_B != INLINE, x.row > 0),
         ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.heads > 0)),
         (_A == BUFFER, x.a_copied > 0),
         (_B == BUFFER, x.b_copied > 0),
-        # What would be packed again for every tile.
+        # Panels that would be packed again for every tile.
         (major & (_B == PANEL), ~one_column),
         (~major & (_A == PANEL), ~one_row & ~one_column & whole),
         (major, one_row),
@@ -403,7 +429,7 @@ def sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
 
 
 def _shares(t: ConfigTable, target: Any) -> tuple[Array, Array]:
-    """Tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
+    """Return tasks along M and along N: enough for every core, cut on the side that is not packed twice."""
     x, cores = t.numbers, target.cores
     mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
     others = x.batch * t.split
@@ -411,7 +437,7 @@ def _shares(t: ConfigTable, target: Any) -> tuple[Array, Array]:
     if cores > 1:
         want = np.maximum(1, np.ceil(4 * cores / others))
         unit = cores // np.gcd(others.astype(np.int64), cores)
-        want += -want % unit  # as many for each core
+        want += -want % unit  # an equal number for each core
     first, second = np.where(t.major, mt, nt), np.where(t.major, nt, mt)
     outer = np.minimum(first, want)
     inner = np.where(others * outer < cores, np.minimum(second, np.ceil(cores / (others * outer))), 1)
@@ -428,8 +454,11 @@ def _shares(t: ConfigTable, target: Any) -> tuple[Array, Array]:
 
 
 def _waiting_parts(t: ConfigTable, tn: Array, target: Any) -> tuple[Array, Array]:
-    """Tasks along M and N, of N at least `tn`, of which each has sums that stay in the second level while they wait for
-    blocks of K: parts of N, as long as rows of it are no shorter than half a page, as each part of M packs N anew."""
+    """Return tasks along M and N whose sums stay in L2 while they wait for the next block of K.
+
+    There are at least `tn` tasks along N. N is divided as long as rows of a part are no shorter than half a page; only
+    then is M divided, as each part of M packs N anew.
+    """
     x, cores = t.numbers, target.cores
     parts = np.ceil(x.m * x.columns * t.item / (target.l2 * target.overheads.held))
     most = np.maximum(tn, x.columns * t.item * 2 // PAGE)
@@ -439,7 +468,7 @@ def _waiting_parts(t: ConfigTable, tn: Array, target: Any) -> tuple[Array, Array
 
 
 def by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
-    """Tasks along M and N of configurations `which` with a part of N for each core, which reads the longest rows."""
+    """Return tasks along M and N of configurations `which`, one part of N a core, which reads the longest rows."""
     x = t.numbers
     tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
     tm, tn = _waiting_parts(t, tn, target)
@@ -447,13 +476,16 @@ def by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
 
 
 def by_none(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
-    """One task for configurations `which` that no other core need hear of."""
+    """Return one task for each of the configurations `which`, so that no other core need be woken."""
     return np.ones(len(which)), np.ones(len(which))
 
 
 def in_cache(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
-    """Tasks along M and N of the configurations `which` with more of them along the side of the inner loop, so that a
-    task's range of it stays in the second level while the outer side is walked; the same where it does already."""
+    """Return tasks along M and N of configurations `which`, with more of them along the side of the inner loop.
+
+    A task's range of the inner side then stays in L2 while the outer side is walked; where it does already, the tasks
+    stay as they are.
+    """
     x = t.numbers
     k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
     mr, nv, split, major, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.major, t.tm, t.tn))

@@ -1,6 +1,6 @@
-"""Every configuration of a contraction that can be lowered: the values of its genes, and which of them go together.
+"""List every legal configuration of a contraction: the values of its genes, and which of them go together.
 
-`search` looks at those of them that may be the fastest by prediction; a search by measuring may go anywhere in here.
+`search` prices only those that may be fastest by prediction; a search by measurement may go anywhere in this space.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from einsmith.kernels.genes import FORM, Space, space_of
 from einsmith.plan.kernel import Kernel
 
 MOST_ROWS, MOST_VECTORS = 28, 8
-"""Of a register tile: what the largest files of registers hold."""
+"""Most rows and vectors of a register tile; the largest register files hold no more."""
 SHORTEST = 64
-"""Points of a block of K, at least."""
+"""Fewest points of K in a block."""
 MOST_TASKS = 64
-"""Parts of a side, at most: many for each of some cores."""
+"""Most tasks along a side."""
 
 
 def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
-    """The genes of a piece's configuration, of whatever form."""
+    """Return the genes of a piece's configuration, in either form."""
     k, lanes = p.count(p.k), target.lanes(p.dtype.itemsize)
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
     unit = config.unit_of_k(p, lanes)
@@ -52,7 +52,7 @@ def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:
 
 
 def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
-    """Why a configuration of a piece cannot be lowered; empty where it can be."""
+    """Return the reason why a configuration of a piece cannot be lowered; empty where it can be."""
     return (_direct if isinstance(c, Direct) else _tiled)(kernel, p, c, target)  # type: ignore[arg-type]
 
 
@@ -93,7 +93,7 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
 
 
 def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
-    """Whether vectors of N can hold so many points of K."""
+    """Return whether vectors of N can hold `depth` points of K each."""
     part = ceil(s.K / c.split)
     if c.windows or c.b != "panel" or not s.numbers.b_turned or columns > c.nv:
         return False
@@ -101,7 +101,7 @@ def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
 
 
 def _ways(c: Tiled, s: OperandPlan) -> str:
-    """Why operands do not reach the tile so."""
+    """Return the reason why operands cannot reach the tile as configured; empty where they can."""
     in_place = s.reads_in_place(c.mr)
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
         alone = c.depth == 1 and not c.rows and not c.windows

@@ -1,6 +1,7 @@
-"""What reading operands costs beyond the loads: cache sets that rows share, blocks read again, narrow strips.
+"""Model what reading operands costs beyond the loads: conflicts of rows in cache sets, blocks read again, narrow
+strips.
 
-Functions that take arrays are about many configurations at once, an element each.
+Functions that take arrays treat many configurations at once, an element each.
 """
 
 from __future__ import annotations
@@ -17,23 +18,27 @@ from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, fetched, held
 
 BLOCK = 256
-"""Points of K in a block: a column of so many pages stays in a usual second-level cache."""
+"""Most points of K in a block of usual size; a column of as many pages stays in a usual L2."""
 FAR_ROWS = 1024
-"""Bytes between the rows of an operand beyond which each begins with a wait that no prefetch hides."""
+"""Fewest bytes between the rows of an operand for which each row begins with a wait that no prefetch hides."""
 APART = 512
-"""Bytes between the rows of a panel from which the next one is asked for."""
+"""Fewest bytes between the rows of a panel for which the next panel is prefetched."""
 SWEEP = 8
-"""Points of K in a block of which each row is read as a stream of its own: as many as a core follows."""
+"""Points of K in a block whose rows are each read as a stream: as many streams as a core's prefetcher follows."""
 
 Array = np.ndarray
 """Numbers or flags, one for each configuration."""
 
 
 class Steps(NamedTuple):
-    """Bytes from one point to the next of what a side is read from, along its innermost axes and along K; 0 where there
-    is none. Axes of K whose points all lie within a line, `near` of them, do not count: the next ones tell how far
-    apart the lines are. even: the step along K is the same everywhere; streams: how many tensors are read in these
-    steps, 0 where they differ."""
+    """Strides (bytes) at which a side is read.
+
+    side: from one point to the next along the innermost axis of the side; 0 for none
+    k: the same along K; axes of K whose points all lie within a line are skipped, so that it is the distance of lines
+    even: the step along K is constant over all of K
+    near: points of K that lie within a line
+    streams: tensors that are read at these steps, 0 if their steps differ
+    """
 
     side: int
     k: int
@@ -42,12 +47,12 @@ class Steps(NamedTuple):
     streams: int = 1
 
     def spread(self, item: int) -> float:
-        """Bytes of the lines that hold a side read in place, for each of its bytes that is read."""
+        """Return the bytes of lines fetched for each byte read of a side that is read in place."""
         return max(1.0, min(LINE, self.side) / (item * self.near)) if self.k >= FAR_ROWS else 1.0
 
 
 def address_steps(g: WindowSetting, side: Side) -> Steps:
-    """Of a side read in place."""
+    """Return the strides of a side read in place."""
     s = g.access(side)
     if not s.reads:
         return Steps(0, 0)
@@ -68,49 +73,64 @@ def address_steps(g: WindowSetting, side: Side) -> Steps:
 
 
 def rows_that_fit(a: Steps, l1: int) -> int:
-    """Rows of M read in place of which a line each stays in the first level, beside what else is read."""
+    """Return the rows of M, read in place, of which L1 keeps a line each while the other operand is read too."""
     return max(1, held(l1, a.side) * 2 // 3)
 
 
 def row_conflicts(mr: Array, fit: Array) -> Array:
-    """The part of rows of M read in place that push each other out of the first level, which keeps a line each of
-    `fit`; 0: of all."""
+    """Return the fraction of rows of M, read in place, that evict each other from L1.
+
+    L1 keeps a line of `fit` rows, or of all rows where `fit` is 0.
+    """
     room = np.maximum(fit, 1)
     return np.minimum(1.0, ((mr - room) / (2 * room)) ** 2) * ((fit > 0) & (mr > fit))
 
 
 def in_strips(s: Steps, elements: int, item: int, l2: int) -> bool:
-    """Whether a side, which lies beyond the second level, is contiguous along its own axes and far apart along K."""
+    """Return whether a side beyond L2 is contiguous along its own axes and has points of K pages apart."""
     return s.side == item and s.k >= PAGE and elements * item > l2
 
 
 def strips(width: Array, points: Array, item: int, double: float) -> Array:
-    """How many times longer than in one stretch a side of `points` takes to arrive, less 1, when read in place or
-    packed in strips of `width`; double: bytes of strips that take twice the time (`Overheads.strip`)."""
+    """Return the extra time of reading or packing a side in strips, relative to reading it in one stretch.
+
+    Args:
+        width: points of a strip
+        points: points of the side
+        item: bytes of an element
+        double: bytes of a strip that takes twice the time (`Overheads.strip`)
+    """
     return double / np.maximum(LINE, np.minimum(width, points) * item)
 
 
 def far_rows(s: Steps, g: WindowSetting, side: Side, points: int) -> int:
-    """Lines of each tensor that a vector of so many points of a side is read from, if they lie, at all points of the
-    batch together, beyond the second level and so far apart along K that they are streams which no hardware follows, of
-    which every element or every other one is read; else 0."""
+    """Return the lines of each tensor that a vector of a side is read from, if its rows are streams too far apart to
+    follow.
+
+    The rows must lie beyond L2, over all points of the batch, and so far apart along K that no hardware prefetcher
+    follows them, with every element or every other one read. Returns 0 otherwise. `points` is the points of the side.
+    """
     read = points * g.K * g.item * (g.B if depends_on_batch(g.p, side) else 1)
     far = s.even and s.side in (g.item, 2 * g.item) and s.k >= APART and read > g.target.l2
     return s.side // g.item if far else 0
 
 
 def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int, tm: Array) -> Array:
-    """Lines of each tensor of the next panel of N that every tile of M asks for at every point of K; 0: it does not.
-    far: as `far_rows`. A tile that is alone asks too where all of a line is read: on a Zen 4, products of few rows with
-    operands beyond the caches took 0.72 to 0.77 of the time, one whose operands the third level holds 1.19; where every
-    other element is read, 1.24."""
+    """Return the lines of each tensor of the next panel of N that every tile of M prefetches at every point of K; 0 for
+    none.
+
+    `far` is the result of `far_rows`. A single tile of M prefetches too where whole lines are read: on a Zen 4,
+    products of few rows with operands beyond the caches took 0.72 to 0.77 of the time, and one whose operands L3 holds
+    took 1.19; with every other element read, prefetching took 1.24 of the time.
+    """
     tiles = -(-m // mr) // tm
     asked = (far > 0) & ((tiles >= 2) | ((tiles == 1) & (far == 1))) & (n > nv * lanes)
     return -(-(far * nv + 1) // np.maximum(tiles, 1)) * asked
 
 
 def far_results(g: WindowSetting) -> int:
-    """Bytes of results that are `fetched`; below 0 where it is M whose axes lie along their rows, not N."""
+    """Return the bytes of results whose lines are `fetched`; negative where the axes of M, not N, lie along their
+    rows."""
     kernel, shape = g.kernel, g.kernel.root.shape
     side = next((x for x in (g.n_side, g.m_side) if x.axes and x.axes[-1] == len(shape) - 1), None)
     if side is None:
@@ -122,6 +142,6 @@ def far_results(g: WindowSetting) -> int:
 
 
 def blocks_of_k(k: int, unit: int = 1) -> int:
-    """Points of K in each of the fewest even blocks of at most BLOCK, which are multiples of `unit`."""
+    """Return the points of K in each of the fewest even blocks of at most BLOCK points, multiples of `unit`."""
     whole = -(-k // unit)
     return -(-whole // -(-whole // (BLOCK // unit))) * unit

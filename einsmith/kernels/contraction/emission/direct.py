@@ -1,10 +1,10 @@
-"""The direct form: vectors along one axis of a contraction, loads shared between the points of an unrolled box.
+"""Emit the direct form: vectors along one axis of a contraction, loads shared between the points of an unrolled box.
 
-A depthwise convolution Y[b,c,h,w] = sum[r,s](K[c,r,s] * X[b,c,h+r,w+s]) has one row of M, and an involution
-Y[c,h,w] = sum[r,s](K[r,s,h,w] * X[c,h+r,w+s]) has its vectors along an axis of both operands: neither is a matrix
-product. Here the lanes run along any axis along which the operands are contiguous, an output axis or an axis of K. A
-tile of output points (accumulators) and some points of K are unrolled, and what two of their products share is loaded
-once: at h=0..7 and r=0..6 the 56 products of a depthwise tile read 14 rows of X and 7 elements of K.
+A depthwise convolution Y[b,c,h,w] = sum[r,s](K[c,r,s] * X[b,c,h+r,w+s]) has one row of M, and an involution Y[c,h,w] =
+sum[r,s](K[r,s,h,w] * X[c,h+r,w+s]) has its vectors along an axis of both operands: neither is a matrix product. Here
+the lanes run along any axis along which the operands are contiguous, an output axis or an axis of K. A tile of output
+points (accumulators) and some points of K are unrolled, and what two of their products share is loaded once: at h=0..7
+and r=0..6 the 56 products of a depthwise tile read 14 rows of X and 7 elements of K.
 
     Y[c,h,w]: lanes along w, tile h: 8, unrolled r: 7, loop over s
     dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r,w+s]): lanes along w, tile r: 7, unrolled h: 8, loops over h/8, w/16
@@ -36,8 +36,8 @@ from einsmith.plan.kernel import Kernel
 
 
 class UnrolledBox(NamedTuple):
-    """Points of an unrolled box by axis, of those it extends along; vectors side by side, and the limit of the lanes
-    of the last one (None: all are on)."""
+    """An unrolled box: points by axis, number of vectors next to each other, and the limit of the last vector's lanes
+    (None: all are active)."""
 
     points: dict[int, int]
     vectors: int = 1
@@ -51,20 +51,25 @@ class UnrolledBox(NamedTuple):
         return [dict(zip(self.points, at, strict=True)) for at in product(*map(range, self.points.values()))]
 
     def point(self, b: Builder, number: int | SSAValue) -> Mapping[int, int | SSAValue]:
-        """Of `each` the one with this number."""
+        """Return the point of `each` with this number."""
         return dict(zip(self.points, digits(b, b.index(number), list(self.points.values())), strict=True))
 
 
 def partial_sums(p: Problem, d: Direct, lanes: int) -> PartialSums:
-    """Those of the parts of K, a row for each point of the left operand."""
+    """Return the layout of the partial sums of the parts of K, with a row for each point of the left operand."""
     batch, left, right, _ = p.sizes
     return PartialSums(batch, left, right, lanes, d.split, 0)
 
 
 class DirectLowering(Operands):
-    """Emission of this form. A task takes a range of the points of `outer`, and of the tiles along `cut` where these
-    have parts; it has number `part` then; or part `split` of the outer axis of K. values: of the axes that loops have
-    bound, the first of a box's points. base: bytes of the workspace before this piece's part."""
+    """Emits the direct form.
+
+    A task takes a range of the points of `outer`. It has number `part` among the parts of the tiles along the axis
+    `cut`, and number `split` among the parts of the outer axis of K.
+
+    values: for each axis that a loop has bound, the first of the box's points
+    base: bytes of the workspace before this piece's part
+    """
 
     def __init__(self, kernel: Kernel, config: Direct, target: Any, builder: Builder, problem: Problem, base: int = 0):
         shape = shaped(problem, config)
@@ -117,8 +122,10 @@ class DirectLowering(Operands):
     def _boxes(
         self, axes: Sequence[int], body: Callable[[UnrolledBox, list[SSAValue]], Any], init: Sequence[SSAValue] = ()
     ) -> list[SSAValue]:
-        """body(box, carried) inside of loops over axes, in steps of what the box has of each, the first of its points
-        in `values`."""
+        """Emit loops over axes in steps of the box's points, and call body(box, carried) inside; return the results.
+
+        `values` holds the first of the box's points along each axis; `init` is carried through the loops.
+        """
         b, n, v = self.b, self.lanes, self.d.vector
 
         def level(i: int, box: UnrolledBox, carried: Sequence[SSAValue]) -> Any:
@@ -149,7 +156,7 @@ class DirectLowering(Operands):
     # -- the sums of a tile: points outer, vectors inner
 
     def _products(self, tile: UnrolledBox, init: Sequence[SSAValue]) -> list[SSAValue]:
-        """What the products of all of K, but the outer axis of it, add to the sums."""
+        """Return the sums `init` plus all products over K except its outer axis."""
         axes = [*self.k_axes, self.d.vector] if self.in_k else self.k_axes
         sums = self._boxes(axes, partial(self._add, tile), init)
         rest = [a for a in self.p.k if a not in self.d.k_outer]
@@ -157,7 +164,7 @@ class DirectLowering(Operands):
         return self.repair.sums(sums, init, rest, 0, self.p.count(rest), place)
 
     def _add(self, tile: UnrolledBox, k: UnrolledBox, carried: Sequence[SSAValue]) -> list[SSAValue]:
-        """The products of one unrolled box added to the sums; what two of them share is loaded once."""
+        """Add the products of one unrolled box to the sums; what two products share is loaded once."""
         b, n, v = self.b, self.lanes, self.d.vector
         last = k if self.in_k else tile
         start, values = self.values[v], {a: x for a, x in self.values.items() if a != v}
@@ -165,7 +172,7 @@ class DirectLowering(Operands):
         done: dict[tuple, SSAValue] = {}
 
         def load(which: int, point: dict[int, int], vector: int) -> tuple:
-            """What tells a load from others: the operand, the vector, and what the point adds to addresses."""
+            """Return the key of a load: the operand, the vector, and what the point adds to addresses."""
             s = self.samplers[which]
             deltas = tuple(sum(f.coef.get(a, 0) * x for a, x in point.items()) for f in s.forms)
             return which, vector if self.moving[which] else 0, deltas, tuple(point.get(a, 0) for a in sorted(s.opaque))
@@ -174,7 +181,7 @@ class DirectLowering(Operands):
             which, vector = key[:2]
             s = self.samplers[which]
             if (which, vector) not in states:
-                # Lanes past the end are not stored: sums over the lanes, and reads of others' memory, need the mask.
+                # Lanes past the end are not stored, but sums over the lanes and reads beyond a halo copy need the mask.
                 masked = self.moving[which] and (self.in_k or not covers(s, v))
                 limit = last.limit if vector == tile.vectors - 1 and masked else None
                 states[which, vector] = LaneCursor(s, b.add(start, vector * n), limit, n)
@@ -198,7 +205,7 @@ class DirectLowering(Operands):
     def _exactly(
         self, tile: UnrolledBox, corner: dict[int, SSAValue], s: OperandAccess, number: SSAValue
     ) -> LaneCursor:
-        """The place of a vector of a tile, or of a result where lanes lie along K, for `repair`."""
+        """Return a cursor at a vector of a tile, or at one result where lanes lie along K, for NanRepair."""
         b, n, v = self.b, self.lanes, self.d.vector
         count = b.const(tile.vectors)
         values = {a: x for a, x in corner.items() if a not in (*self.k_axes, v)}
@@ -233,7 +240,7 @@ class DirectLowering(Operands):
         self.epilogue.rows([sums[i : i + count] for i in range(0, len(sums), count)], finish)
 
     def _flat(self, axes: Sequence[int], values: Mapping[int, SSAValue]) -> SSAValue:
-        """The flattened point of some output axes."""
+        """Return the flattened point of some output axes."""
         at = self.b.const(0)
         for a in axes:
             at = self.b.add(self.b.mul(at, self.p.extents[a]), values.get(a, 0))
@@ -242,7 +249,7 @@ class DirectLowering(Operands):
     # -- sums that wait in scratch while windows change
 
     def _places(self, tile: UnrolledBox) -> list[SSAValue]:
-        """Where those of a tile wait."""
+        """Return the places in scratch of a tile's sums while halo copies change."""
         b, n, v = self.b, self.lanes, self.d.vector
         row = n if self.in_k else -(-self.p.extents[v] // n) * n
         out = []

@@ -1,4 +1,4 @@
-"""The launches of a contraction: packing, the tiles, the addition of partial sums."""
+"""Lower a contraction to its launches: packing, the tiles, the addition of partial sums."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from einsmith.target.cost import may_be_one_task
 
 
 def without_empty_parts(p: Problem, c: Config) -> Config:
-    """The configuration with as many parts of K as have points: a part without any would leave its partial sums
-    unwritten."""
+    """Return the configuration with no more parts of K than have points.
+
+    A part without points would leave its partial sums unwritten.
+    """
     if c.split == 1:
         return c
     if isinstance(c, Direct):
@@ -40,20 +42,20 @@ def without_empty_parts(p: Problem, c: Config) -> Config:
 
 
 class _Work(NamedTuple):
-    """Tasks of a piece in a launch, and what emits one of them: run(builder, tasks, task)."""
+    """Tasks of a piece in a launch, and a function that emits one of them: run(builder, tasks, task)."""
 
     tasks: int
     run: Callable[[Builder, int, SSAValue], None]
 
 
 STEPS = ("pack_once", "pack", "multiply", "add")
-"""The launches, in order; a step's pieces share one."""
+"""The launches, in order; all pieces share the launch of a step."""
 
 
 def lower(
     kernel: Kernel, found: Sequence[Problem], configs: Sequence[Config], target: Any, joint: Joint = ()
 ) -> Lowered:
-    """The launches of a contraction, every piece with its own configuration, those of `joint` two and two."""
+    """Return the launches of a contraction: every piece with its own configuration, the pairs of `joint` together."""
     configs = [without_empty_parts(p, c) for p, c in zip(found, configs, strict=True)]
     out = Lowered()
     bases: list[int] = []
@@ -77,13 +79,14 @@ def lower(
 
 
 def dealt(tasks: Sequence[int], found: Sequence[Problem], target: Any) -> int:
-    """Tasks of a launch whose pieces have so many: a single one does all that have one each and are short together."""
+    """Return the tasks of a launch whose pieces have these numbers of tasks; 1 if each has one task and all are
+    short."""
     short = all(n == 1 for n in tasks) and may_be_one_task(sum(prod(p.extents) for p in found), target)
     return 1 if short else sum(tasks)
 
 
 def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tuple[int, dict[str, _Work]]:
-    """Elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
+    """Return the elements of the workspace of a piece, whose part begins at `base` bytes, and its work by step."""
     works: dict[str, _Work] = {}
     if isinstance(c, Direct):
         sums, sides_of, row, finished = partial_sums(p, c, target.lanes(p.dtype.itemsize)), (p.left, p.right), 0, p
@@ -111,7 +114,7 @@ def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder,
 
 
 def _launch(kernel: Kernel, label: str, part: Sequence[_Work], count: int) -> Launch:
-    """One launch of so many tasks for the work of all pieces."""
+    """Return one launch of `count` tasks for the work of all pieces."""
     b = Builder(f"contraction_{label}_{kernel.root.digest.hex()[:8]}", len(kernel.buffers) + 1)
     if count == 1 or len(part) == 1:
         for x in part:
@@ -122,8 +125,11 @@ def _launch(kernel: Kernel, label: str, part: Sequence[_Work], count: int) -> La
 
 
 def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
-    """As many tasks of each piece follow each other as it has more than others, so that what one has brought into the
-    caches serves the others, which read and write beside it."""
+    """Emit the tasks of all pieces in turns, so that a piece's data is still cached when the others read and write near
+    it.
+
+    Each turn has a number of tasks of each piece in proportion to the piece's total.
+    """
     rounds = gcd(*(x.tasks for x in part))
     turn, place = digits(b, b.task, (rounds, count // rounds))
     start = 0
@@ -134,7 +140,8 @@ def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
 
 
 def fixed_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
-    """ "a", "b", both or none: the sides of M and N whose operands read only what stays the same while a loop runs."""
+    """Return the sides, of "a" (M) and "b" (N), whose operands read only loop-invariant tensors: "", "a", "b" or
+    "ab"."""
     if kernel.fixed is None:
         return ""
     fixed = {slot for slot, ref in enumerate(kernel.stages[0].args) if ref[1] in kernel.fixed}
@@ -153,9 +160,17 @@ def add_parts(
     tasks: int,
     task: SSAValue,
 ) -> None:
-    """One of so many tasks adds the partial sums of a range of rows, points of `m_axes`, in a fixed tree and finishes
-    them; row: of the innermost of `n_axes` in whole vectors, 0 where vectors cross it; base: bytes of the workspace
-    before this piece's part."""
+    """Emit one of `tasks` tasks that add the partial sums of a range of rows in a fixed tree and finish them.
+
+    Args:
+        kernel, p: the kernel and the piece
+        sums: the layout of the partial sums
+        m_axes, n_axes: axes of the rows and of the points of a row
+        row: extent of the innermost of `n_axes` in whole vectors, 0 where vectors cross it
+        base: bytes of the workspace before this piece's part
+        b: the builder
+        tasks, task: number of tasks, and number of this task
+    """
     n, elem = sums.lanes, elem_of(p.dtype)
     sources = workspace(b, base, p.dtype.itemsize, elem)
     epilogue = Epilogue(b, kernel, p, n_axes, n, row)
@@ -174,7 +189,7 @@ def add_parts(
 
 
 def _tree(b: Builder, sums: PartialSums, workspace: SSAValue, elem: str, at: SSAValue) -> SSAValue:
-    """The sum of all parts at an offset: eight interleaved running sums, then a tree of those."""
+    """Return the sum of all parts at an offset: eight interleaved running sums, then a tree of these."""
     n, step, count = sums.lanes, sums.part, sums.parts
 
     def load(i: SSAValue | int) -> SSAValue:

@@ -1,5 +1,7 @@
-"""The register tile: the loop over K around mr x nv vectors of sums (Goto and van de Geijn 2008; Van Zee and van de
-Geijn 2015)."""
+"""Emit the register tile: the loop over K around mr x nv vectors of sums.
+
+Sources: Goto and van de Geijn 2008; Van Zee and van de Geijn 2015.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,15 @@ from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import digits, nest, sweep
 
 AHEAD = 4096
-"""Bytes by which a packed tile of M is asked for ahead. It is one stretch of memory: hardware follows it, but not far
-enough for what waits in a level that cores share."""
+"""Bytes by which a packed tile of M is prefetched ahead. A tile is one stretch of memory, which the hardware prefetcher
+follows, but not far enough ahead for lines in a level that cores share."""
 
 SHARED = 4
 """Registers for elements of M that several points of K share."""
 
 
 class Microkernel:
-    """Emission of the sums of a tile over a block of K."""
+    """Emits the sums of a tile over a block of K."""
 
     def __init__(self, f: Frame, after: TileEpilogue):
         g = f.g
@@ -37,7 +39,7 @@ class Microkernel:
         self.repair = NanRepair(f.b, g.original, f.arguments, g.n_side.axes, g.lanes, g.mr * g.nr, g.row)
 
     def sums(self, t: TaskFrame, x: Tile) -> list[list[SSAValue]]:
-        """The vectors of sums of a tile, row by row."""
+        """Emit the loop over a block of K and return the tile's vectors of sums, row by row."""
         f, b, g, c, mr, nv = self.f, self.f.b, self.f.g, self.f.g.c, x.rows.size, x.panel.size
         groups, lo, hi, left, right = g.k_groups, x.lo, x.hi, x.left, x.right
         m0 = b.mul(x.rows.number, g.mr)
@@ -49,7 +51,7 @@ class Microkernel:
             a_tile = LaneCursor(a, 0, None).bind(t.a, a.part_of(g.m_side.axes, m0))
         asked = prefetch.of_tile(f, t, x, steps)
         points = self._points_at_once(steps[:mr], nv) if groups and not asked else 1
-        together = c.depth * points  # of K, in a turn of the loop
+        together = c.depth * points  # points of K in an iteration of the loop
 
         def outer(values: list[SSAValue]) -> Any:
             here = None if a_tile is None else a_tile.bind(a.part(groups[:-1], values))
@@ -89,7 +91,7 @@ class Microkernel:
     def _vectors(
         self, states: Sequence[LaneCursor], digit: SSAValue, right: SSAValue | None, k: SSAValue, nv: int
     ) -> list[SSAValue]:
-        """The N operand at a point of K."""
+        """Return the vectors of the N operand at a point of K."""
         f, b, n = self.f, self.f.b, self.f.g.lanes
         if right is None:
             part = f.b_in.part(f.g.k_groups[-1:], [digit])
@@ -106,7 +108,8 @@ class Microkernel:
         steps: Sequence[int],
         mr: int,
     ) -> tuple[SSAValue, SSAValue, Sequence[int]]:
-        """Where the first row of the M operand lies at a point of K, and how far from it each row."""
+        """Return the pointer to the M operand, the place of the first row at a point of K, and the offset of each row
+        from it."""
         f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
         if left is None:
             assert state is not None
@@ -121,12 +124,12 @@ class Microkernel:
         return left, at, range(mr)
 
     def _unrolled(self, steps: Sequence[int], mr: int, nv: int, points: int) -> int:
-        """The extent of the innermost axis of K up to which it is unrolled."""
+        """Return the largest extent of the innermost axis of K that is unrolled."""
         f, c = self.f, self.f.g.c
         if c.a == "inline" and f.g.k_groups and self._meet(steps):
             return 0
         if c.b == "inline" and any(f.b_in.step(x) == 2 for x in f.b_in.reads.values() if f.b_in.lane_groups):
-            return 0  # loads of several points that wait for their shuffles would take registers from the sums
+            return 0  # loads that wait for their shuffles would take registers from the sums
         if not room_to_unroll(mr, nv, f.g.target.tile_registers):
             return 0
         return most_unrolled(nv) // (mr * nv * points)
@@ -134,8 +137,10 @@ class Microkernel:
     # -- elements of M that rows of a tile share
 
     def _meet(self, steps: Sequence[int]) -> bool:
-        """Whether rows of a tile read the same element at different points of the innermost axis of K: unrolled, the
-        compiler would load it once and keep it in place of a sum."""
+        """Return whether rows of a tile read an element in common at different points of the innermost axis of K.
+
+        If that axis were unrolled, the compiler would load the element once and keep it in a register that a sum needs.
+        """
         step, points = self._step(), self.f.g.k_groups[-1].extent
         if not step:
             return points > 1 or len({*steps}) < len(steps)
@@ -143,13 +148,17 @@ class Microkernel:
         return any(d % step == 0 and d // abs(step) < points for d in apart)
 
     def _step(self) -> int:
-        """Elements between what a row of a tile reads at a point of the innermost axis of K and at the next."""
+        """Return the elements from what a row of a tile reads at a point of the innermost axis of K to what it reads at
+        the next."""
         a = self.f.a
         return a.forms[next(iter(a.reads.values()))].coef.get(self.f.g.k_groups[-1].inner, 0)
 
     def _elements(self, rows: Sequence[int], points: int) -> Sequence[tuple[int, list[tuple[int, int]]]]:
-        """What rows of a tile read, so far from the first one each, at so many points of an axis of K: of each element
-        the distance from the first one and the (row, point) that read it, in the order of the points."""
+        """Return the elements that rows of a tile read at `points` points of an axis of K, in the order of the points.
+
+        Each is (offset from the first row's element, [(row, point) that reads it, ...]); `rows` holds each row's
+        offset.
+        """
         if points == 1:
             return [(x, [(i, 0)]) for i, x in enumerate(rows)]
         step, found = self._step(), dict[int, list[tuple[int, int]]]()
@@ -159,9 +168,12 @@ class Microkernel:
         return sorted(found.items(), reverse=step < 0)
 
     def _points_at_once(self, steps: Sequence[int], nv: int) -> int:
-        """Points of the innermost axis of K that a turn of the loop takes together, so that an element which rows of a
-        tile read at several of them is loaded once; as many as have registers for their vectors of N beside the sums,
-        where blocks and parts of K are multiples. Tiles of several vectors load less than they multiply anyway."""
+        """Return the points of the innermost axis of K that an iteration of the loop takes together.
+
+        An element that rows of a tile read at several points is then loaded once. There are as many points as have
+        registers for their vectors of N beside the sums, and as divide blocks and parts of K. Tiles of several vectors
+        take one point: they load less than they multiply anyway.
+        """
         g, c, sums = self.f.g, self.f.g.c, len(steps) * nv
         if c.a != "inline" or c.b == "inline" or c.depth > 1 or nv > 1 or g.bounded or not self._meet(steps):
             return 1
@@ -175,7 +187,7 @@ class Microkernel:
     # -- guards
 
     def _place(self, t: TaskFrame, m0: SSAValue, panel: Strip, s: OperandAccess, number: SSAValue) -> LaneCursor:
-        """The lanes of a vector of a tile, for `repair`."""
+        """Return a cursor at the lanes of vector `number` of a tile, for NanRepair."""
         b, g, n = self.f.b, self.f.g, self.f.g.lanes
         row, vector = digits(b, number, (g.mr, panel.size))
         at = b.add(b.mul(panel.number, g.nr), b.mul(vector, n))
@@ -183,7 +195,7 @@ class Microkernel:
         return state.bind(s.part_of(g.p.batch, t.batch), s.part_of(g.m_side.axes, b.add(m0, row)))
 
     def _bounds(self, t: TaskFrame, m0: SSAValue, mr: int, panel: Strip) -> dict[int, tuple[SSAValue, SSAValue]]:
-        """Bounds of the axes of K that guards of either side leave for a tile."""
+        """Return the bounds of the axes of K that guards of either side leave for a tile."""
         f, b, g = self.f, self.f.b, self.f.g
         rows = [b.add(m0, i) for i in range(mr)]
         out = emit_bounds(b, g.p, g.m_bounds, f.slots, t.batch, g.m_side.axes, rows, {})

@@ -1,5 +1,4 @@
-"""What tiles ask for before they, or the packing of the next panel, need it: the next panel of N and the next tile of
-M."""
+"""Emit prefetches, within a tile's loop over K, of the next panel of N and of the next tile of M."""
 
 from __future__ import annotations
 
@@ -19,16 +18,22 @@ from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE
 
 TILE_LINES = 2
-"""Lines of the next tile up to which a point of K asks for them."""
+"""Most lines of the next tile that are prefetched at each point of K."""
 WORK = 16
-"""Multiply-adds of a point of K from which on a tile has room to ask for lines among them."""
+"""Fewest multiply-adds of a point of K for which a tile has room for prefetches among them."""
 Ask = Callable[[SSAValue, Sequence[SSAValue], SSAValue, SSAValue], None]
-"""What a tile asks for at every point of K: ask(place, digits, point, k) starts loads, with the place of the first row
-of M, the point of every group of K, the point of K, and how far it is into the block."""
+"""Emits the prefetches of one point of K: ask(place, digits, point, k).
+
+place: place (elements) of the first row of M
+digits: the point of every group of K
+point: the flattened point of K
+k: points of K since the block's first
+"""
 
 
 def of_tile(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
-    """What a tile asks for; steps: elements from the first row of M that is read in place to the others."""
+    """Return the prefetches of a tile; `steps` are the offsets (elements) of its rows from the first row of M read in
+    place."""
     g, out = f.g, [*_next_panel(f, t, x), *_next_windows(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
     if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
         if g.c.order == "n" and g.mt > 1 and len(steps) > 1 and _streams(g, g.m_side, g.M):
@@ -39,15 +44,17 @@ def of_tile(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
 
 
 def _streams(g: Geometry, side: Side, points: int) -> bool:
-    """Whether the rows of a side are streams along K, far apart and beyond the second level."""
+    """Return whether the rows of a side are streams along K that lie far apart and beyond L2."""
     found = address_steps(g, side)
     along = not g.c.windows and found.streams > 0 and found.k == g.item
     return along and found.side >= APART and points * g.K * g.item > g.target.l2
 
 
 def _scattered(g: Geometry, side: Side) -> bool:
-    """Whether a side lies beyond the second levels, and is read along several axes of K: what follows is near nothing
-    that hardware has seen."""
+    """Return whether a side exceeds the L2 of all cores and is read along several axes of K.
+
+    The hardware prefetcher follows no stream there: the next address is near none that it has seen.
+    """
     s = g.access(side)
     if g.c.windows or not side.operand.plain or len(s.groups(g.p.k)) <= 1:
         return False
@@ -56,18 +63,21 @@ def _scattered(g: Geometry, side: Side) -> bool:
 
 
 def _places(s: OperandAccess, *parts: PartialAddress) -> list[tuple[BufferMemory, SSAValue]]:
-    """Each tensor that an operand is computed of, and where it is read at these parts of the address."""
+    """Return each tensor that an operand is computed from, with the place read at these parts of the address."""
     return [(s.memories[read.slot], s.place(form, *parts)) for read, form in s.widest]
 
 
 def _step(s: OperandAccess, axis: int) -> int:
-    """Elements from a point of an axis to the next, in all of these tensors."""
+    """Return the elements from one point of an axis to the next, in all tensors that `_places` returns."""
     return s.forms[s.widest[0][1]].coef.get(axis, 0)
 
 
 def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Lines of the next panel of N: the tiles of a panel share the lines of its rows, and each asks for its own in
-    every row that it multiplies. Tiles that are left over ask for one line again and again, which costs nothing."""
+    """Prefetch lines of the next panel of N.
+
+    The tiles of a panel share the lines of its rows: at each row that it multiplies, a tile prefetches its own share.
+    Tiles left over prefetch one line repeatedly, which costs nothing.
+    """
     b, g, c, s = f.b, f.g, f.g.c, f.b_in
     near = 2 * g.kc * g.nr * g.item < g.target.l2 * g.target.overheads.held
     if c.order == "m" or c.b == "buffer" or c.windows or c.rows or c.kc or not near:
@@ -77,13 +87,13 @@ def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
     lines = int(lines_ahead(asks, m, n, mr, nv, g.lanes, tm))
     if not lines:
         return []
-    # The last tiles ask, so that nothing waits in the second level for long.
+    # The last tiles prefetch, so that no line stays in L2 for long before it is used.
     turn = b.sub(b.sub(t.m_range[1], 1), x.rows.number)
     points = g.lanes // in_a_row  # of a line
     first = b.mul(turn, lines * points)
     (k,) = s.groups(g.p.k)
     needed = b.op("lt", turn, -(-(in_a_row * c.nv + 1) // lines))
-    apart = b.select(needed, _step(s, k.inner), 0)  # of lines along K
+    apart = b.select(needed, _step(s, k.inner), 0)  # elements between lines along K
     n0 = b.mul(b.add(x.panel.number, 1), g.nr)
     places = []
     for i in range(lines):
@@ -99,9 +109,12 @@ def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _next_windows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Lines of the next panel of N that is read in place along several axes of K, pages apart: the first tile of M asks
-    for a part of them at each point of the innermost axis, whose points share them. A convolution of 2x2 from 32 planes
-    of 119 x 119, 4 images, takes 2.1 ms so on a core of a Zen 4, and 5.6 without."""
+    """Prefetch lines of the next panel of N where N is read in place along several axes of K that lie pages apart.
+
+    The first tile of M prefetches a part of the lines at each point of the innermost axis of K, whose points share
+    them. Measured: a 2x2 convolution of 32 planes of 119 x 119, 4 images, takes 2.1 ms on a core of a Zen 4, and 5.6 ms
+    without.
+    """
     b, g, s = f.b, f.g, f.b_in
     if g.c.b != "inline" or g.c.order == "m" or g.nt <= g.c.tn or g.mr * g.c.nv < WORK or not _scattered(g, g.n_side):
         return []
@@ -120,9 +133,11 @@ def _next_windows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """A line of the rows along K that the panel in the next block of K is packed of, or the next panel in the first
-    one: of other rows of them in every tile. Memory is then busy while tiles multiply, and packing need not wait for
-    it. Blocks lie within rows, but for a few."""
+    """Prefetch the source rows along K of the panel in the next block of K, or of the next panel in the first block.
+
+    Every tile prefetches a line of other rows, so that memory is busy while tiles multiply and packing need not wait
+    for it. All but a few blocks lie within rows.
+    """
     b, g, c, s = f.b, f.g, f.g.c, f.b_in
     if not (g.b.along and g.blocked and c.order == "n" and g.mr * c.nv >= WORK and _streams(g, g.n_side, g.N)):
         return []
@@ -146,8 +161,10 @@ def _next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Ask:
-    """A line of the next tile's rows of M; after the last tile, of the first one's in the next block of K. At each
-    point of K that is of another row, so that all lines of a stretch are asked for as it is walked."""
+    """Prefetch the next tile's rows of M; after the last tile, the first tile's rows in the next block of K.
+
+    Each point of K prefetches a line of another row, so that all lines of a stretch are prefetched while it is walked.
+    """
     b, g = f.b, f.g
     lo, hi = t.m_range
     follows = b.op("lt", b.add(x.rows.number, 1), hi)
@@ -158,8 +175,11 @@ def _next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Ask:
 
 
 def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Of rows of M that lie side by side, and far apart along K, what follows the tile's: the next one's, or a line
-    further where tiles are shorter. In the first panel of N alone where the others find them near."""
+    """Prefetch what follows the tile's rows of M, where rows are adjacent in memory and far apart along K.
+
+    That is the next tile, or a line further where tiles are shorter than a line. If M fits L2, only the first panel of
+    N prefetches: later panels find the rows in the cache.
+    """
     b, g, line = f.b, f.g, LINE // f.g.item
     if g.c.a != "inline" or g.c.windows or g.mt <= g.c.tm or g.c.order != "n" or not g.m_side.operand.plain:
         return []
@@ -177,14 +197,15 @@ def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _apart(f: Frame, x: Tile, tile: SSAValue) -> SSAValue:
-    """From the first row of M of a tile to that of another one."""
+    """Return the elements from the first row of M of this tile to the first row of tile number `tile`."""
     b, a, (form,) = f.b, f.a, f.a.reads.values()
     there, here = (a.place(form, a.part_of(f.g.m_side.axes, b.mul(n, f.g.mr))) for n in (tile, x.rows.number))
     return b.sub(there, here)
 
 
 def _ask_one_of(f: Frame, source: BufferMemory, at: SSAValue, rows: int, step: int, k: SSAValue) -> None:
-    """Starts the load of a line of one of so many rows, `step` apart: another one at each step of a tile."""
+    """Prefetch a line of one of `rows` rows that lie `step` elements apart; each step `k` of a tile takes another
+    row."""
     b, depth = f.b, f.g.c.depth
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
     row = b.op("mod", b.op("floordiv", k, depth) if depth > 1 else k, turns)
@@ -194,13 +215,16 @@ def _ask_one_of(f: Frame, source: BufferMemory, at: SSAValue, rows: int, step: i
 
 
 def _gathered(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
-    """Lines of the next tile's rows of M, or of this one's, which are near, where that is another panel's to ask for or
-    there is none: those that a run of the last group of K shares, a part of them at each of its points. None where its
-    points lie in more lines than one, or rows in too many."""
+    """Prefetch the lines of the next tile's rows of M that a run of the last group of K shares, a part at each of its
+    points.
+
+    The lines of this tile's own rows are prefetched, which are near, where there is no next tile or where it belongs to
+    another panel. Returns none if the run's points span more than one line, or rows touch too many lines.
+    """
     b, g, a, jm = f.b, f.g, f.a, x.rows.number
     ((read, form),) = a.reads.items()
     source, run = a.memories[read.slot], g.k_groups[-1]
-    places: list[int] = []  # elements from the first row, at which rows together touch the lines
+    places: list[int] = []  # elements from the first row to the rows that together touch all lines
     for step in sorted(steps):
         if not places or (step - places[-1]) * g.item >= LINE * 3 // 4:
             places.append(step)
@@ -222,7 +246,7 @@ def _gathered(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask
 def _ask_in_turn(
     f: Frame, source: BufferMemory, at: SSAValue, places: Sequence[int], extent: int, digit: SSAValue
 ) -> None:
-    """Starts the loads of a part of the lines at these places: of all of them over an axis of that extent."""
+    """Prefetch a part of the lines at `places` for this digit; all are prefetched over an axis of `extent` points."""
     b, turns = f.b, min(extent, len(places))
     turn = b.op("mod", digit, turns)
     for first in range(0, len(places), turns):

@@ -1,5 +1,8 @@
-"""What becomes of a tile's sums: they are finished in registers, row by row or rows together; by way of scratch;
-transposed first; in whole lines of results; or kept as partial sums, which another launch adds and finishes."""
+"""Emit what follows the sums of a tile.
+
+The sums are finished in registers, row by row or several rows together; through scratch; transposed first; in whole
+lines of results; or stored as partial sums, which another launch adds and finishes.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from einsmith.loops.walk import ceil_div
 
 
 def form_of(g: Geometry) -> epilogue.Form:
-    """How the tiles of a configuration are finished."""
+    """Return the form of the epilogue of a configuration's tiles."""
     return epilogue.of(g, g.original, g.mr, g.c.nv, g.c.split)[1] if g.c.depth == 1 else "straight"
 
 
 def waiting_tiles(g: Geometry) -> int:
-    """Tiles of a task whose sums wait for the next block of K."""
+    """Return the tiles of a task whose sums stay in scratch between blocks of K."""
     rows, columns = ceil_div(g.mt, g.c.tm), ceil_div(g.nt, g.c.tn)
     if g.k_outer:
         return rows * columns
@@ -33,9 +36,14 @@ def waiting_tiles(g: Geometry) -> int:
 
 
 class TileEpilogue:
-    """Emission of what follows the sums of a tile. transposed: vectors lie along M; lines: of results that are stored
-    whole; stacked: so many rows are stored together; waiting: sums that are stored to scratch first, where they also
-    wait between blocks of K; mate: the sums of the other piece of a joint tile, which are made before."""
+    """Emits the epilogue of a tile.
+
+    transposed: vectors lie along M
+    lines: buffer of results that are stored in whole lines, or None
+    stacked: rows that are stored together
+    waiting: sums that go through scratch, where they also stay between blocks of K, or None
+    mate: sums of the companion's tile, which are computed first, or None
+    """
 
     def __init__(self, f: Frame):
         self.f, g, b = f, f.g, f.b
@@ -57,19 +65,19 @@ class TileEpilogue:
         self.zero = b.const(0.0, f.elem, g.lanes)
 
     def vectors(self, nv: int) -> int:
-        """Of results along N that rows of nv vectors of sums give."""
+        """Return the vectors of results along N that rows of `nv` vectors of sums give; 0 where rows give none."""
         return 0 if self.f.g.c.split > 1 or self.transposed else ceil_div(nv, self.f.g.c.depth)
 
     # -- sums that wait in scratch between blocks of K
 
     def clear(self, tiles: SSAValue) -> None:
-        """Lets the sums of so many tiles begin at zero."""
+        """Clear the sums of the first `tiles` tiles where blocks of K accumulate in scratch."""
         if self.f.g.blocked:
             assert self.waiting is not None
             self.waiting.clear(tiles)
 
     def start(self, x: Tile) -> list[SSAValue]:
-        """What the sums of a tile are before a block of K."""
+        """Return the initial values of a tile's sums for a block of K: zeros, or the sums from scratch."""
         if not self.f.g.blocked:
             return [self.zero] * (x.rows.size * x.panel.size)
         assert self.waiting is not None
@@ -78,18 +86,19 @@ class TileEpilogue:
     # -- finishing
 
     def finish(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
-        """What follows the sums of a tile, after the last block of K."""
+        """Emit what follows the sums of a tile; where K is blocked, store the sums and finish them after the last
+        block."""
         if self.waiting is not None:
             self.waiting.store(rows, x.number)
         with nullcontext() if x.last is None else self.f.b.if_(x.last):
             self._finish(t, x, rows if self.waiting is None else None)
 
     def _finish(self, t: TaskFrame, x: Tile, rows: Rows | None) -> None:
-        """The epilogue of the sums `rows`, or (None) of those that wait."""
+        """Emit the epilogue of the sums `rows`, or of the sums in scratch if `rows` is None."""
         b, g, mr, nv, step = self.f.b, self.f.g, x.rows.size, x.panel.size, self.stacked
         m0 = b.mul(x.rows.number, g.mr)
         if self.transposed:
-            # Each is loaded when the one before has left the registers.
+            # Each tile is loaded after the one before has left the registers.
             kept = (s.rows(x.number, mr, nv) for s in (self.waiting, self.mate) if s is not None)
             for tile, to in zip(chain([rows] if rows is not None else [], kept), self.columns, strict=True):
                 self._transpose(tile, to, nv)
@@ -107,7 +116,7 @@ class TileEpilogue:
             self.lines.flush(t, x)
 
     def _finish_rows(self, t: TaskFrame, x: Tile, m0: SSAValue, row: SSAValue, rows: Rows) -> None:
-        """The epilogue of a row of the tile, or of it and those that are stored with it."""
+        """Emit the epilogue of one row of the tile, or of several rows that are stored together."""
         b, g, results = self.f.b, self.f.g, x.panel.results
         m = b.add(m0, row)
         sums = [added(b, v, g.c.depth) for v in rows]
@@ -129,7 +138,7 @@ class TileEpilogue:
     # -- transposed tiles
 
     def _transpose(self, rows: Rows, to: SSAValue, nv: int) -> None:
-        """Squares of vectors of a tile are transposed into scratch."""
+        """Transpose a tile into scratch, in squares of vectors."""
         b, n = self.f.b, self.f.g.lanes
         for v in range(nv):
             for block in range(0, len(rows), n):
@@ -139,7 +148,7 @@ class TileEpilogue:
                     b.store(column, to, (v * n + lane) * self.column_pad + block)
 
     def _finish_columns(self, t: TaskFrame, x: Tile) -> None:
-        """The epilogue of a transposed tile, column by column."""
+        """Emit the epilogue of a transposed tile, column by column."""
         b, g, n, s, mr, panel = self.f.b, self.f.g, self.f.g.lanes, self.epilogue.sampler, x.rows.size, x.panel
         m0 = b.mul(x.rows.number, g.mr)
         blocks, align = range(0, mr, n), gcd(g.mr, n)

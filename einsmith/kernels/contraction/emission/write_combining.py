@@ -1,15 +1,15 @@
-"""Storing results in whole lines that tiles compute in parts of lines: sums and what lies between them.
+"""Store in whole lines results that tiles compute in parts of lines: sums with constants between them.
 
-Where nothing arrives in a strided convolution's backward pass the result is constant (`Problem.beside`): say, rows of
-28 sums two elements apart, and every other row without any. A vector of sums, which begins anywhere in such a row and
-may go on in the next, would be stored as parts of eight lines. Here what follows the sums is kept in scratch, side by
-side along N, until a *unit* of points is complete whose results, constants included, fill memory without a gap:
+Where no gradient arrives in a strided convolution's backward pass the result is constant (`Problem.beside`): say, rows
+of 28 sums two elements apart, and every other row without any. A vector of sums, which begins anywhere in such a row
+and may continue in the next, would be stored as parts of eight lines. Here the results are collected in scratch, side
+by side along N, until a *unit* of points is complete whose results, constants included, fill memory without a gap:
 
     points 0 .. 27 of N  ->  s0 0 s1 0 ... s7 0 | s8 0 ... | s16 0 ... | s24 0 ... s27 0 0 ... 0 | 0 ... 0 | ...
 
 These are seven whole vectors, each made of one load and a shuffle; where they lie at multiples of their length and the
-buffer is far, they are stored past the caches. What a panel leaves of a unit waits, for every row of M, for the panel
-that follows; at the ends of a task's range of N units are stored in part.
+buffer is larger than the caches, they are stored with non-temporal stores. The incomplete unit at the end of a panel is
+kept, for every row of M, until the next panel; at the ends of a task's range of N units are stored in part.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import ceil_div
 
 MOST = 128
-"""Points of a unit at most."""
+"""Most points of a unit."""
 FILLED = 0.85
-"""The least part of a unit's vectors that is filled, where they lie anywhere."""
+"""Least filled fraction of a unit's vectors, where these are not aligned."""
 
 Vector = tuple[tuple[int, int] | None, ...]
 """(result, point) of each lane, None past the end."""
 
 
 class Stretch(NamedTuple):
-    """The results of a unit in one buffer: the one that begins it, and its vectors. aligned: they lie at multiples of
-    their length, wherever the unit is."""
+    """The results of a unit in one buffer.
+
+    first: the result that begins it
+    vectors: its vectors
+    aligned: whether the vectors lie at multiples of their length, wherever the unit is
+    """
 
     buffer: int
     first: int
@@ -43,7 +47,8 @@ class Stretch(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """So many points of N, flattened, whose results fill a stretch of every buffer; units begin at multiples of it."""
+    """A number of flattened points of N whose results fill a stretch of every buffer; units begin at multiples of
+    it."""
 
     points: int
     stretches: Sequence[Stretch]
@@ -52,9 +57,17 @@ class Unit(NamedTuple):
 def unit_of(
     outputs: Sequence[int], places: Sequence[Affine], extents: Sequence[int], axes: Sequence[int], lanes: int
 ) -> Unit | None:
-    """The smallest unit whose vectors are aligned, or else the one that fills its vectors best; None where no results
-    lie between others, or none fill memory. outputs, places: of each result its buffer and its place there, a constant
-    and a coefficient by output axis (of `extents`); axes: those of N, outer first."""
+    """Return the smallest unit whose vectors are aligned, or else the unit that fills its vectors best.
+
+    Returns None where no buffer has several results, or where they leave gaps.
+
+    Args:
+        outputs: the buffer of each result
+        places: the place of each result in its buffer, a constant and a coefficient by output axis
+        extents: extents of the output axes
+        axes: axes of N, outer first
+        lanes: elements of a vector
+    """
     groups: dict[int, list[int]] = {}
     for i, n in enumerate(outputs):
         groups.setdefault(n, []).append(i)
@@ -92,7 +105,7 @@ def _stretch(
     box: Sequence[tuple[int, int]],
     lanes: int,
 ) -> Stretch | None:
-    """That of the results of the points of a box (axis and extent, inner first); None where there are gaps."""
+    """Return the stretch of a buffer's results over a box (axis and extent, inner first); None where there are gaps."""
     coef, first = places[results[0]][1], min(results, key=lambda i: places[i][0])
     offsets = [0]
     for axis, n in box:
@@ -102,7 +115,7 @@ def _stretch(
     if len(at) != size or min(at) != 0 or max(at) != size - 1:
         return None
     vectors = [tuple(at.get(e) for e in range(s, s + lanes)) for s in range(0, size, lanes)]
-    for v in vectors:  # each has what one load gives of every result
+    for v in vectors:  # each must be made of one load of every result
         for i in results:
             points = [x[1] for x in v if x is not None and x[0] == i]
             if points and max(points) - min(points) >= lanes:
@@ -115,23 +128,23 @@ def _stretch(
 
 
 class LineBuffer:
-    """Emission, for the tiles of a task. results: the epilogue's (`epilogue.Results`)."""
+    """Emits the stores of the tiles of a task in whole units; `results` is the epilogue's (`epilogue.Results`)."""
 
     def __init__(self, f: Frame, unit: Unit, results: Any):
         b, g = f.b, f.g
         self.f, self.b, self.unit, self.constants, self.lanes = f, b, unit, results.constants, g.lanes
         self.live = [i for i in range(len(results.exprs)) if i not in self.constants]
-        # What panels may leave of a unit, in whole vectors.
+        # Points of an incomplete unit that panels may leave, in whole vectors.
         self.pad = 0 if g.nr % unit.points == 0 else ceil_div(unit.points - 1, g.lanes) * g.lanes
         self.row = self.pad + g.nr + g.lanes
         self.scratch = b.alloc(f.elem, g.mr * self.row * len(self.live))
-        tiles = 1 if g.c.order == "m" else ceil_div(g.mt, g.c.tm)  # of M, that wait for their next panel
+        tiles = 1 if g.c.order == "m" else ceil_div(g.mt, g.c.tm)  # of M, which wait for their next panel
         self.waiting = b.alloc(f.elem, tiles * g.mr * self.pad * len(self.live)) if self.pad else None
         places = [results.places[s.first] for s in unit.stretches]
         self.sampler = OperandAccess(b, (), (), g.p.extents, f.buffers, (), 0, places)
 
     def put(self, row: SSAValue, vector: int, values: Sequence[SSAValue]) -> None:
-        """The results at a vector of a row of the tile."""
+        """Store the results of one vector of a row of the tile in scratch."""
         b = self.b
         for n, i in enumerate(self.live):
             b.store(b.splat(values[i], self.lanes), self.scratch, self._place(row, n, self.pad + vector * self.lanes))
@@ -141,8 +154,10 @@ class LineBuffer:
         return b.add(b.mul(b.add(b.mul(row, len(self.live)), live), self.row), at)
 
     def flush(self, t: TaskFrame, x: Tile) -> None:
-        """Stores the units that a tile completes, at the end of the task's panels the last ones too, in all its rows;
-        what it leaves of one waits."""
+        """Store the units that a tile completes, in all its rows, and keep the incomplete one.
+
+        After the last of a task's panels the incomplete unit is stored too.
+        """
         b, g, s, points = self.b, self.f.g, self.sampler, self.unit.points
         nr, size, m0 = b.const(g.nr), b.const(points), b.mul(x.rows.number, g.mr)
         begin = b.mul(x.panel.number, nr)
@@ -167,8 +182,10 @@ class LineBuffer:
         self._move(x.rows.size, kept, back=True)
 
     def _move(self, rows: int, kept: SSAValue, back: bool) -> None:
-        """What waits comes before the results of a tile's rows, or their end waits; kept: the number of the first of
-        these rows among those that wait."""
+        """Load the kept results before a tile's rows, or keep the rows' ends (`back`).
+
+        `kept` is the number of the first row among the rows whose results are kept.
+        """
         b, pad, n, elem = self.b, self.pad, self.lanes, self.f.elem
         if self.waiting is None:
             return
@@ -185,8 +202,10 @@ class LineBuffer:
     def _store(
         self, bases: Sequence[SSAValue], row: SSAValue, place: SSAValue, part: tuple[SSAValue, SSAValue] | None
     ) -> None:
-        """A unit that begins at `place` of its row in scratch, and whose stretches at `bases`; part: of its points only
-        those from the first to before the second."""
+        """Store a unit that begins at `place` of its row in scratch; its stretches begin at `bases`.
+
+        `part` is None for all points, or the range (first, end) of points to store.
+        """
         b, n = self.b, self.lanes
         for base, s in zip(bases, self.unit.stretches, strict=True):
             to = self.f.buffers[s.buffer]
@@ -199,8 +218,11 @@ class LineBuffer:
                     b.store(value, to.pointer, at, mask)
 
     def _vector(self, lanes: Vector, row: SSAValue, place: SSAValue) -> SSAValue:
-        """Of a unit that goes on past the panel, lanes that are not stored hold what lies behind the row; behind the
-        last one are those that wait, which are as many at least."""
+        """Return one vector of a unit.
+
+        Where the unit continues past the panel, lanes that are not stored hold what lies behind the row in scratch.
+        Behind the last row lie the kept results, which are at least as many, so that the load stays within scratch.
+        """
         b, n, elem = self.b, self.lanes, self.f.elem
         fixed = [0.0 if x is None else self.constants.get(x[0], 0.0) for x in lanes]
         value = b.literal(fixed, elem) if len({repr(x) for x in fixed}) > 1 else b.const(fixed[0], elem, n)
