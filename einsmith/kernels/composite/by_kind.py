@@ -1,4 +1,4 @@
-"""A kernel some of whose pieces are reduced and some are not, as a kernel of each kind."""
+"""Split a kernel of reduced and other pieces into a kernel for each kind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from einsmith.target.facts import Target
 
 
 class ByKind(Composite):
-    """A root some of whose pieces have a reduction and some not (the border of a strided backward pass, where nothing
-    arrives): each kind is a kernel of its own, with its own pattern, into the same output. Or what all pieces have,
-    where a contraction stores the others along with its sums, which goes through the output once, and after it each
-    kind of what some of them have more of, along the edges. Not where it does so with all of them."""
+    """A composite for roots that have pieces with a reduction and pieces without.
+
+    Pieces without one are, for instance, the border of a strided backward pass, where no gradient arrives.
+    Each kind is a kernel with its own pattern, into the same output. If the points that all pieces share form a
+    contraction, which stores constant pieces along with its sums, it goes through their output once; the points that
+    only some pieces have, along the edges, follow as a kernel for each kind. Kernels that match the contraction pattern
+    as a whole are left to it.
+    """
 
     name = "by kind"
 
@@ -24,7 +28,7 @@ class ByKind(Composite):
         return len(kinds(kernel)) > 1 and not CONTRACTION.match(kernel)
 
     def bound(self, kernel: Kernel, target: Target) -> float:
-        """What no configurations' rank is below: every kind goes through its buffers."""
+        """Return a lower bound of the rank of every configuration: each kind moves its buffers once."""
         (kernels,) = self.ways(kernel, target)
         return sum(target.seconds_for_bytes(n, n, target.cores) for n in (sum(touched(k)) for k in kernels))
 

@@ -1,9 +1,9 @@
-"""The col2im pattern: all products of two operands first, then the sums of those that meet in a result.
+"""Compute all products of two operands first, then the sums of products that meet in a result (col2im).
 
-`dX[c,h,w] = sum[k,r,s](where(guards, W[k,c,r,s] * dY[k,h-2*r,w-2*s], 0))` becomes a product of matrices, written out,
+`dX[c,h,w] = sum[k,r,s](where(guards, W[k,c,r,s] * dY[k,h-2*r,w-2*s], 0))` becomes a matrix product, written out,
 `T[c,r,s,p,q] = sum[k](W[k,c,r,s] * dY[k,p,q])`, and `dX[c,h,w] = sum[r,s](where(guards, T[c,r,s,h-2*r,w-2*s], 0))`.
-Every product is made once and no other one is, whatever strides, dilation and borders leave of the window at a result,
-and the pieces of a strided backward pass are one product with as many rows as all of them.
+Every product is computed exactly once, whatever strides, dilation and borders leave of the window at a result, and the
+pieces of a strided backward pass are one product with as many rows as all of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 
 WORTH = 0.75
-"""The part of another pattern's cost below which the floor must be: it is rarely met, and where the most that the
-products could spare is less, looking for their configuration costs more than is won."""
+"""The fraction of another pattern's cost below which the lower bound must be. The bound is rarely reached; above this
+fraction, the search for a configuration costs more than the products could save."""
 
 
 class Col2im(Composite):
-    """A contraction of two plain tensors that both have an axis of K as it is, and meet at other axes of K too. The
-    products are at most as large as what the third level holds, or all buffers together."""
+    """A contraction of two plain tensors that share an axis of K as an index, and meet at other axes of K too.
+
+    The products must be no larger than L3, or than all buffers together.
+    """
 
     name = "col2im"
 
@@ -37,7 +39,7 @@ class Col2im(Composite):
         return _products(kernel) is not None
 
     def bound(self, kernel: Kernel, target: Target) -> float:
-        """The products at the peak, then written and read again; infinite where they are too large."""
+        """Return the seconds of the products at the peak, written and read once; infinity where they are too large."""
         products = _products(kernel)
         assert products is not None
         item, count = products.pieces[0].problem.dtype.itemsize, prod(products.shape)
@@ -59,9 +61,11 @@ class Col2im(Composite):
 
 
 class _Factored(NamedTuple):
-    """A piece that multiplies two tensors, in the order of their arguments. together: of (dimension of the one, of the
-    other) that are the same axis and run all along it, that axis; none of K that anything else depends on: a guard,
-    which holds for some of the products of a sum, or another index."""
+    """A piece that multiplies two tensors, in the order of their arguments.
+
+    together: {(dimension of the first, dimension of the second): axis} for dimensions that run all along a common axis.
+    Axes of K are left out if a guard, which holds for some products of a sum only, or another index depends on them.
+    """
 
     problem: Problem
     factors: tuple[Read, Read]
@@ -69,7 +73,11 @@ class _Factored(NamedTuple):
 
 
 def _factored(kernel: Kernel, p: Problem) -> _Factored | None:
-    """None where an operand is no tensor, or is zero by a guard of its own, beside which the other may be infinite."""
+    """Return the factors of a piece, or None where they do not qualify.
+
+    That is so where an operand is no plain read, or is zeroed by a guard of its own, as the other may be infinite
+    there.
+    """
     found = []
     for o in p.operands:
         if not isinstance(o.expr, Read) or not set(o.guards) <= set(p.exact):
@@ -90,12 +98,15 @@ def _factored(kernel: Kernel, p: Problem) -> _Factored | None:
 
 
 _Pair = tuple[int | None, int | None]
-"""A dimension of the one factor, one of the other, or one of each that run along the same axis in every piece."""
+"""A dimension of the first factor, of the second, or one of each that run along a common axis in every piece."""
 
 
 class _Products(NamedTuple):
-    """All products that some pieces need: the dimensions of the factors that are summed in them, and those that stay,
-    in the order of the products' own; the extents of both."""
+    """All products that some pieces need.
+
+    summed: dimensions of the factors that are summed in the products, of extents `depth`
+    stays: dimensions of the factors that the products keep, in the order of the products' own, of extents `shape`
+    """
 
     pieces: Sequence[_Factored]
     summed: Sequence[_Pair]
@@ -106,7 +117,7 @@ class _Products(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _products(kernel: Kernel) -> _Products | None:
-    """None where the kernel has no such form: nothing is summed in the products, or nothing is left for the sums."""
+    """Return the products; None where none are summed over an axis of K, or no axis of K is left for the sums."""
     found = problems(kernel.root)
     pieces = [x for p in found or () if (x := _factored(kernel, p)) is not None]
     if found is None or len(pieces) < len(found) or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1:
@@ -131,7 +142,7 @@ def _products(kernel: Kernel) -> _Products | None:
 
 @lru_cache(maxsize=1024)
 def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
-    """The kernel that writes the products into one more buffer, and the one that adds them up from there."""
+    """Return the kernel that writes the products into one more buffer, and the kernel that sums them from there."""
     products, root, last = _products(kernel), kernel.stages[0], len(kernel.buffers)
     assert products is not None
     pieces, summed, stays, depth, shape = products
@@ -154,7 +165,7 @@ def _parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
 
 
 def _summed(p: Problem, products: Expr, gone: set[int]) -> Piece:
-    """The piece's sum over what is left of K, `products` being the terms."""
+    """Return the piece as a sum over the axes of K not in `gone`, with the terms `products`."""
     left = [a for a in p.k if a not in gone]
     rank = len(p.piece.extents)
     body = finished(p.finish, guarded(p.exact, products))

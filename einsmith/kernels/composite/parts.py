@@ -1,4 +1,4 @@
-"""Kernels made of kernels: the parts run one after the other, and what passes between them lies in the workspace."""
+"""Compose kernels of other kernels: the parts run one after the other and pass data through the workspace."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from einsmith.target.cost import HIDDEN, in_turn
 from einsmith.target.facts import Target
 
 TRIED = 4
-"""Configurations of a part that are worth a measurement, where there are several parts."""
+"""Most configurations of a part that are worth a measurement, where there are several parts."""
 
 
 class PartConfig(NamedTuple):
-    """A pattern's name and its configuration for one of the kernels."""
+    """The name of a pattern, and its configuration for one of the kernels."""
 
     pattern: str
     config: Any
@@ -28,7 +28,8 @@ class PartConfig(NamedTuple):
 
 
 class CompositeConfig(NamedTuple):
-    """way: by which of the pattern's ways the kernel is made of others; parts: what is chosen for each of these."""
+    """The configuration of a composite: the number of the decomposition (`way`), and the choice for each of its
+    parts."""
 
     way: int
     parts: tuple[PartConfig, ...]
@@ -38,23 +39,28 @@ class CompositeConfig(NamedTuple):
 
 
 class Composite(Pattern):
-    """A pattern that makes other kernels of one, each of which the chooser gives to whatever pattern suits it."""
+    """A pattern that decomposes a kernel into others, for each of which the chooser picks a pattern."""
 
     def __init__(self, chooser: Chooser):
         self.chooser = chooser
 
     @abstractmethod
     def ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
-        """The kernels, in the order in which they run, one sequence for each way to make them. The first buffers of
-        each are those of the whole, in whatever shape; those after them lie in the workspace."""
+        """Return the decompositions of a kernel, each a sequence of kernels in the order in which they run.
+
+        The first buffers of each part are those of the whole kernel, in any shape; later buffers lie in the workspace.
+        """
 
     def parts(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
-        """The kernels of a configuration."""
+        """Return the kernels of a configuration, each with its choice."""
         return list(zip(self.ways(kernel, target)[config.way], config.parts, strict=True))
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
-        """What suits each part of the best way. The last parts, which are mostly the quicker to configure, are chosen
-        first: what they leave of the limit is the others'."""
+        """Return the best configuration below `limit`, over all decompositions; None where there is none.
+
+        Parts are chosen from the last one on, which is mostly the quickest to configure; what they leave of the limit
+        bounds the others.
+        """
         best = None
         for way, kernels in enumerate(self.ways(kernel, target)):
             left, found = limit, list[Any]()
@@ -74,11 +80,11 @@ class Composite(Pattern):
         return best
 
     def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
-        """Whether no later way is worth a look."""
+        """Return whether later decompositions need not be considered."""
         return False
 
     def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
-        """The alternatives of every part, beside the best of the others."""
+        """Return the alternatives of every part, each combined with the best choices for the other parts."""
         out = []
         for way, kernels in enumerate(self.ways(kernel, target)):
             every = [self.chooser.choose(part, target).alternatives for part in kernels]
@@ -90,7 +96,7 @@ class Composite(Pattern):
         return list(dict.fromkeys(out))
 
     def space(self, kernel: Kernel, target: Target) -> Space:
-        """The genes of the parts, in whatever patterns `configs` has for them."""
+        """Return the genes of the parts, for all patterns that `configs` has for them."""
         found = super().space(kernel, target)
         for kernels in self.ways(kernel, target):
             for n, part in enumerate(kernels):
@@ -114,7 +120,7 @@ class Composite(Pattern):
         return in_turn([self.chooser.pattern_of(c.pattern).cost(k, c.config, target) for k, c in parts])
 
     def lowered(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[Lowered]:
-        """Each of the parts by itself."""
+        """Return each part, lowered by its own pattern."""
         parts = self.parts(kernel, config, target)
         return [self.chooser.pattern_of(c.pattern).lower(k, c.config, target) for k, c in parts]
 
@@ -129,7 +135,7 @@ class Composite(Pattern):
 
 
 class BufferPlace(NamedTuple):
-    """Where a part finds a buffer: the whole's buffer `number`, from byte `offset` on."""
+    """The place of a part's buffer: the whole kernel's buffer `number`, from byte `offset` on."""
 
     number: int
     offset: int = 0
@@ -144,13 +150,13 @@ class Staged:
         self.lowered = Lowered()
 
     def room(self, nbytes: int) -> BufferPlace:
-        """A piece of the workspace that nothing else uses."""
+        """Return a piece of the workspace, of `nbytes` bytes, that nothing else uses."""
         at = BufferPlace(self.buffers, self.lowered.workspace)
         self.lowered.workspace += -(-nbytes // 64) * 64
         return at
 
     def add(self, part: Lowered, places: Sequence[BufferPlace]) -> None:
-        """The launches of a part whose buffers (but for its own workspace) are at `places`."""
+        """Append the launches of a part whose buffers, except its own workspace, are at `places`."""
         where = [*places, self.room(part.workspace)]
         for launch in part.launches:
             name = f"{self.name}_{len(self.lowered.launches)}"

@@ -1,4 +1,4 @@
-"""Kernels that use axes under quotients and remainders, as kernels in which these are axes (`plan.split_axes`)."""
+"""Turn axes under quotients and remainders into axes of their own (`plan.split_axes`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from einsmith.target.facts import Target
 
 
 class SplitAxes(Composite):
-    """A reduction some of whose axes stand under quotients and remainders: a kernel in which these are axes."""
+    """A composite for reductions with axes under quotients and remainders, which become axes of the new kernel."""
 
     name = "by digits"
 
@@ -23,14 +23,18 @@ class SplitAxes(Composite):
         return [[split] for split in split_kernels(kernel)]
 
     def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
-        """Where pieces are products of matrices, further ones are as many in smaller parts."""
+        """Return whether the pieces are matrix products; further decompositions have as many products in smaller
+        parts."""
         (part,) = config.parts
         split = split_kernels(kernel)[config.way]
         return part.pattern == CONTRACTION.name and bool(CONTRACTION.dominates(split, part.config))
 
     def dominates(self, kernel: Kernel, config: CompositeConfig) -> Sequence[str]:
-        """Digits leave a kernel as it is but for simpler indices: what others do they do better there. Pieces make a
-        product of matrices of what other products would read one element at a time."""
+        """Return the patterns that this one makes needless.
+
+        Without more pieces, splitting only simplifies indices, so other patterns do better on the split kernel. With
+        more pieces, they are matrix products of what other patterns would read one element at a time.
+        """
         split = split_kernels(kernel)[config.way]
         if len(split.root.parts) == len(kernel.root.parts):
             return "contraction", "by kind", "reduction", "col2im"

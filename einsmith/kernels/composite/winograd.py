@@ -1,11 +1,11 @@
-"""Winograd's minimal filtering for 3x3 windows at stride 1: F(4x4,3x3).
+"""Compute 3x3 windows at stride 1 by Winograd's minimal filtering, F(4x4,3x3).
 
-`Y = A'[(G w G') * (B' x B)]A` for every tile of 4x4 results (Lavin and Gray, "Fast algorithms for convolutional
-neural networks", 2016, section 4): the channels are summed for each of the 36 products, as one batched matrix product.
-That takes 4 times fewer multiplications than the sum itself, and rounds differently: the error of an element is at
-most `(C + 40) * eps` times the value of the transformed computation on absolute values,
-`|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`. An infinity or NaN among the 36 pixels of a tile makes its results NaN. Used
-only where the target allows it (`Target.winograd`).
+`Y = A'[(G w G') * (B' x B)]A` for every tile of 4x4 results (Lavin and Gray, "Fast algorithms for convolutional neural
+networks", 2016, section 4): the channels are summed for each of the 36 products, as one batched matrix product. That
+takes 4 times fewer multiplications than the sum itself, and rounds differently: the error of an element is at most `(C
++ 40) * eps` times the value of the transformed computation on absolute values, `|A|'[sum |G||w||G'| * |B|'|x||B|]|A|`.
+An infinity or NaN among the 36 pixels of a tile makes its results NaN. Used only where the target allows it
+(`Target.winograd`).
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from einsmith.target.cost import launched
 from einsmith.target.facts import Target
 
 M = 4
-"""Results of a tile's side."""
+"""Results along a side of a tile."""
 B = ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0), (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0),
      (0, 4, 0, -5, 0, 1))  # fmt: skip
 G = ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6), (1 / 24, 1 / 12, 1 / 6),
      (1 / 24, -1 / 12, 1 / 6), (0, 0, 1))  # fmt: skip
 A = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
-"""What images, weights and results are transformed by: B', G and A'."""
+"""The matrices B', G and A' that transform images, weights and results."""
 
 REACHED = 0.85
-"""The part of the peak that the contraction without transforms is expected to reach."""
+"""Fraction of the peak that the contraction without transforms is expected to reach."""
 SLICES = 8
-"""Most slices of the filters: each has launches of its own."""
+"""Most slices of the filters; each has launches of its own."""
 
 
 class _Window(NamedTuple):
-    """One of the two windowed dimensions: `out` axis p and `tap` axis r of the piece; dimension `dim` of the image is
-    read at p + r plus a constant, or, `turned`, at p - r."""
+    """One of the two windowed dimensions.
+
+    out, tap: the axes p and r of the piece
+    dim: the image's dimension, which is read at p + r plus a constant, or at p - r plus a constant if `turned`
+    """
 
     out: int
     tap: int
@@ -58,8 +61,12 @@ class _Window(NamedTuple):
 
 
 class _Conv(NamedTuple):
-    """What is convolved: the reads of image and weights, the two windows, and the piece's other axes: summed ones, the
-    image's own, and the weights' own (filters)."""
+    """A convolution: the reads of image and weights, the two windows, and the piece's other axes.
+
+    summed: axes of channels
+    batch: axes of the image alone
+    filters: axes of the weights alone
+    """
 
     image: Read
     weights: Read
@@ -71,12 +78,18 @@ class _Conv(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """The kernels that a convolution is made of. What passes between them lies in their last buffers (T tiles of all
-    images; channels C and filters F filled up to whole vectors): `image` pads it to [images, rows, columns, C],
-    `weights` makes taps [C, 3, 3, F] of them, `multiply` makes y [points, T, f] of the transformed v [points, T + 1, C]
-    and u [points, C + 1, f], and `result` takes [images, rows, columns, F]. One row more, so that the places of a
-    tile's points do not share cache sets. The filters are taken in `slices` of f, one after the other, whose u stay in
-    the caches until they are multiplied. tiles: of an image."""
+    """The kernels of a convolution, whose last buffers hold what passes between them.
+
+    There are T tiles in all images; channels C and filters F are padded to whole vectors. The filters are taken in
+    `slices` of f filters, one after the other, whose u stay in the caches until they are multiplied.
+
+    image: pads the image to [images, rows, columns, C]
+    weights: makes taps [C, 3, 3, F]
+    multiply: makes y [points, T, f] of the transformed v [points, T + 1, C] and u [points, C + 1, f]; the one row more
+    keeps the places of a tile's points out of common cache sets
+    result: reads [images, rows, columns, F]
+    tiles: tiles of an image along rows and columns
+    """
 
     image: Kernel
     weights: Kernel
@@ -87,7 +100,7 @@ class _Parts(NamedTuple):
 
 
 class Winograd(Composite):
-    """Sums of 3x3 windows times weights over channels, whose image counts as zero outside of its tensor."""
+    """Sums of 3x3 windows times weights over channels, where the image counts as zero outside its tensor."""
 
     name = "winograd"
 
@@ -98,7 +111,7 @@ class Winograd(Composite):
         return _conv(kernel) is not None
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
-        """The configuration of the lowest cost; None where it is not below `limit`."""
+        """Return the configuration with the lowest cost; None where that is not below `limit`."""
         p, most = _parts(kernel, target), CONTRACTION.bound(kernel, target) / REACHED
         transforms, products = _transforms(p, target), _products(p, target)
         if transforms + products >= limit:
@@ -106,7 +119,7 @@ class Winograd(Composite):
         rest = transforms + sum(self.chooser.choose(k, target).cost.seconds for k in (p.image, p.weights, p.result))
         if rest + products >= most:
             return None
-        # A rank is more than the seconds by a twentieth at most.
+        # A rank exceeds the seconds by at most a twentieth.
         multiply = CONTRACTION.best(p.multiply, target, 1.05 * (limit - rest) / p.slices)
         config = None if multiply is None else self._config(p, target, multiply)
         return config if config is not None and self.cost(kernel, config, target).rank < limit else None
@@ -152,13 +165,13 @@ class Winograd(Composite):
 
 
 def _products(p: _Parts, target: Target) -> float:
-    """Seconds of the products at the peak."""
+    """Return the seconds of the products at the peak."""
     count = p.slices * sum(prod(x.extents) for x in problems(p.multiply.root) or ())
     return count / (target.fma_per_second * 4 / p.multiply.buffers[0].dtype.itemsize) / target.cores
 
 
 def _transforms(p: _Parts, target: Target) -> float:
-    """Seconds of the three transforms."""
+    """Return the seconds of the three transforms."""
     v, u, y = p.multiply.buffers
     lanes = target.lanes(u.dtype.itemsize)
     vector = lanes / target.fma_per_second * (u.dtype.itemsize / 4)  # seconds of one vector instruction
@@ -178,6 +191,7 @@ def _transforms(p: _Parts, target: Target) -> float:
 
 @lru_cache(maxsize=1024)
 def _conv(kernel: Kernel) -> _Conv | None:
+    """Return the convolution that a kernel computes, or None."""
     found = problems(kernel.root)
     if found is None or len(found) > 1 or found[0].finish or found[0].batch or found[0].beside:
         return None
@@ -186,7 +200,7 @@ def _conv(kernel: Kernel) -> _Conv | None:
 
 
 def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
-    """The two operands as image and weights; None where they are not."""
+    """Return the convolution of image `x` with weights `w`; None where the operands are none."""
     if not isinstance(x.expr, Read) or not isinstance(w.expr, Read) or w.guards:
         return None
     of_x, of_w = affine(x.expr), affine(w.expr)
@@ -217,13 +231,13 @@ def _convolved(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | No
     inside = _inside(kernel, x.expr, windows, {})
     known = obvious.given(inside)
     if not all(obvious.holds(g, p.extents, known) or prove(g, p.extents, inside) for g in x.guards):
-        return None  # zero elsewhere than outside of the tensor
+        return None  # zero at places inside the tensor too
     batch, filters = (tuple(a for a in outputs if (a in plain) is images) for images in (True, False))
     return _Conv(x.expr, w.expr, tuple(windows), summed, batch, filters, p)
 
 
 def _inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Mapping[int, Expr]) -> list[Expr]:
-    """That the image is read within its windowed dimensions, where axes stand at these places."""
+    """Return the conditions that the image is read inside its windowed dimensions, with axes replaced by `places`."""
     out: list[Expr] = []
     for w in windows:
         i, n = substitute(image.index[w.dim], places), kernel.root.params[image.slot][1][w.dim]
@@ -236,6 +250,7 @@ def _inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Map
 
 @lru_cache(maxsize=1024)
 def _parts(kernel: Kernel, target: Target) -> _Parts:
+    """Return the kernels of a convolution."""
     c = _conv(kernel)
     assert c is not None
     p, root, dtype = c.problem, kernel.stages[0], c.image.dtype
@@ -262,7 +277,7 @@ def _parts(kernel: Kernel, target: Target) -> _Parts:
 
     zero: dict[int, Expr] = {a: Const(0, dt.i32) for a in range(len(p.extents))}
     places = zero | _digits(Axis(0), c.batch, p) | _digits(Axis(3), c.summed, p)
-    for d, w in enumerate(c.windows, start=1):  # the tap that the image is read at first, whatever its direction
+    for d, w in enumerate(c.windows, start=1):  # the tap at which the image is read first, in either direction
         places |= {w.out: Axis(d), w.tap: Const(2 if w.turned else 0, dt.i32)}
     guards = [*_below(Axis(3), c.summed, channels, p), *_inside(kernel, c.image, c.windows, places)]
     image = copied(c.image, places, guards, padded)
@@ -286,8 +301,11 @@ def _parts(kernel: Kernel, target: Target) -> _Parts:
 
 
 def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
-    """Slices of the filters, of whole vectors: one, where the last level holds all transformed weights (`u` bytes)
-    beside those they are made of, else as many as let one of them leave most of it to the images, at most SLICES."""
+    """Return the number of slices of the filters, each of whole vectors.
+
+    It is 1 where L3 holds all transformed weights (`u` bytes) and their source (`taps` bytes). Otherwise a slice takes
+    at most a third of L3, which leaves the rest to the images, with at most SLICES slices.
+    """
     if u + taps <= target.l3:
         return 1
     found = [n for n in range(1, SLICES + 1) if vectors % n == 0]
@@ -295,7 +313,7 @@ def _slices(vectors: int, u: int, taps: int, target: Target) -> int:
 
 
 def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:
-    """The axes as digits of a flattened point."""
+    """Return the axes as digits of a flattened point."""
     out: dict[int, Expr] = {}
     for i, a in reversed(list(enumerate(axes))):
         extent = Const(p.extents[a], dt.i32)
@@ -305,10 +323,12 @@ def _digits(flat: Expr, axes: Sequence[int], p: Problem) -> dict[int, Expr]:
 
 
 def _flat(axes: Sequence[int], p: Problem) -> Expr:
+    """Return the flattened point of these axes."""
     return address([Axis(a) for a in axes], row_major(tuple(p.extents[a] for a in axes))).expr()
 
 
 def _below(flat: Expr, axes: Sequence[int], filled: int, p: Problem) -> list[Expr]:
+    """Return the guard that a flattened point lies within the axes; none where they need no padding."""
     count = prod(p.extents[a] for a in axes)
     return [] if count == filled else [apply("lt", flat, Const(count, dt.i32))]
 
@@ -320,9 +340,20 @@ def _transformed(
     name: str, matrix: Sequence[Sequence[float]], pixels: KernelBuffer, points: KernelBuffer, tiles: tuple[int, int],
     target: Target, first: int = 0, back: bool = False,
 ) -> Lowered:  # fmt: skip
-    """matrix * x * transpose of matrix, of the square x of vectors that every tile is. `pixels` [images, rows, columns,
-    depth], from element `first` of the depth on, are buffer 0, and `points` [places in a square, tiles, depth] buffer
-    1; `back`: from points to pixels, which are buffer 1 then. The depth is whole vectors; a task is a row of tiles."""
+    """Return a launch that computes matrix * x * transpose of matrix for the square x of vectors of every tile.
+
+    Args:
+        name: name of the function
+        matrix: the transformation
+        pixels: [images, rows, columns, depth], buffer 0, from element `first` of the depth on
+        points: [places in a square, tiles, depth], buffer 1
+        tiles: tiles of an image along rows and columns
+        target: the target
+        first: first element of the pixels' depth
+        back: transform from points, then buffer 0, to pixels, then buffer 1
+
+    The depth is whole vectors; a task is a row of tiles.
+    """
     b, n, lanes = Builder(name, 3), len(matrix[0]), target.lanes(points.dtype.itemsize)
     rows, columns = tiles
     extents = pixels.shape[0] * rows, columns, points.shape[-1]
@@ -348,14 +379,15 @@ def _transformed(
 
 
 def _on_both_sides(b: Builder, matrix: Sequence[Sequence[float]], x: list[list[SSAValue]]) -> list[list[SSAValue]]:
-    """matrix * x * transpose of matrix."""
+    """Return matrix * x * transpose of matrix."""
     columns = [[_dot(b, row, column) for row in matrix] for column in zip(*x, strict=True)]
     return [[_dot(b, row, line) for row in matrix] for line in zip(*columns, strict=True)]
 
 
 def _dot(b: Builder, row: Sequence[float], x: Sequence[SSAValue]) -> SSAValue:
+    """Return the dot product of a row of the matrix and vectors, without products by 0 and 1."""
     total: SSAValue | None = None
-    for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # no negation where some sign is plus
+    for k, v in sorted(zip(row, x, strict=True), key=lambda t: t[0] != 1):  # ones first spare a negation
         if k == 0:
             continue
         factor = b.const(k, v.type.elem, v.type.lanes)

@@ -333,7 +333,7 @@ def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
         if head and not cut and p.extents[head[0]] == 1:
             return None
         if p.operands[i].plain and (fixes != "side" or len(side) < 2):
-            return None  # a copy would gain nothing but rows without gaps of a stride, for vectors along them
+            return None  # it would only remove a stride's gaps from rows, for vectors along them
         most = HALO_BYTES * (1 + (fixes == "k")) // p.dtype.itemsize
         w = halo_copy(p, i, frozenset(p.batch) | frozenset(head), cut, most)
         if w is None or (head and not set(head) & set(w.fixed)):
@@ -453,7 +453,7 @@ class WindowSetting:
 
     @cached_property
     def m_steps(self) -> Steps:
-        """Extents and strides of the groups of M's rows; the M operand is plain."""
+        """Return the extents and strides of the groups of M's rows; the M operand is plain."""
         s = self.access(self.m_side)
         form = s.forms[next(iter(s.reads.values()))]
         return tuple((g.extent, form.coef.get(g.inner, 0)) for g in s.groups(self.m_side.axes))

@@ -50,6 +50,7 @@ class ConfigTable:
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(touched(first.kernel))
 
     def config(self, i: int) -> Tiled:
+        """Return configuration number `i`."""
         number, mr, nv, a, b, order, kc, split, tm, tn, depth = map(int, self.rows[:11, i])
         s = self.settings[number]
         return Tiled(s.swap, mr, nv, HOW[a], HOW[b], ORDERS[order], kc, split, tm, tn, s.windows, s.rows, depth)
@@ -209,7 +210,7 @@ def _steps(s: _Shared) -> Array:
 def _tiles(s: _Shared) -> Array:
     """Return the cycles of tiles outside their steps, and of what follows the sums."""
     t, x, w = s.t, s.x, s.w
-    # Between blocks of K all sums of a panel wait in scratch.
+    # Between blocks of K all sums of a panel stay in scratch.
     waits = s.blocked & ~s.heads
     each = w.tile + t.mr * t.nv * np.where(waits, w.waiting_sum, w.stored_sum) + t.mr * w.tile_row
     if s.by_k.any():
@@ -278,10 +279,7 @@ def _walked_again(s: _Shared) -> Iterator[_Bytes]:
 
 
 def _repeated(s: _Shared) -> Iterator[_Bytes]:
-    """Yield the bytes of the outer side, fetched once per task, and of operands that do not depend on the batch.
-
-    Batch-invariant operands are fetched once per batch point.
-    """
+    """Yield the bytes of the outer operand, read once a task, and of batch-invariant operands, once a batch point."""
     t = s.t
     outer, again = np.where(s.minor, s.b_bytes, s.a_bytes), np.where(s.minor, t.tm, t.tn)
     anew, footprint = outer * (again - 1), 2 * np.maximum(outer, s.level)

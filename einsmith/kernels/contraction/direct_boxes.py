@@ -106,6 +106,7 @@ class _Loads:
         self.memo: dict[tuple, int] = {}
 
     def count(self, counts: Sequence[tuple[int, int]]) -> int:
+        """Return the number of distinct loads in a box, given as (axis, points)."""
         key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
         if key not in self.memo:
             self.memo[key] = values_in_box(self.coefs, key)
@@ -241,6 +242,7 @@ def inner_axes(p: Problem, d: Direct) -> list[int]:
 
 
 def tiles_along(p: Problem, d: Direct, axis: int) -> int:
+    """Return the number of tiles along an output axis."""
     return -(-p.extents[axis] // dict(d.tile).get(axis, 1))
 
 
@@ -325,6 +327,7 @@ def _tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
 
 @lru_cache(maxsize=1024)
 def _shaped_accesses(kernel: Kernel, original: Problem, d: Direct) -> tuple[HaloProblem, list[OperandAccess]]:
+    """Return the problem with its halo copies, and the scalar accesses of its operands."""
     shape = shaped(original, d)
     assert shape is not None
     p = shape.problem

@@ -53,6 +53,7 @@ transposed first, so that vectors run along M; "lines": in whole units of result
 
 @lru_cache(maxsize=4096)
 def operations(exprs: tuple[Expr, ...]) -> int:
+    """Return the number of operations and reads in expressions."""
     return sum([isinstance(e, (Apply, Read)) for e in below(exprs)])
 
 
@@ -106,7 +107,7 @@ def _finished(
     for other in beside:
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
-    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # both may compare
+    if len(kernel.stages) > 1 and _guarded(tuple(x for x, _, _ in out)):  # root and later stages may both have guards
         out = [(simplified(x, piece.domain), n, of) for x, n, of in out]
     return out
 
@@ -203,6 +204,7 @@ def of(s: WindowSetting, p: Problem, mr: int, nv: int, split: int) -> tuple[floa
 def _least(
     kernel: Kernel, p: Problem, m_axes: tuple[int, ...], n_axes: tuple[int, ...], mr: int, nv: int, lanes: int, l2: int
 ) -> tuple[float, Form]:
+    """Return the fewest cycles a vector along N over all forms of the epilogue, and the form that takes them."""
     form: Form = "straight"
     rows = stacked(kernel, p, m_axes, n_axes, lanes)
     if rows > 1 and mr % rows == 0:

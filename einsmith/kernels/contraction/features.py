@@ -56,7 +56,7 @@ class Features(SimpleNamespace):
     batch: points of the batch that the side depends on
     parts: blocks into which a halo copy cuts the side, 0 if it does not
     share (N): points of K whose vectors of a halo copy lie a few elements apart
-    far (N): whether rows are far apart
+    far (N): lines of each tensor that a vector is read from where rows are far apart, else 0 (`traffic.far_rows`)
     low (N): largest power of two, up to a page, that divides the step along K (bytes)
     streams (N): tensors that rows are read from
     """
@@ -122,7 +122,7 @@ class OperandPlan(WindowSetting):
         return steps, {f"{name}_{key}": value for key, value in of_side.items()}
 
     def _made(self, which: int) -> float:
-        """Return the cycles to compute one vector of operand `which` as it is read."""
+        """Return the cycles to compute one vector of operand `which` while it is read."""
         count, seconds = boxes.operations((self.original.operands[which].expr,), self.target)
         return 0.25 * count + self.lanes * seconds / self.target.cycle_seconds
 

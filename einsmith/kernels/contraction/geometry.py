@@ -35,12 +35,12 @@ class PartialSums(NamedTuple):
 
     @property
     def row(self) -> int:
-        """Elements of a row."""
+        """Return the elements of a row."""
         return ceil_div(self.columns, self.lanes) * self.lanes
 
     @property
     def part(self) -> int:
-        """Elements of a part of K."""
+        """Return the elements of a part of K."""
         return self.batch * self.rows * self.row
 
     @property
@@ -90,7 +90,7 @@ class Geometry(WindowSetting):
 
     @property
     def k_outer(self) -> bool:
-        """Whether blocks of K are outermost."""
+        """Return True if blocks of K are outermost."""
         return self.heads > 0 or self.c.order == "k"
 
     def _count_points(self) -> None:
@@ -160,7 +160,7 @@ class Geometry(WindowSetting):
 
     @cached_property
     def k_groups(self) -> list[FusedAxes]:
-        """The axes of K, merged as far as both operands read in place allow."""
+        """Return the axes of K, merged as far as both operands read in place allow."""
         sides = ((self.m_side, self.c.a), (self.n_side, self.c.b))
         inline = [self.access(side) for side, how in sides if how == "inline"]
         return fused(self.p.k, self.p.extents, lambda a, x: (

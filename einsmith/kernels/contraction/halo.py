@@ -70,7 +70,7 @@ class HaloCopy:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of the axis that the copy is cut along."""
+        """Return the number of blocks of the axis that the copy is cut along."""
         return self.extents[self.fixed.index(CUT)]
 
 
@@ -128,6 +128,7 @@ class _Box(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _box(operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut: tuple[int, int] | None) -> _Box | None:
+    """Return the coordinates of a halo copy, or None; arguments are those of `halo_copy`."""
     points, keys = {cut[0]: cut[1]} if cut else {}, _coordinates(operand)
     if keys is None:
         return None

@@ -183,6 +183,7 @@ def _pieces(kernel: Kernel) -> tuple[Problem, ...]:
 
 
 def _largest(found: Sequence[Problem]) -> Problem:
+    """Return the piece with the most products."""
     return max(found, key=lambda p: prod(p.extents))
 
 
@@ -229,10 +230,12 @@ def _cost(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
 
 
 def _predicted(found: cost.Predicted, i: int) -> _Price:
+    """Return the price of configuration number `i` of a predicted table."""
     return _Price(Cost(float(found.arithmetic[i]), float(found.memory[i])), int(found.launches[i]), int(found.tasks[i]))
 
 
 def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
+    """Return the cost of a piece in the direct form, without its launches."""
     item = p.dtype.itemsize
     lanes = target.lanes(item)
     v = c.vector

@@ -49,7 +49,7 @@ class Operand:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the operand is a single read at an affine index without guards."""
+        """Return True if the operand is a single read at an affine index without guards."""
         return isinstance(self.expr, Read) and not self.guards and affine(self.expr) is not None
 
 
@@ -90,15 +90,17 @@ class Problem:
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
+        """Return the extents of all axes, output axes first."""
         return self.piece.domain
 
     def count(self, axes: Iterable[int]) -> int:
+        """Return the number of points of these axes."""
         extents = self.extents
         return prod([extents[a] for a in axes])
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Numbers of points: batch, left, right, k."""
+        """Return the numbers of points: batch, left, right, k."""
         return self.count(self.batch), self.count(self.left), self.count(self.right), self.count(self.k)
 
 
@@ -149,6 +151,7 @@ class _Body(NamedTuple):
 
 
 def _taken_apart(body: Expr, rank: int) -> _Body:
+    """Split a body into its factors, with the guards around them, and the steps that follow the sum."""
     found: list[tuple[Expr, tuple[Expr, ...]]] = []  # a factor, and the `where`s around it
     steps: list[tuple[str, Expr | None]] = []
     stack: list[tuple[Expr, tuple[Expr, ...]]] = [(body, ())]
@@ -184,6 +187,7 @@ def _taken_apart(body: Expr, rank: int) -> _Body:
 
 
 def _times(factors: Sequence[Expr]) -> Expr:
+    """Return the product of factors."""
     out = factors[0]
     for f in factors[1:]:
         out = apply("mul", out, f)
@@ -231,6 +235,7 @@ def _operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozenset[i
 
 
 def _problem(template: Template, piece: Piece) -> Problem | None:
+    """Return a piece as a contraction with the operands of the fewest points, or None where it is none."""
     body = piece.body
     if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
         return None

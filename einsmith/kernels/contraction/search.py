@@ -78,6 +78,7 @@ def _even(size: int, limit: int) -> int:
 
 
 def _rows_limit(nv: int, registers: int) -> int:
+    """Return the most rows of a register tile of `nv` vectors."""
     return max(1, min((registers - nv) // nv, 28 if nv == 1 else 14))
 
 
@@ -297,7 +298,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
         for mr, nv in _promising(tuple(spare), m, n, k, lanes, target):
             after, inline = s.finished(mr, nv, parts), s.reads_in_place(mr)
             lengths = [2 * blocks, blocks]
-            if lengths[0] * nv * lanes * s.item > target.l1:  # a longer panel leaves no nearer level
+            if lengths[0] * nv * lanes * s.item > target.l1:  # beyond L1 anyway: a longer panel loses nothing
                 point = (mr + nv * lanes) * s.item
                 lengths.append(_longest(ceil(k / parts), point, unit))
             out += [_Tile(number, mr, nv, size, parts, inline, 1.0, after) for size in lengths]
@@ -358,7 +359,7 @@ def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[i
     one = np.ones_like(mr)
     rows = np.array((number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, part, after))
     x = ConfigTable(settings, rows, features)
-    x.rows[8:10] = _shares(x, target)  # what its tm and tn are views of
+    x.rows[8:10] = _shares(x, target)  # tm and tn are views of these rows
     if features.has["a_parts"] or features.has["b_parts"]:
         cuts = np.array((x.numbers.a_parts, x.numbers.b_parts))
         x.rows[8:10] = np.where(cuts.any(axis=0), np.maximum(cuts, 1), x.rows[8:10])

@@ -57,6 +57,7 @@ def illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
 
 
 def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
+    """Return the reason why a configuration of the direct form is illegal, or an empty string."""
     known = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
         return "no box of the direct form is like this"
@@ -69,6 +70,7 @@ def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
 
 
 def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
+    """Return the reason why a configuration of the tiled form is illegal, or an empty string."""
     if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
     if c.rows and not search.rows_fit(operand_plan(kernel, p, c.windows, c.swap, False, target)):

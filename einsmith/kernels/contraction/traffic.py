@@ -34,7 +34,8 @@ class Steps(NamedTuple):
     """Strides (bytes) at which a side is read.
 
     side: from one point to the next along the innermost axis of the side; 0 for none
-    k: the same along K; axes of K whose points all lie within a line are skipped, so that it is the distance of lines
+    k: from one point to the next along K; axes of K whose points all lie within a line are skipped, which
+        leaves the distance of lines
     even: the step along K is constant over all of K
     near: points of K that lie within a line
     streams: tensors that are read at these steps, 0 if their steps differ

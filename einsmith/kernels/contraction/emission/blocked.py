@@ -1,13 +1,13 @@
-"""The blocked form: register tiles inside blocked loops, with operands packed or read in place.
+"""Emit the tiled form: register tiles inside blocked loops, with operands packed or read in place.
 
 A task owns a batch point, a range of M tiles, a range of N panels and a range of K. Inside, one side is walked in the
 outer loop (its panel packed there), the other in the inner loop; around the tile runs a real loop over K. Blocks of K
-may be outermost (Goto and van de Geijn 2008), the sums of all tiles waiting in scratch: rows of a block of K are few
-enough for a core to keep the addresses of their pages, and what is packed of them serves all tiles of M.
+may be outermost (Goto and van de Geijn 2008), with the sums of all tiles in scratch: a block of K has few enough rows
+for the TLB to hold their pages, and a packed panel serves all tiles of M.
 
-Two pieces whose results lie between each other may be made tile by tile and stored in whole stretches. The gradient of
-a strided convolution leaves every other element of a row to another piece: each alone would fetch and write every line
-of the results, in parts; a tile of both has all of its lines' elements.
+Two pieces whose results are interleaved may be computed tile by tile and stored in contiguous stretches. The gradient
+of a strided convolution leaves every other element of a row to another piece: computed separately, each piece would
+fetch and write every line of the results, in parts; a tile of both has all elements of its lines.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import Bound, digits, part_range
 
 Joint = tuple[tuple[int, int], ...]
-"""Numbers of pieces: of a companion, and of the piece whose tiles make its sums too and store both."""
+"""Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""
 
 
 class Blocked:
-    """Emission of a kernel function that makes a piece and its companion, which is emitted by another one of these.
-    base: bytes of the workspace before the piece's part."""
+    """Emits a kernel function that computes a piece and, with another instance, its companion.
+
+    base: bytes of the workspace before the piece's part
+    """
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0, companion: Blocked | None = None):
         self.b, self.g, self.companion = b, g, companion
@@ -42,7 +44,7 @@ class Blocked:
         self.tile_sums = Microkernel(self.f, self.after)
 
     def run(self, task: SSAValue) -> None:
-        """Emits a task."""
+        """Emit a task."""
         t, g = self.begin(task), self.g
         inner = "mn" if g.c.order == "m" else "nm"
         self._loops(t, "k" + inner if g.k_outer else inner[0] + "k" + inner[1])
@@ -50,7 +52,7 @@ class Blocked:
     # -- the task
 
     def begin(self, task: SSAValue) -> TaskFrame:
-        """What a task is; its halo copies are filled, unless they are those of a block of K."""
+        """Bind a task, and fill its halo copies unless they hold a block of K."""
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
         m_range, n_range = part_range(b, tm, c.tm, g.mt), part_range(b, tn, c.tn, g.nt)
@@ -67,7 +69,7 @@ class Blocked:
         return t
 
     def _move(self, t: TaskFrame, i: int, w: HaloCopy, at: SSAValue, number: SSAValue) -> None:
-        """Lets a halo copy that is cut hold block `number`."""
+        """Make a halo copy that is cut hold block `number`."""
         t.fixed[CUT] = number
         moved = self.b.address(at, self.b.mul(number, -w.block), self.f.elem)
         self.f.slots[SLOT + i] = BufferMemory(moved, w.buffer)
@@ -75,14 +77,18 @@ class Blocked:
     # -- the loops around the tile
 
     def _loops(self, t: TaskFrame, order: str) -> None:
-        """The loops over tiles of M, panels of N and blocks of K, the outermost first; an operand is packed as soon as
-        its tile and its block are known. Sums of the tiles within a block of K wait for the next one."""
+        """Emit the loops over tiles of M, panels of N and blocks of K, with the outermost first in `order`.
+
+        An operand is packed as soon as its tile and its block are known. The sums of the tiles within a block of K stay
+        in scratch until the next block.
+        """
         b, f, g = self.b, self.f, self.g
         spans = {"m": t.m_range, "n": t.n_range}
         waiting = order[order.index("k") + 1 :]
 
         def enter(axis: str, rest: str, at: dict[str, Any]) -> None:
-            """What is known once a loop's point is."""
+            """Pack the operands whose tile and block are known once the loop over `axis` is entered, then emit the
+            other loops."""
             if axis != "m" and "panel" in at and "lo" in at:
                 at = {**at, "right": pack.packed(f, t, g.b, at["panel"], at["lo"], at["hi"])}
             if axis != "n" and "rows" in at and "lo" in at:
@@ -116,20 +122,21 @@ class Blocked:
         level(order, {})
 
     def _enter_head(self, t: TaskFrame, lo: Bound) -> None:
-        """Fills the halo copies of a block of K."""
+        """Fill the halo copies of a block of K."""
         b, g = self.b, self.g
         head = b.op("floordiv", lo, g.kc)
         for i, w, at in self.f.cuts:
             parts = b.const(w.blocks)
             self._move(t, i, w, at, b.op("mod", head, parts))
             head = b.op("floordiv", head, parts)
-        t.fixed[g.p.k[0]] = head  # where it is not what is cut
+        t.fixed[g.p.k[0]] = head  # where the first axis of K is not the one that is cut
         self.f.fill(t.fixed)
 
     # -- the tile
 
     def open_panel(self, t: TaskFrame, panel: Strip) -> Strip:
-        """The lanes of a panel, for what is read of it in place and for what follows the sums."""
+        """Return the panel with cursors at its vectors, of the operand where that is read in place, and of the
+        results."""
         b, f, g = self.b, self.f, self.g
         n0 = b.mul(panel.number, g.nr)
         starts = [b.add(n0, v * g.lanes) for v in range(panel.size)]
@@ -147,7 +154,7 @@ class Blocked:
         )
 
     def tile(self, t: TaskFrame, x: Tile) -> None:
-        """A tile over a block of K, and what follows its sums and those of the companion's tile."""
+        """Emit a tile over a block of K, the companion's tile, and what follows the sums of both."""
         if self.companion is not None:
             f, own, mate = self.companion.f, t.companion, self.after.mate
             assert own is not None and mate is not None

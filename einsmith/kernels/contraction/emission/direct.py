@@ -97,6 +97,7 @@ class DirectLowering(Operands):
         self.partials, self.workspace = partial_sums(p, d, n), workspace(b, base, p.dtype.itemsize, self.elem)
 
     def run(self, task: SSAValue) -> None:
+        """Emit a task."""
         b, p, d = self.b, self.p, self.d
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
@@ -214,9 +215,10 @@ class DirectLowering(Operands):
             return LaneCursor(s, 0, None).bind(part)
         return LaneCursor(s, b.add(corner[v], b.mul(b.op("mod", number, count), n)), tile.limit, n).bind(part)
 
-    # -- what follows them
+    # -- what follows the sums
 
     def _finish(self, tile: UnrolledBox, sums: Sequence[SSAValue]) -> None:
+        """Emit what follows the sums of a tile: the epilogue, or the store of partial sums."""
         b, n, v, s, count = self.b, self.lanes, self.d.vector, self.epilogue.sampler, tile.vectors
         values = {a: x for a, x in self.values.items() if a != v and a not in self.p.k}
         states = [LaneCursor(s, 0, None)]
@@ -246,7 +248,7 @@ class DirectLowering(Operands):
             at = self.b.add(self.b.mul(at, self.p.extents[a]), values.get(a, 0))
         return at
 
-    # -- sums that wait in scratch while windows change
+    # -- sums that stay in scratch while halo copies change
 
     def _places(self, tile: UnrolledBox) -> list[SSAValue]:
         """Return the places in scratch of a tile's sums while halo copies change."""
@@ -261,10 +263,12 @@ class DirectLowering(Operands):
         return out
 
     def _waiting(self, tile: UnrolledBox) -> list[SSAValue]:
+        """Load the sums of a tile from scratch."""
         assert self.sums is not None
         return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile)]
 
     def _accumulate(self, tile: UnrolledBox) -> None:
+        """Add the products of a tile to its sums in scratch."""
         assert self.sums is not None
         sums = self._products(tile, self._waiting(tile))
         for x, place in zip(sums, self._places(tile), strict=True):

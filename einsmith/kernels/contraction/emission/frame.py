@@ -1,5 +1,8 @@
-"""What emission works on: the `Operands` of a kernel function, of the blocked form a `Frame`, a `Task` for what a task
-has bound, a `Tile` for where it is; and the loops over tiles, panels and blocks of K."""
+"""Define what emission works on, and the loops over tiles, panels and blocks of K.
+
+`Operands` are the buffers of a kernel function, a `Frame` adds what the tiled form needs, a `TaskFrame` holds what a
+task has bound, and a `Tile` says where the emitted code is.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from einsmith.plan.kernel import Kernel
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> SSAValue:
-    """Where a piece's part of the workspace begins, `base` bytes from its start."""
+    """Return the address of a piece's part of the workspace, `base` bytes from its start."""
     return b.address(b.buffers[-1], base // item, elem) if base else b.buffers[-1]
 
 
 def clear(b: Builder, to: SSAValue, size: SSAValue | int, elem: str, lanes: int) -> None:
-    """Zeros, in so many elements of scratch."""
+    """Set `size` elements of scratch to zero."""
     with b.loop(0, size, step=lanes) as loop:
         b.store(b.const(0.0, elem, lanes), to, loop.var)
 
@@ -35,7 +38,7 @@ Rows = Sequence[Sequence[SSAValue]]
 
 
 class TileSums:
-    """The sums of so many tiles in scratch, [tile][row][vectors]; a row of vectors has `width` elements."""
+    """The sums of `tiles` tiles in scratch, [tile][row][vectors]; a row has `width` elements."""
 
     def __init__(self, b: Builder, elem: str, tiles: int, rows: int, width: int, lanes: int):
         self.b, self.elem, self.tiles, self.width, self.lanes = b, elem, tiles, width, lanes
@@ -43,7 +46,7 @@ class TileSums:
         self.sums = b.alloc(elem, tiles * self.size)
 
     def clear(self, tiles: SSAValue | int) -> None:
-        """Lets the first so many tiles begin at zero."""
+        """Set the sums of the first `tiles` tiles to zero."""
         clear(self.b, self.sums, self.b.mul(tiles, self.size), self.elem, self.lanes)
 
     def _places(self, tile: SSAValue, row: SSAValue | int, nv: int) -> list[SSAValue]:
@@ -59,7 +62,7 @@ class TileSums:
                 self.b.store(x, self.sums, at)
 
     def load(self, tile: SSAValue, row: SSAValue | int, nv: int) -> list[SSAValue]:
-        """The vectors of a row."""
+        """Return the vectors of a row."""
         return [self.b.load(self.sums, x, self.elem, self.lanes) for x in self._places(tile, row, nv)]
 
     def rows(self, tile: SSAValue, mr: int, nv: int) -> list[list[SSAValue]]:
@@ -67,8 +70,11 @@ class TileSums:
 
 
 class Operands:
-    """The buffers of a kernel function by number, the root's arguments by slot, and in `slots` these and the halo
-    copies, for each of which there is scratch. halos: (operand, copy)."""
+    """The buffers of a kernel function by number, and the root's arguments by slot.
+
+    slots: the arguments and the halo copies, each of which has scratch
+    halos: (operand, halo copy)
+    """
 
     def __init__(self, b: Builder, kernel: Kernel, dtype: DType, lanes: int, halos: Sequence[tuple[int, HaloCopy]]):
         self.b, self.elem, self.lanes = b, elem_of(dtype), lanes
@@ -77,21 +83,24 @@ class Operands:
         self.slots = dict(self.arguments)
         self.windows: list[tuple[HaloCopy, SSAValue]] = []
         for i, w in halos:
-            # A row read past its end reaches into what follows, at the end of the copy into its slack.
+            # A row read past its end reaches into the next row; at the end of the copy, into its slack.
             at = b.alloc(self.elem, w.buffer.size + SLACK * lanes)
             self.windows.append((w, at))
             self.slots[SLOT + i] = BufferMemory(at, w.buffer)
 
     def fill(self, values: Mapping[int, SSAValue]) -> None:
-        """Fills the halo copies for these values of the axes that they fix."""
+        """Fill the halo copies for these values of the axes that they fix."""
         for w, to in self.windows:
             fill(self.b, w, self.slots, to, self.lanes, values)
 
 
 class Frame(Operands):
-    """The operands, halo copies and packed panels of a kernel function; a copy that is cut moves (`Blocked._move`).
-    base: bytes of the workspace before this piece's part. cuts: (operand, copy, where its first block lies). a, b_in:
-    the operands as tiles read them in place or as they are packed."""
+    """The operands, halo copies and packed panels of a kernel function in the tiled form.
+
+    base: bytes of the workspace before this piece's part
+    cuts: (operand, halo copy, where its first block lies) for copies that are cut, which move (`Blocked._move`)
+    a, b_in: the operands as tiles read them in place, or as they are packed
+    """
 
     def __init__(self, b: Builder, g: Geometry, base: int = 0):
         super().__init__(b, g.kernel, g.p.dtype, g.lanes, g.halos)
@@ -104,16 +113,21 @@ class Frame(Operands):
         self.workspace = workspace(b, base, g.item, self.elem)
 
     def slot(self, x: OperandTiles, tile: SSAValue) -> SSAValue:
-        """Where tile number `tile` of a buffer lies."""
+        """Return the address of tile number `tile` of a buffer."""
         b = self.b
         return b.address(self.workspace, b.add(b.mul(tile, x.slab), x.base), self.elem)
 
 
 @dataclass
 class TaskFrame:
-    """What a task has bound: its point of the batch and part of K; its tiles of M, panels of N and points of K; what
-    the batch adds to the addresses of operands and results; the axes of halo copies that have one value; the task of
-    the other piece of joint tiles."""
+    """The values that a task has bound.
+
+    batch, split: its point of the batch and its part of K
+    m_range, n_range, k_lo, k_hi: its tiles of M, panels of N and points of K
+    a, b, results: what the batch adds to the addresses of operands and results
+    fixed: values of the axes of which halo copies hold one value
+    companion: the task of the other piece of joint tiles
+    """
 
     batch: SSAValue
     split: SSAValue
@@ -129,9 +143,13 @@ class TaskFrame:
 
 
 class Strip(NamedTuple):
-    """Tile `number` of M, of `size` rows, or panel of N, of `size` vectors; lanes from `limit` on are off (None: all
-    are on). operand, results: a panel's vectors of the operand, where that is read in place, and of the results;
-    companion: the panel of the other piece of joint tiles."""
+    """Tile `number` of M, of `size` rows, or panel `number` of N, of `size` vectors.
+
+    limit: lanes from here on are inactive (None: all are active)
+    operand: a panel's vectors of the operand, where that is read in place
+    results: a panel's vectors of the results
+    companion: the panel of the other piece of joint tiles
+    """
 
     number: SSAValue
     size: int
@@ -142,9 +160,12 @@ class Strip(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A register tile: rows of M by a panel of N, over the block lo .. hi of K; last: whether that is the last one
-    (None: the only one). left, right: where the packed operands lie, None for those that are read in place. number:
-    among the tiles whose sums wait in scratch for the next block."""
+    """A register tile: rows of M by a panel of N, over the block lo .. hi of K.
+
+    last: whether the block is the last one (None: there is one block)
+    left, right: where the packed operands lie; None for operands read in place
+    number: number among the tiles whose sums stay in scratch between blocks of K
+    """
 
     rows: Strip
     panel: Strip
@@ -160,7 +181,7 @@ class Tile(NamedTuple):
 
 
 def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None]) -> None:
-    """body(strip) for a range of tiles of M or of panels of N."""
+    """Emit body(strip) for a range of tiles of M or of panels of N."""
     g = f.g
 
     def panel(jn: SSAValue, nv: int, tail: bool) -> None:
@@ -174,7 +195,7 @@ def tiles_of(f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], Non
 
 
 def k_blocks(f: Frame, t: TaskFrame, body: Callable[[Bound, Bound, SSAValue | None], None]) -> None:
-    """body(lo, hi, last) for a task's blocks of K; `last` is None where there is one block."""
+    """Emit body(lo, hi, last) for a task's blocks of K; `last` is None where there is one block."""
     b = f.b
     if not f.g.blocked:
         body(t.k_lo, t.k_hi, None)

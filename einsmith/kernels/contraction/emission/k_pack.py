@@ -1,8 +1,8 @@
-"""Vectors of N whose lanes hold several points of K of each point of N.
+"""Hold several points of K of each point of N in the lanes of a vector.
 
-24 points of N fill three quarters of two vectors of 16 lanes. Three vectors hold them at two points of K: [n0 at k0,
-n0 at k1, n1 at k0, ...]. A tile multiplies these by as many neighbours along K of a row of M, repeated along a vector
-as a broadcast of 64 or 128 bits is, and lanes of the same point of N are added when K is done.
+24 points of N fill three quarters of two vectors of 16 lanes. Three vectors hold them at two points of K: [n0 at k0, n0
+at k1, n1 at k0, ...]. A tile multiplies these by equally many neighbours along K of a row of M, repeated along a vector
+as by a broadcast of 64 or 128 bits, and lanes of one point of N are added at the end of K.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.loops.nest import Builder, SSAValue
 
 WIDEST = 16
-"""Bytes that are repeated along a vector at most: what instructions broadcast, and what packing moves as one."""
+"""Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""
 
 
 def depth_of(n: int, lanes: int, item: int) -> int:
-    """The points of K in the lanes of vectors that hold n points of N, of `item` bytes each, with which the fewest
-    lanes stay empty."""
+    """Return the points of K in the lanes of a vector with which the fewest lanes stay empty.
+
+    Vectors hold `n` points of N, with elements of `item` bytes.
+    """
     return min((d for d in (1, 2, 4) if d * item <= WIDEST and d <= lanes), key=lambda d: (-(-n * d // lanes) / d, d))
 
 
 def fits(s: WindowSetting, depth: int, blocks: Sequence[int]) -> bool:
-    """Whether so many points of K stand side by side in the rows of M, and none of K's parts and blocks, of so many
-    points each, ends between them."""
+    """Return whether `depth` points of K are always adjacent in the rows of M.
+
+    No part or block of K may end between them; `blocks` lists their sizes (points).
+    """
     rows = s.access(s.m_side)
     groups = rows.groups(s.p.k)
     if not s.m_side.operand.plain or not groups or needed(s.p) or any(x % depth for x in (groups[-1].extent, *blocks)):
@@ -34,7 +38,7 @@ def fits(s: WindowSetting, depth: int, blocks: Sequence[int]) -> bool:
 
 
 def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: int, lanes: int) -> SSAValue:
-    """`depth` neighbours in memory, again and again along a vector."""
+    """Return a vector that repeats `depth` elements from memory."""
     if depth == 1:
         return b.splat(b.load(pointer, offset, elem), lanes)
     few = b.load(pointer, offset, elem, depth)
@@ -42,7 +46,8 @@ def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: 
 
 
 def added(b: Builder, row: Sequence[SSAValue], depth: int) -> list[SSAValue]:
-    """Vectors with one lane for each point of N: the sums of its `depth` lanes. The rest of the last one is zero."""
+    """Return vectors with one lane for each point of N, the sum of its `depth` lanes; the last vector is filled with
+    zeros."""
     out = list(row)
     while depth > 1:
         n = out[0].type.lanes

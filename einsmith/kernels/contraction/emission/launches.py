@@ -110,6 +110,7 @@ def _works(kernel: Kernel, p: Problem, c: Config, target: Any, base: int) -> tup
 
 
 def _joint(companion: Geometry, g: Geometry, before: int, base: int, b: Builder, _: int, task: SSAValue) -> None:
+    """Emit a task of a piece and its companion; `before` and `base` are where their workspaces begin (bytes)."""
     Blocked(b, g, base, Blocked(b, companion, before)).run(task)
 
 

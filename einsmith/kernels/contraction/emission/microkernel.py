@@ -170,8 +170,8 @@ class Microkernel:
     def _points_at_once(self, steps: Sequence[int], nv: int) -> int:
         """Return the points of the innermost axis of K that an iteration of the loop takes together.
 
-        An element that rows of a tile read at several points is then loaded once. There are as many points as have
-        registers for their vectors of N beside the sums, and as divide blocks and parts of K. Tiles of several vectors
+        An element that rows of a tile read at several points is then loaded once. Their number divides
+        blocks and parts of K, and is limited by the registers left for their vectors of N. Tiles of several vectors
         take one point: they load less than they multiply anyway.
         """
         g, c, sums = self.f.g, self.f.g.c, len(steps) * nv

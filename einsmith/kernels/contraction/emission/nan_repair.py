@@ -1,8 +1,9 @@
-"""Terms that a guard makes zero beside an operand that is infinite or NaN.
+"""Recompute sums that are NaN because a guard zeroes one operand and the other operand is infinite or NaN.
 
 A guard such as k <= i zeroes the operand that has both axes; the term is then zero times the other operand, which is
-zero unless that one is infinite or NaN. So sums are computed without a look at it, and one that comes out as NaN is
-computed again, term by term under the guards: what is common costs an addition a sum, what is rare is slow and right.
+zero unless that operand is infinite or NaN. So sums are computed without a check of the operands, and a sum that comes
+out as NaN is computed again, term by term under the guards. The common case costs an addition a sum; the rare case is
+slow and right.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from einsmith.loops.walk import sweep
 
 @lru_cache(maxsize=1024)
 def needed(p: Problem) -> bool:
-    """Whether some guard on K zeroes one operand only."""
+    """Return whether some guard on K zeroes one operand only."""
     left, right = p.operands
     single = (g for g in p.exact if not (g in left.guards and g in right.guards))
     return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
 
 
 class NanRepair:
-    """Computes sums again that a zero operand leaves NaN, where some may be; it reads the operands where they lie.
-    lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; lanes 0: a sum is the total of the
-    lanes of a vector, which along K hold its parts. size: elements of the largest tile."""
+    """Recomputes sums that are NaN because of an operand zeroed by a guard; reads the operands in place.
+
+    lane_axes, lanes, row: where the lanes of a sum lie, as for an OperandAccess; with 0 lanes, a sum is the total of
+    the lanes of a vector along K
+    size: elements of the largest tile
+    """
 
     def __init__(
         self,
@@ -58,8 +62,11 @@ class NanRepair:
         hi: SSAValue | int,
         place: Callable[[OperandAccess, SSAValue], LaneCursor],
     ) -> list[SSAValue]:
-        """The sums, over points lo .. hi of the flattened `k_axes`; where one of them is NaN all are made again from
-        `init`. place(access, number of a sum): its lanes, with every axis bound but k_axes."""
+        """Return the sums over points lo .. hi of the flattened `k_axes`; if one of them is NaN, all are recomputed
+        from `init`.
+
+        place(access, number) returns a cursor at the lanes of a sum, with every axis bound except `k_axes`.
+        """
         if not self.needed:
             return list(sums)
         b, n, s, total = self.b, sums[0].type.lanes, self.sampler, tree(sums, self.b.add)
@@ -88,6 +95,6 @@ class NanRepair:
             loop.next = []
             for i, old in enumerate(loop.carried):
                 new = b.load(room, i * n, self.elem, n)
-                # Lanes that nobody stores may be NaN by chance: what others are does not depend on it.
+                # Lanes that are never stored may be NaN by chance; the other lanes' values do not depend on them.
                 loop.next.append(b.op("where", b.op("ne", old, old), new, old) if s.lanes else new)
         return list(loop.results)

@@ -1,5 +1,7 @@
-"""Packing operands: the points of a tile of M or of a panel of N in the order that tiles read them, into the scratch of
-a task or into the workspace, from where all tasks read them."""
+"""Pack operands: the points of a tile of M or of a panel of N, in the order in which tiles read them.
+
+A task packs into its scratch; a launch of its own packs into the workspace, from where all tasks read.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from einsmith.loops.walk import Bound, digits, strips, sweep, task_range
 
 
 def packed(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> SSAValue | None:
-    """Where a tile of an operand lies in a block of K: packed now, or before, or (None) not at all."""
+    """Return where the packed tile of an operand lies in a block of K; None where it is read in place.
+
+    A "panel" is packed here; a "buffer" was packed by an earlier launch.
+    """
     b, g = f.b, f.g
     if x.how == "inline":
         return None
@@ -33,12 +38,13 @@ def packed(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound, hi: 
 
 
 def shared_tasks(g: Geometry, x: OperandTiles) -> int:
-    """Tasks that pack an operand into the workspace: each a tile in a block of K."""
+    """Return the number of tasks that pack an operand into the workspace: one for each tile in each block of K."""
     return x.batches * g.k_blocks * x.tiles if x.how == "buffer" else 0
 
 
 def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: SSAValue) -> None:
-    """One of the tasks that pack the chosen operands into the workspace; base: bytes of it before this piece's part."""
+    """Emit one of the tasks that pack the chosen operands; `base` is the bytes of the workspace before this piece's
+    part."""
     f, first = Frame(b, g, base), 0
     for x in (x for x in chosen if x.how == "buffer"):
         with task_range(b, task, first, shared_tasks(g, x)) as t:
@@ -52,8 +58,11 @@ def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Build
 
 
 def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: Bound, hi: Bound, tile: Strip) -> None:
-    """A tile's points lo .. hi of K. Panels of N are [k][vectors]; tiles of M [row][k] where K is contiguous in the
-    source, else [k][row]. operand: what the batch adds to the operand's addresses."""
+    """Pack a tile's points lo .. hi of K.
+
+    Panels of N are [k][vectors]; tiles of M are [row][k] where K is contiguous in the source, else [k][row]. `operand`
+    is what the batch adds to the operand's addresses.
+    """
     first = f.b.mul(tile.number, x.points)
     if not x.along:
         _across(f, x, operand, to, first, tile, lo, hi)
@@ -66,7 +75,7 @@ def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: B
 def _across(
     f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, first: SSAValue, tile: Strip, lo: Bound, hi: Bound
 ) -> None:
-    """Vectors of points of the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
+    """Pack vectors along the side. Lanes past the rows of a tile of M are overwritten by the next point of K."""
     b, g, n = f.b, f.g, f.g.lanes
     if x is g.a:
         s, width, align = f.a, tile.size, gcd(g.mr, n)
@@ -89,7 +98,7 @@ def _across(
     groups, tail = groups[:cut], groups[cut:]
     points = prod(x.extent for x in tail)
     start, end = (b.op("floordiv", x, points) for x in (lo, hi))
-    with b.loop(0, points) if tail else nullcontext() as loop:  # masks are made once for all that stands before it
+    with b.loop(0, points) if tail else nullcontext() as loop:  # masks are made once for all points of the outer groups
         number = b.const(0) if loop is None else loop.var
         part = s.part_of([a for x in tail for a in x.axes], number)
         masked = [x.bind(part) for x in states]
@@ -109,7 +118,7 @@ def _across(
 
 
 def _rows_along(f: Frame, operand: PartialAddress, to: SSAValue, m0: SSAValue, mr: int, lo: Bound, hi: Bound) -> None:
-    """Vectors along K of each row."""
+    """Pack each row in vectors along K."""
     b, g, s = f.b, f.g, f.a
 
     def chunk(k: SSAValue, limit: Bound | None, place: Sequence[SSAValue] | None = None) -> None:
@@ -125,7 +134,7 @@ def _rows_along(f: Frame, operand: PartialAddress, to: SSAValue, m0: SSAValue, m
 def _columns_along(
     f: Frame, operand: PartialAddress, to: SSAValue, n0: SSAValue, nv: int, lo: Bound, hi: Bound
 ) -> None:
-    """Vectors along K of as many rows as there are lanes, transposed in registers."""
+    """Pack vectors along K of as many rows as there are lanes, transposed in registers."""
     b, g, s, depth, n = f.b, f.g, f.b_in, f.g.c.depth, f.g.lanes
     width, points, last = nv * n, n // depth, b.const(g.N - 1)
     with b.loop(0, nv) as vectors:
@@ -148,9 +157,11 @@ def _columns_along(
 
 
 def _chunks(f: Frame, s: OperandAccess, lo: Bound, hi: Bound, chunk: Callable[..., None]) -> None:
-    """chunk(k, limit, place) for every vector of K points in lo .. hi of an access along K: the last one is limited
-    unless K, its parts and its blocks are whole vectors; its place, the digits of k, is told where rows of K are whole
-    vectors too."""
+    """Call chunk(k, limit, place) for every vector of K points in lo .. hi of an access along K.
+
+    The last vector is limited unless K, its parts and its blocks are whole vectors. `place`, the digits of k, is passed
+    where rows of K are whole vectors too.
+    """
     b, g, n = f.b, f.g, f.g.lanes
     if not any(x % n for x in (g.K, g.k_max, g.kc)):
         *heads, row = s.lane_extents

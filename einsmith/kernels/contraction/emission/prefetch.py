@@ -73,7 +73,7 @@ def _step(s: OperandAccess, axis: int) -> int:
 
 
 def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Prefetch lines of the next panel of N.
+    """Return the prefetches of lines of the next panel of N.
 
     The tiles of a panel share the lines of its rows: at each row that it multiplies, a tile prefetches its own share.
     Tiles left over prefetch one line repeatedly, which costs nothing.
@@ -109,7 +109,7 @@ def _next_panel(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _next_windows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Prefetch lines of the next panel of N where N is read in place along several axes of K that lie pages apart.
+    """Return the prefetches of the next panel of N where N is read in place along axes of K that lie pages apart.
 
     The first tile of M prefetches a part of the lines at each point of the innermost axis of K, whose points share
     them. Measured: a 2x2 convolution of 32 planes of 119 x 119, 4 images, takes 2.1 ms on a core of a Zen 4, and 5.6 ms
@@ -133,7 +133,7 @@ def _next_windows(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Prefetch the source rows along K of the panel in the next block of K, or of the next panel in the first block.
+    """Return the prefetches of source rows of the panel in the next block of K, or of the next panel in the first one.
 
     Every tile prefetches a line of other rows, so that memory is busy while tiles multiply and packing need not wait
     for it. All but a few blocks lie within rows.
@@ -161,7 +161,7 @@ def _next_source(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
 
 
 def _next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Ask:
-    """Prefetch the next tile's rows of M; after the last tile, the first tile's rows in the next block of K.
+    """Return the prefetch of the next tile's rows of M; after the last tile, of the first one's in the next block of K.
 
     Each point of K prefetches a line of another row, so that all lines of a stretch are prefetched while it is walked.
     """
@@ -175,7 +175,7 @@ def _next_rows(f: Frame, t: TaskFrame, x: Tile, step: int) -> Ask:
 
 
 def _beside(f: Frame, t: TaskFrame, x: Tile) -> list[Ask]:
-    """Prefetch what follows the tile's rows of M, where rows are adjacent in memory and far apart along K.
+    """Return the prefetches of what follows the tile's rows of M, where rows are adjacent and lie far apart along K.
 
     That is the next tile, or a line further where tiles are shorter than a line. If M fits L2, only the first panel of
     N prefetches: later panels find the rows in the cache.
@@ -204,8 +204,7 @@ def _apart(f: Frame, x: Tile, tile: SSAValue) -> SSAValue:
 
 
 def _ask_one_of(f: Frame, source: BufferMemory, at: SSAValue, rows: int, step: int, k: SSAValue) -> None:
-    """Prefetch a line of one of `rows` rows that lie `step` elements apart; each step `k` of a tile takes another
-    row."""
+    """Prefetch a line of one of `rows` rows, `step` elements apart; each step `k` of a tile takes another row."""
     b, depth = f.b, f.g.c.depth
     turns = min(1 << (rows - 1).bit_length(), LINE // f.g.item // depth)
     row = b.op("mod", b.op("floordiv", k, depth) if depth > 1 else k, turns)
@@ -215,11 +214,11 @@ def _ask_one_of(f: Frame, source: BufferMemory, at: SSAValue, rows: int, step: i
 
 
 def _gathered(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
-    """Prefetch the lines of the next tile's rows of M that a run of the last group of K shares, a part at each of its
-    points.
+    """Return the prefetches of lines of the next tile's rows of M, a part at each point of the last group of K.
 
-    The lines of this tile's own rows are prefetched, which are near, where there is no next tile or where it belongs to
-    another panel. Returns none if the run's points span more than one line, or rows touch too many lines.
+    The lines are those that a run of the group shares. This tile's own rows, which are near, are prefetched where there
+    is no next tile or where another panel prefetches it. Returns none if the run's points span more than one line, or
+    rows touch too many lines.
     """
     b, g, a, jm = f.b, f.g, f.a, x.rows.number
     ((read, form),) = a.reads.items()

@@ -68,7 +68,7 @@ class TileEpilogue:
         """Return the vectors of results along N that rows of `nv` vectors of sums give; 0 where rows give none."""
         return 0 if self.f.g.c.split > 1 or self.transposed else ceil_div(nv, self.f.g.c.depth)
 
-    # -- sums that wait in scratch between blocks of K
+    # -- sums that stay in scratch between blocks of K
 
     def clear(self, tiles: SSAValue) -> None:
         """Clear the sums of the first `tiles` tiles where blocks of K accumulate in scratch."""

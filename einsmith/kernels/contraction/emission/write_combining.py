@@ -150,6 +150,7 @@ class LineBuffer:
             b.store(b.splat(values[i], self.lanes), self.scratch, self._place(row, n, self.pad + vector * self.lanes))
 
     def _place(self, row: SSAValue, live: int, at: int) -> SSAValue:
+        """Return the place in scratch of element `at` of a row, for one result."""
         b = self.b
         return b.add(b.mul(b.add(b.mul(row, len(self.live)), live), self.row), at)
 
@@ -236,6 +237,7 @@ class LineBuffer:
         return value
 
     def _mask(self, lanes: Vector, part: tuple[SSAValue, SSAValue] | None) -> SSAValue | None:
+        """Return the mask of a vector's lanes that are stored; None where all are."""
         b, n = self.b, self.lanes
         present = [x is not None for x in lanes]
         mask = None if all(present) else b.literal(present, "i1")
