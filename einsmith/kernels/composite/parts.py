@@ -28,8 +28,7 @@ class PartConfig(NamedTuple):
 
 
 class CompositeConfig(NamedTuple):
-    """The configuration of a composite: the number of the decomposition (`way`), and the choice for each of its
-    parts."""
+    """The configuration of a composite: the number of the decomposition (`way`), and the choice for each part."""
 
     way: int
     parts: tuple[PartConfig, ...]

@@ -23,8 +23,7 @@ class SplitAxes(Composite):
         return [[split] for split in split_kernels(kernel)]
 
     def settled(self, kernel: Kernel, config: CompositeConfig) -> bool:
-        """Return whether the pieces are matrix products; further decompositions have as many products in smaller
-        parts."""
+        """Return whether the pieces are matrix products; further decompositions have as many, in smaller parts."""
         (part,) = config.parts
         split = split_kernels(kernel)[config.way]
         return part.pattern == CONTRACTION.name and bool(CONTRACTION.dominates(split, part.config))

@@ -1,5 +1,4 @@
-"""Choose the pairs of pieces of a contraction that are computed together (`blocked.Blocked`), and their
-configurations."""
+"""Choose which pairs of pieces are computed together (`blocked.Blocked`), and their configurations."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from einsmith.plan.kernel import Kernel
 
 @lru_cache(maxsize=1024)
 def pairs(found: tuple[Problem, ...]) -> Joint:
-    """Return pairs of pieces whose results are interleaved along the innermost axis; the piece of more products comes
-    second."""
+    """Return pairs of pieces whose results interleave along the innermost axis; the one of more products is second."""
     out = []
     for i, p in enumerate(found):
         for j, q in enumerate(found):
@@ -39,8 +37,7 @@ def pairs(found: tuple[Problem, ...]) -> Joint:
 
 @lru_cache(maxsize=1024)
 def companion_of(kernel: Kernel, mate: Problem, p: Problem, c: Tiled, target: Any) -> Tiled | None:
-    """Return the configuration of `mate` with the tiles and tasks of `p` in configuration `c`; None where there is
-    none."""
+    """Return the configuration of `mate` with the tiles and tasks of `p` in configuration `c`, or None."""
     if c.rows or c.kc or c.split > 1 or "panel" in (c.a, c.b) or [x for _, x in c.windows] not in ([], ["side"]):
         return None
     own = operand_plan(kernel, p, c.windows, c.swap, False, target)
@@ -85,8 +82,7 @@ def costs(kernel: Kernel, pairs: tuple[_Two, ...], target: Any) -> cost.Predicte
 
 
 def apart(kernel: Kernel, p: Problem, target: Any) -> float:
-    """Return the seconds of moving the lines of one piece's results once more, where a pair's pieces are computed
-    separately."""
+    """Return the seconds of moving one piece's result lines once more, where the pieces of a pair run separately."""
     item = sum(x.dtype.itemsize for x in epilogue.results(kernel, p).buffers)
     moved = 2 * 2 * prod(p.piece.extents) * item  # both pieces' results, read and written
     return target.overheads.parted * target.seconds_for_bytes(moved, sum(touched(kernel)), target.cores)

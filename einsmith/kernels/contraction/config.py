@@ -33,8 +33,8 @@ UNROLLED, WIDE_UNROLLED = 170, 75
 """Most multiply-adds in the body of the loop over K for which a short innermost axis of K is unrolled.
 
 UNROLLED holds for tiles of one or two vectors: unrolling takes up to 30 % less time with one vector and 8 % with two.
-WIDE_UNROLLED holds for wider tiles, some of whose sums LLVM spills in longer bodies: tiles of 6x3 and 4x3 take 3 to 15
-% longer at 5 and 7 taps.
+WIDE_UNROLLED holds for wider tiles, some of whose sums LLVM spills in longer bodies: tiles of 6x3 and 4x3 take
+3 to 15 % longer at 5 and 7 taps.
 """
 
 
@@ -58,17 +58,20 @@ class HaloBlock(NamedTuple):
 
 
 Halos = tuple[tuple[int, str | HaloBlock], ...]
-"""Operands (0 left, 1 right) that tasks copy into halo copies, each with what has one value at a time besides the
-batch.
+"""Operands (0 left, 1 right) that tasks copy into halo copies, each with what has one value at a time.
 
-"all": nothing; "side": the operand's first output axis, which joins the batch; "k": the first axis of K; a HaloBlock: a
-block of an axis. "batch" lets the operand's first output axis join the batch and copies nothing.
+These have one value at a time in addition to the batch:
+"all": nothing
+"side": the operand's first output axis, which joins the batch
+"k": the first axis of K
+HaloBlock: a block of an axis
+"batch": the operand's first output axis, which joins the batch, while nothing is copied
 """
 
 
 @dataclass(frozen=True)
 class Direct:
-    """A configuration of the direct form, which loops over an unrolled box and reads operands in place.
+    """A configuration of the direct form, which loops over an unrolled box without packing operands.
 
     vector: the axis of the lanes
     vectors: vectors computed next to each other along `vector`, where that is an output axis
@@ -444,8 +447,7 @@ class WindowSetting:
         return found
 
     def lies_along_k(self, side: Side, align: int) -> bool:
-        """Return whether packing a side with lanes along K, and one transposition a vector, takes fewer loads a
-        vector."""
+        """Return whether packing a side with lanes along K takes fewer loads a vector, transposition included."""
         if not (side.axes and self.p.k):
             return False
         along = self.access(side, side.axes, self.lanes).load_cost(align)

@@ -379,8 +379,7 @@ def strips(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
 
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, finish: float, target: Any) -> float:
-    """Return the cycles of the whole problem on one core; `finish` is the cycles of what follows the sum, for a
-    vector."""
+    """Return the cycles of the problem on one core; `finish`: cycles, a vector, of what follows the sum."""
     l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
     shape, scalar = _shaped_accesses(kernel, original, d)
     p = shape.problem

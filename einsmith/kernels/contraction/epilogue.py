@@ -99,8 +99,7 @@ results = lru_cache(maxsize=1024)(Results)
 def _finished(
     kernel: Kernel, piece: Piece, finish: Finish, beside: tuple[Piece, ...], slot: int
 ) -> list[tuple[Expr, int, Piece]]:
-    """Return (expression, buffer, piece) of the results of a piece whose sum is in `slot`, and of its constant
-    pieces."""
+    """Return (expression, buffer, piece) of each result of a piece with its sum in `slot`, and of constant pieces."""
     buffers = {n: ref[1] for n, ref in enumerate(kernel.stages[0].args)}
     total = substitute(finished(finish, Read(slot, (), kernel.root.dtypes[0])), {}, {**buffers, slot: slot})
     out = _results(kernel, piece, total)

@@ -88,8 +88,7 @@ class OperandPlan(WindowSetting):
     """A setting together with the features by which its configurations are priced."""
 
     def _operand(self, side: config.Side, align: int) -> tuple[traffic.Steps, dict[str, Any]]:
-        """Return the address steps and features of a side that hold in every setting; tiles begin at multiples of
-        `align` points."""
+        """Return a side's address steps and features common to all settings; tiles begin at multiples of `align`."""
         key = side.operand, side.axes, self.lanes, align
         if key not in self._known:
             along = self.lies_along_k(side, align)
@@ -182,8 +181,7 @@ class OperandPlan(WindowSetting):
         )  # fmt: skip
 
     def finished(self, mr: int, nv: int, split: int) -> float:
-        """Return the cycles a vector of what follows the sum, for tiles of mr rows and nv vectors over one of `split`
-        parts of K."""
+        """Return the cycles, a vector, of the epilogue of mr x nv tiles over one of `split` parts of K."""
         return epilogue.of(self, self.original, mr, nv, split)[0]
 
     def kept(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:

@@ -1,5 +1,4 @@
-"""Compute what follows from a tiled configuration before emission: sizes, layout of panels, contents of the
-workspace."""
+"""Compute what a tiled configuration implies before emission: sizes, layout of panels, the workspace."""
 
 from __future__ import annotations
 
@@ -168,8 +167,7 @@ class Geometry(WindowSetting):
         ))  # fmt: skip
 
     def column(self, v: int) -> int | None:
-        """Return the place in its row at which vector `v` of a panel begins; None if it differs between panels or has
-        no row."""
+        """Return where in its row vector `v` of a panel begins; None without rows, or if it differs between panels."""
         if not self.row:
             return None
         if self.row == self.lanes:

@@ -79,8 +79,7 @@ _Coordinate = tuple[tuple[int, int], ...]
 
 
 def _coordinate(form: Affine, sign: int = 1) -> tuple[_Coordinate, int]:
-    """Return the coordinate of which a form, without its constant, is a multiple, and the multiple; `sign` is the
-    factor's sign."""
+    """Return the coordinate of which a form without its constant is a multiple, and the factor, of sign `sign`."""
     scale = gcd(*form.coef.values()) * sign
     return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 
@@ -154,8 +153,7 @@ def _box(operand: Operand, extents: tuple[int, ...], outer: frozenset[int], cut:
 
 
 def elements(p: Problem, which: int, outer: frozenset[int], cut: tuple[int, int] | None = None) -> int | None:
-    """Return the number of elements of an operand's halo copy; None where it has none. Arguments are those of
-    `halo_copy`."""
+    """Return the elements of an operand's halo copy, or None; arguments are those of `halo_copy`."""
     box = _box(p.operands[which], p.extents, outer, cut)
     return None if box is None else box.elements
 

@@ -133,8 +133,7 @@ def _edges(p: Problem, found: tuple[KBound, ...], seen: tuple[int, ...]) -> tupl
 
 @lru_cache(maxsize=4096)
 def _shares(shape: tuple[int, ...], edges: tuple[tuple, ...], sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the shares of K for axes of this shape, from edges alone, so that problems with equal edges share the
-    result."""
+    """Return `shares` for axes of this shape, from edges alone, so that problems with equal edges share them."""
     total, starts = prod(shape), []
     rows: list[np.ndarray] = []
     for n, points in enumerate(sizes):

@@ -84,8 +84,7 @@ class Contraction(Pattern):
         return Configs(tuple(every[p] for p in found), joint)
 
     def dominates(self, kernel: Kernel, config: Configs) -> Sequence[str]:
-        """Return ("reduction",) where that pattern cannot win: it multiplies as often and rereads what tiles keep in
-        registers."""
+        """Return ("reduction",) where that pattern cannot win: it multiplies as often and rereads what tiles keep."""
         found = _pieces(kernel)
         wide = all(min(m, n) > 1 and min(k, max(m, n)) >= WIDE for _, m, n, k in (p.sizes for p in found))
         return ("reduction",) * wide
@@ -191,8 +190,7 @@ def _largest(found: Sequence[Problem]) -> Problem:
 def _ranked(
     kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None, most: int = 1
 ) -> list[list[_Best]]:
-    """Return the `most` lowest ranks of each piece with their configurations; only configurations near `like`, if
-    given."""
+    """Return each piece's `most` lowest ranks and their configurations, which are near `like`, if given."""
     if not pieces:
         return []
     found = search.candidates(kernel, pieces, target, like)

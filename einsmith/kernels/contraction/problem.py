@@ -310,8 +310,7 @@ def _problem(template: Template, piece: Piece) -> Problem | None:
 
 
 def problems(template: Template) -> tuple[Problem, ...] | None:
-    """Return the template's pieces as contractions, or None if some piece is no contraction. Computed once per
-    template."""
+    """Return a template's pieces as contractions, or None if some piece is none. Computed once per template."""
 
     def compute(t: Template):
         if t.is_scatter or len(t.dtypes) != 1:

@@ -107,8 +107,7 @@ def _tiles(m: int, n: int, lanes: int, registers: int, some: int = 0) -> _Sizes:
 
 @lru_cache(maxsize=4096)
 def _promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, target: Any) -> _Sizes:
-    """Return the three to five tiles with the fewest cycles of multiply-adds and loads; all if there are few
-    results."""
+    """Return the three to five tiles with the fewest cycles of multiply-adds and loads, or all for few results."""
     if m * n < MANY:  # how evenly few tiles are shared among the cores matters as much
         return sizes
     columns, w = ceil(n / lanes), target.overheads
@@ -257,7 +256,7 @@ def _tiles_of(s: OperandPlan, number: int, vectors: int) -> list[_Tile]:
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
     blocks, unit = 0, config.unit_of_k(p, lanes)
     in_lines = epilogue.unit(s.kernel, s.original, n_axes, lanes) is not None
-    if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks, then for lines
+    if k >= 2 * traffic.BLOCK and not s.windows and not in_lines:  # sums would wait for blocks of K, then for lines
         blocks = traffic.blocks_of_k(k, unit)
     sizes = [*_tiles(m, n, lanes, target.tile_registers, vectors)]
     if s.m_side.operand.plain:
@@ -347,8 +346,7 @@ _A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
 
 
 def _table(settings: list[OperandPlan], tiles: list[_Tile], sweeps: list[tuple[int, Tiled]]) -> ConfigTable | None:
-    """Return a table of every sensible way to reach the operands with each tile, plus `sweeps`; None without
-    settings."""
+    """Return a table of each tile with every sensible way to reach the operands, plus `sweeps`, or None."""
     if not settings:
         return None
     columns, target = np.array(tiles, np.float64).reshape(-1, len(_Tile._fields)), settings[0].target

@@ -27,7 +27,7 @@ MOST_ROWS, MOST_VECTORS = 28, 8
 SHORTEST = 64
 """Fewest points of K in a block."""
 MOST_TASKS = 64
-"""Most tasks along a side."""
+"""Most tasks along a side: several for each core."""
 
 
 def of_piece(kernel: Kernel, p: Problem, target: Any) -> Space:

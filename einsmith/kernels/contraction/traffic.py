@@ -18,7 +18,7 @@ from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, fetched, held
 
 BLOCK = 256
-"""Most points of K in a block of usual size; a column of as many pages stays in a usual L2."""
+"""Most points of K in a block (`blocks_of_k`); a column of as many pages stays in a usual L2."""
 FAR_ROWS = 1024
 """Fewest bytes between the rows of an operand for which each row begins with a wait that no prefetch hides."""
 APART = 512
@@ -130,8 +130,7 @@ def lines_ahead(far: Array, m: Array, n: Array, mr: Array, nv: Array, lanes: int
 
 
 def far_results(g: WindowSetting) -> int:
-    """Return the bytes of results whose lines are `fetched`; negative where the axes of M, not N, lie along their
-    rows."""
+    """Return the bytes of results whose lines are `fetched`; negative where M's axes, not N's, lie along their rows."""
     kernel, shape = g.kernel, g.kernel.root.shape
     side = next((x for x in (g.n_side, g.m_side) if x.axes and x.axes[-1] == len(shape) - 1), None)
     if side is None:

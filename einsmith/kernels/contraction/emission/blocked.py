@@ -87,8 +87,7 @@ class Blocked:
         waiting = order[order.index("k") + 1 :]
 
         def enter(axis: str, rest: str, at: dict[str, Any]) -> None:
-            """Pack the operands whose tile and block are known once the loop over `axis` is entered, then emit the
-            other loops."""
+            """Pack the operands whose tile and block are known in the loop over `axis`, then emit the other loops."""
             if axis != "m" and "panel" in at and "lo" in at:
                 at = {**at, "right": pack.packed(f, t, g.b, at["panel"], at["lo"], at["hi"])}
             if axis != "n" and "rows" in at and "lo" in at:
@@ -135,8 +134,7 @@ class Blocked:
     # -- the tile
 
     def open_panel(self, t: TaskFrame, panel: Strip) -> Strip:
-        """Return the panel with cursors at its vectors, of the operand where that is read in place, and of the
-        results."""
+        """Return the panel with cursors at its vectors of results, and of the operand where that is read in place."""
         b, f, g = self.b, self.f, self.g
         n0 = b.mul(panel.number, g.nr)
         starts = [b.add(n0, v * g.lanes) for v in range(panel.size)]

@@ -46,8 +46,7 @@ def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: 
 
 
 def added(b: Builder, row: Sequence[SSAValue], depth: int) -> list[SSAValue]:
-    """Return vectors with one lane for each point of N, the sum of its `depth` lanes; the last vector is filled with
-    zeros."""
+    """Return vectors with one lane for each point of N, the sum of its `depth` lanes, padded with zeros."""
     out = list(row)
     while depth > 1:
         n = out[0].type.lanes

@@ -79,8 +79,7 @@ def lower(
 
 
 def dealt(tasks: Sequence[int], found: Sequence[Problem], target: Any) -> int:
-    """Return the tasks of a launch whose pieces have these numbers of tasks; 1 if each has one task and all are
-    short."""
+    """Return the tasks of a launch, given those of its pieces; 1 if every piece has one task and all are short."""
     short = all(n == 1 for n in tasks) and may_be_one_task(sum(prod(p.extents) for p in found), target)
     return 1 if short else sum(tasks)
 
@@ -126,8 +125,7 @@ def _launch(kernel: Kernel, label: str, part: Sequence[_Work], count: int) -> La
 
 
 def _round_robin(b: Builder, part: Sequence[_Work], count: int) -> None:
-    """Emit the tasks of all pieces in turns, so that a piece's data is still cached when the others read and write near
-    it.
+    """Emit the tasks of all pieces in turns, so that pieces which read and write near each other share the caches.
 
     Each turn has a number of tasks of each piece in proportion to the piece's total.
     """

@@ -108,8 +108,7 @@ class Microkernel:
         steps: Sequence[int],
         mr: int,
     ) -> tuple[SSAValue, SSAValue, Sequence[int]]:
-        """Return the pointer to the M operand, the place of the first row at a point of K, and the offset of each row
-        from it."""
+        """Return the M operand's pointer, the place of the first row at a point of K, and each row's offset from it."""
         f, b, g, a = self.f, self.f.b, self.f.g, self.f.a
         if left is None:
             assert state is not None
@@ -148,8 +147,7 @@ class Microkernel:
         return any(d % step == 0 and d // abs(step) < points for d in apart)
 
     def _step(self) -> int:
-        """Return the elements from what a row of a tile reads at a point of the innermost axis of K to what it reads at
-        the next."""
+        """Return the elements between a row's reads at neighbouring points of the innermost axis of K."""
         a = self.f.a
         return a.forms[next(iter(a.reads.values()))].coef.get(self.f.g.k_groups[-1].inner, 0)
 

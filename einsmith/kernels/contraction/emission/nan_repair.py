@@ -62,8 +62,7 @@ class NanRepair:
         hi: SSAValue | int,
         place: Callable[[OperandAccess, SSAValue], LaneCursor],
     ) -> list[SSAValue]:
-        """Return the sums over points lo .. hi of the flattened `k_axes`; if one of them is NaN, all are recomputed
-        from `init`.
+        """Return the sums over points lo .. hi of flattened `k_axes`; if one is NaN, all are recomputed from `init`.
 
         place(access, number) returns a cursor at the lanes of a sum, with every axis bound except `k_axes`.
         """

@@ -43,8 +43,7 @@ def shared_tasks(g: Geometry, x: OperandTiles) -> int:
 
 
 def pack_shared(g: Geometry, base: int, chosen: Sequence[OperandTiles], b: Builder, _: int, task: SSAValue) -> None:
-    """Emit one of the tasks that pack the chosen operands; `base` is the bytes of the workspace before this piece's
-    part."""
+    """Emit one of the tasks that pack the chosen operands; `base`: workspace bytes before this piece's part."""
     f, first = Frame(b, g, base), 0
     for x in (x for x in chosen if x.how == "buffer"):
         with task_range(b, task, first, shared_tasks(g, x)) as t:

@@ -32,8 +32,7 @@ k: points of K since the block's first
 
 
 def of_tile(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Ask]:
-    """Return the prefetches of a tile; `steps` are the offsets (elements) of its rows from the first row of M read in
-    place."""
+    """Return the prefetches of a tile; `steps`: offsets (elements) of rows of M read in place from the first row."""
     g, out = f.g, [*_next_panel(f, t, x), *_next_windows(f, t, x), *_next_source(f, t, x), *_beside(f, t, x)]
     if g.c.a == "inline" and g.mr * g.c.nv >= WORK:
         if g.c.order == "n" and g.mt > 1 and len(steps) > 1 and _streams(g, g.m_side, g.M):

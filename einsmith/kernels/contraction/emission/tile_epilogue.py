@@ -86,8 +86,7 @@ class TileEpilogue:
     # -- finishing
 
     def finish(self, t: TaskFrame, x: Tile, rows: Rows) -> None:
-        """Emit what follows the sums of a tile; where K is blocked, store the sums and finish them after the last
-        block."""
+        """Emit what follows a tile's sums; with blocks of K, store the sums and finish them after the last block."""
         if self.waiting is not None:
             self.waiting.store(rows, x.number)
         with nullcontext() if x.last is None else self.f.b.if_(x.last):

@@ -47,8 +47,7 @@ class Stretch(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A number of flattened points of N whose results fill a stretch of every buffer; units begin at multiples of
-    it."""
+    """Flattened points of N whose results fill a stretch of every buffer; units begin at multiples of `points`."""
 
     points: int
     stretches: Sequence[Stretch]
