@@ -1,5 +1,5 @@
-"""What the front ends share: tables of operators, graphs that refer to values by name, inputs that are checked against
-what a graph takes, and modules that hold the weights of another framework under their names there."""
+"""Provide what the front ends share: tables of operators, graphs that refer to values by name, checks of inputs against
+a graph's signature, and modules that hold another framework's weights under the names they have there."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from einsmith.nn.module import Module
 F = TypeVar("F", bound=Callable[..., Any])
 
 layer: ContextVar[str] = ContextVar("einsmith_layer", default="")
-"""The path of the layer in which the operator that is being traced stands: it names streams of random numbers."""
+"""Path of the layer whose operator is being traced; it names streams of random numbers."""
 
 # ------------------------------------------------------------------------------------------------- tables of operators
 
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """One operator. family: the file it stands in; formula: what it gives, in a line; run: the function of tensors;
-    static: places of the operands whose values must be known as a trace is made, since extents depend on them."""
+    """An operator. family: its file; formula: its result, in a line; run: its function of tensors; static: positions of
+    the operands whose values must be known during tracing, since extents depend on them."""
 
     name: str
     family: str
@@ -35,18 +35,18 @@ class OperatorEntry:
 
 
 class OperatorTable(dict[str, OperatorEntry]):
-    """Operators by name, with what each of them is here."""
+    """A table from operators' names to their entries."""
 
     def enter(
         self, names: str, formula: str, run: Callable[..., Any], family: str | None = None, static: Sequence[int] = ()
     ) -> None:
-        """Adds operators, their names between blanks."""
+        """Add an operator under each of `names`, which are separated by blanks."""
         for name in names.split():
             assert name not in self, name
             self[name] = OperatorEntry(name, family or run.__module__.rpartition(".")[2], formula, run, tuple(static))
 
     def operator(self, names: str, static: Sequence[int] = ()) -> Callable[[F], F]:
-        """Adds the function under it. Its docstring's first paragraph is the formula."""
+        """Return a decorator that adds a function as an operator; its docstring's first paragraph is the formula."""
 
         def add(run: F) -> F:
             text = (run.__doc__ or "").partition("\n\n")[0]
@@ -61,14 +61,14 @@ class OperatorTable(dict[str, OperatorEntry]):
 
 @dataclass(frozen=True)
 class Ref:
-    """The result of a node, or an input, by name."""
+    """A reference by name to a node's result or an input."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a tensor is expected to be. shape: ints, or names of sizes that may differ from call to call."""
+    """The expected shape and type of a tensor. shape: ints, or names of sizes that may differ from call to call."""
 
     shape: tuple[int | str, ...]
     dtype: str
@@ -76,7 +76,7 @@ class Kind:
 
 @contextmanager
 def evaluating(path: str, place: str) -> Iterator[None]:
-    """Around the evaluation of a node: the layer is `path`, and errors say where they arose, in `place`."""
+    """Evaluate a node inside this context: the layer is `path`, and errors name `place`, where they arose."""
     token = layer.set(path)
     try:
         yield
@@ -89,8 +89,10 @@ def evaluating(path: str, place: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Taken:
-    """What messages call a network, and what is said of its inputs: `what` it was made for, as `was`, and the remedy
-    for other sizes."""
+    """Texts for error messages about a network's inputs.
+
+    They name the network (`what`), say how it was made for its sizes (`was`), and give the remedy for other sizes.
+    """
 
     what: str
     was: str
@@ -121,7 +123,7 @@ class Taken:
     def _fit(
         self, what: str, have: int, want: int | str, sizes: dict[str, int], ranges: Mapping[str, tuple[int, int]]
     ) -> None:
-        """Takes a size as the value of its name. Raises ShapeError where the graph is not made for it."""
+        """Bind a size to its name. Raises ShapeError if the graph was not made for it."""
         if isinstance(want, str):
             least, most = ranges.get(want, (0, have))
             if not least <= have <= most:
@@ -138,7 +140,7 @@ class Taken:
 
 
 class ModulePart(Module):
-    """A part of an imported network: its parameters, buffers and parts. `kind`: the name of its class there."""
+    """A part of an imported network: its parameters, buffers and parts. kind: the class name in its framework."""
 
     def __init__(self, kind: str):
         self.kind = kind

@@ -54,7 +54,7 @@ _DEFINITIONS: dict[str, _Definition] = {}
 _TRACED = Bound("traced operators of PyTorch", 1024)
 _COUNT = itertools.count()
 _lock = locks.Awaited("registering an operator")
-"""Held while something is registered: the half of that would be no use to a forked child."""
+"""Held during a registration; a forked child could not use one that is half done."""
 
 
 def operator(f: Callable, **params: Any) -> TorchOperator:
@@ -80,7 +80,7 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
 
 
 def _register_backend() -> None:
-    """backend="einsmith" of torch.compile, where no installed package says so."""
+    """Register torch.compile's backend "einsmith", unless an installed package's entry point does."""
     if not any(e.name == "einsmith" for e in entry_points(group="torch_dynamo_backends")):
         with locks.IMPORTING:
             from torch._dynamo.backends.registry import register_backend
@@ -157,7 +157,7 @@ class TorchOperator:
         return out[0] if len(out) == 1 else tuple(out)
 
     def _is_number(self, name: str, value: Any) -> bool:
-        """Whether a value is a number for a parameter of the formula that is known at run time only."""
+        """Return whether a value is a number for a run-time parameter of the formula."""
         known = self._definition.formula.program.parameters if self._definition.formula else {}
         return isinstance(value, (int, float)) and not isinstance(value, bool) and not known.get(name, True)
 
@@ -172,7 +172,7 @@ class TorchOperator:
 
 
 class _Compiled:
-    """A program for one combination of shapes and types: what a call needs, looked up once."""
+    """A program for one combination of shapes and types, with all that a call needs."""
 
     __slots__ = ("run_at", "outputs", "nbytes")
 
@@ -203,7 +203,7 @@ class _Definition:
     # -- the callable and its derivatives
 
     def function(self, program: Program) -> Callable:
-        """The function of traced tensors that a program stands for. It returns a tuple."""
+        """Return a program's function of traced tensors. The function returns a tuple."""
         names, parts = _read(program)
 
         def base(*values: Any) -> tuple:
@@ -220,7 +220,7 @@ class _Definition:
         return f
 
     def argument(self, program: Program, k: int) -> str:
-        """How messages call input k of a program."""
+        """Return the name of a program's input k for messages."""
         names, parts = _read(program)
         names = [x.rstrip("~") for x in names]
         n = parts[0][0] if parts else None
@@ -233,7 +233,7 @@ class _Definition:
     # -- shapes alone
 
     def shapes(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every output, found by tracing. Sizes that torch.compile left open are fixed by this."""
+        """Return shape and type of every output, by tracing. That fixes sizes which torch.compile left symbolic."""
         for k, x in enumerate(tensors):
             self._check(program, k, x, ("cpu", "meta"))
         try:
@@ -272,7 +272,7 @@ class _Definition:
     # -- runs
 
     def run(self, program: Program, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs, computed. Their memory is torch's own."""
+        """Run a program on tensors and return its outputs, in memory of torch's own."""
         threads = torch_threads.threads()
         key: list[Any] = [program, threads]
         keep: list[torch.Tensor] = []
@@ -309,7 +309,7 @@ class _Definition:
 
 
 def _pullback(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
-    """(n inputs of f, a cotangent for each float output) -> the gradients by the inputs at `wrt`."""
+    """Return the pullback: (n inputs of f, a cotangent for each float output) -> gradients by the inputs at `wrt`."""
 
     def pull(*values: Any) -> tuple:
         inputs, cotangents = values[:n], values[n:]
@@ -325,7 +325,7 @@ def _pullback(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
 
 
 def _pushforward(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
-    """(n inputs of f, a tangent for each of those at `wrt`) -> the tangents of the float outputs."""
+    """Return the pushforward: (n inputs of f, tangents of the inputs at `wrt`) -> tangents of the float outputs."""
 
     def push(*values: Any) -> tuple:
         inputs, tangents = values[:n], values[n:]
@@ -348,7 +348,7 @@ _DERIVED: dict[str, Callable[[Callable, int, list[int]], Callable]] = {
 
 
 def _read(program: Program) -> tuple[list[str], list[tuple[int, str, list[int]]]]:
-    """The names and the parts of a program."""
+    """Parse a program into its names and its parts (number of inputs, kind, positions)."""
     extra, *parts = program.split("|")
     found = []
     for part in parts:
@@ -374,7 +374,7 @@ def _define(f: Callable, params: dict[str, Any]) -> _Definition:
 
 
 def _enter(definition: _Definition) -> None:
-    """Modules that `from_torch` takes apart have the formula in place of the operator."""
+    """Enter the operator into ATen's table, so that modules converted by `from_torch` use the formula in its place."""
     single = definition.formula is not None and len(definition.formula.program.outputs) == 1
 
     def named(*values: Any) -> Any:
@@ -389,9 +389,10 @@ def _enter(definition: _Definition) -> None:
 
 
 def _name(f: Callable, params: dict[str, Any]) -> str:
-    """A formula's name says its content: graphs that torch keeps on disk find the same formula in a later process.
+    """Return the name under which a callable is registered.
 
-    Of another callable nothing is known but that it is this one, so that its name is new in every process.
+    A formula's name identifies its content, so that graphs which torch keeps on disk find the formula in a later
+    process. Another callable's content is unknown, so its name is new in every process.
     """
     base = re.sub(r"\W", "_", _spoken(f), flags=re.ASCII)
     if isinstance(f, Operator):
@@ -403,7 +404,7 @@ def _name(f: Callable, params: dict[str, Any]) -> str:
 
 
 def _spoken(f: Callable) -> str:
-    """What messages call f."""
+    """Return the name of f for messages."""
     return f.name if isinstance(f, Operator) else getattr(f, "__name__", type(f).__name__)
 
 
@@ -416,7 +417,7 @@ def _positional(f: Callable, params: dict[str, Any]) -> list[str]:
 
 
 def _register(definition: _Definition) -> tuple[Any, Any]:
-    """The operator on lists of tensors, and, of a formula, that with its inputs by name (else the first again)."""
+    """Return (the operator on lists of tensors, the operator with a formula's inputs by name or else the first one)."""
     qualname, formula = definition.qualname, definition.formula
 
     def checked(tensors: Sequence[torch.Tensor], program: Program) -> tuple:
@@ -439,7 +440,7 @@ def _register(definition: _Definition) -> tuple[Any, Any]:
 
 
 def _argument_name(name: str) -> str:
-    """A name that torch's schemas take: ASCII, no keyword, not the first argument of a method."""
+    """Return a name that torch's schemas accept: ASCII, no keyword, not the first argument of a method."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain
 

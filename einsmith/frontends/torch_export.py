@@ -95,7 +95,7 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _try(network: AtenModule, example: tuple) -> None:
-    """Traces both graphs for the example's shapes, so that what no formula takes is an error now."""
+    """Trace both graphs for the example's shapes, so that arguments which a formula does not take are errors now."""
     leaves, structure = tree_flatten(example)
     at = [n for n, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     kinds = [(tuple(leaves[n].shape), dtype_of(str(leaves[n].dtype).removeprefix("torch."))) for n in at]
@@ -112,7 +112,7 @@ def _try(network: AtenModule, example: tuple) -> None:
 
 @contextmanager
 def _modes(module: torch.nn.Module) -> Iterator[None]:
-    """Modes of a module and its parts are afterwards what they were."""
+    """Restore the training modes of a module and its parts on exit."""
     before = {m: m.training for m in module.modules()}
     try:
         yield
@@ -122,7 +122,7 @@ def _modes(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _with_parts(ours: ModulePart, theirs: torch.nn.Module, known: dict[int, Any], path: str = "") -> ModulePart:
-    """`ours` with the parameters, buffers and parts of `theirs`; what is shared there is shared here."""
+    """Fill `ours` with the parameters, buffers and parts of `theirs`, sharing what `theirs` shares, and return it."""
     known[id(theirs)] = ours
     for name, x in (*theirs._parameters.items(), *theirs._buffers.items()):
         if x is not None and str(x.dtype).removeprefix("torch.") not in _STORED:
@@ -147,12 +147,12 @@ def _with_parts(ours: ModulePart, theirs: torch.nn.Module, known: dict[int, Any]
 
 
 def _first(x: Any) -> Any:
-    """That the first dimension may differ."""
+    """Return the dynamic shape by which a tensor's first dimension may differ, None if its extent is at most 1."""
     return {0: torch.export.Dim.AUTO} if isinstance(x, torch.Tensor) and x.ndim and x.shape[0] > 1 else None
 
 
 def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: str) -> tuple[OperatorGraph, Any]:
-    """(the graph of the module in its mode, the structure of what it gives)."""
+    """Export a module in its current mode: (its graph, the structure of its result)."""
     if dynamic_shapes is None:
         try:
             arguments = inspect.signature(module.forward).bind(*example).arguments
@@ -180,7 +180,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
 
 @contextmanager
 def _no_own_backward() -> Iterator[None]:
-    """Functions with a backward of their own are an error: torch.export traces their forward alone."""
+    """Make functions with a custom backward an error in this context: torch.export traces only their forward."""
     known = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,7 +199,7 @@ def _no_own_backward() -> Iterator[None]:
 
 
 def _detach_without_gradients(exported: Any, name: str) -> None:
-    """What a part under torch.no_grad gives becomes constant: decomposition puts such parts in line and forgets it."""
+    """Detach the results of parts under torch.no_grad, since decomposition inlines these parts and drops the mode."""
     graph = exported.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_set_grad_enabled":
@@ -218,7 +218,7 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
 
 
 def _guards(exported: Any, module: torch.nn.Module) -> Guards:
-    """What torch.export found that the module takes for granted of its sizes."""
+    """Return the conditions on input sizes that torch.export assumed."""
     parameters = inspect.signature(module.forward).parameters.values()
     return Guards(tuple((p.name, p.kind is p.VAR_POSITIONAL) for p in parameters), tuple(exported._guards_code))
 
@@ -251,7 +251,7 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
             stored[at] = spec.target, kind
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             constants[at] = exported.constants[spec.target].detach().cpu().numpy()
-        elif spec.kind is InputKind.TOKEN:  # what orders checks
+        elif spec.kind is InputKind.TOKEN:  # tokens only order the checks
             constants[at] = np.zeros(0, np.float32)
         else:
             raise TraceError(f"{name} holds {spec.target!r}, of a kind that torch.export calls {spec.kind.name}")
@@ -262,12 +262,12 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
 
 
 def _bound(n: Any) -> int:
-    """A bound of a size; infinity is more than any size."""
+    """Return a bound of a size as an int; infinity becomes a number above any size."""
     return int(n) if getattr(n, "is_Integer", True) else 2**62
 
 
 def _taken(arg: Any, values: Mapping[str, Any], name: str) -> Any:
-    """What an input is expected to be: a tensor of a kind, or a number."""
+    """Return what an input must be: the kind of a tensor, or a number. Raises ArgumentError for anything else."""
     if isinstance(arg, ConstantArgument):
         return arg.value
     kind = kind_of(values[arg.name]) if isinstance(arg, TensorArgument) else None
@@ -280,7 +280,7 @@ def _taken(arg: Any, values: Mapping[str, Any], name: str) -> Any:
 
 
 def _results(signature: Any, name: str) -> tuple[dict[str, Ref], list[Any]]:
-    """(what buffers become, by path; the outputs)."""
+    """Return (new values of buffers by path, outputs)."""
     updates: dict[str, Ref] = {}
     outputs: list[Any] = []
     for spec in signature.output_specs:
@@ -298,7 +298,7 @@ def _results(signature: Any, name: str) -> tuple[dict[str, Ref], list[Any]]:
 
 
 def _plain(x: Any, name: str) -> Any:
-    """The structure of a result in tuples, lists and dicts."""
+    """Return the structure of a result as tuples, lists and dicts."""
     if isinstance(x, Mapping):
         return {k: _plain(v, name) for k, v in x.items()}
     if isinstance(x, (tuple, list)):

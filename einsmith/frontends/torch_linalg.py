@@ -1,7 +1,7 @@
-"""Operators of PyTorch taken apart where what they give depends on how their operands lie in memory.
+"""Decompose operators of PyTorch whose results depend on the layout of their operands.
 
-Determinants keep the elimination of their matrix for the backward, and that is of the transpose where memory has rows,
-since LAPACK takes columns.
+Determinants save the LU factorization of their matrix for the backward. For a row-major matrix it is the factorization
+of the transpose, since LAPACK is column-major.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ aten = torch.ops.aten
 
 
 def _eliminated(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L and U of a or of its transpose, the exchanges of rows)."""
+    """Return (packed L and U of a, or of its transpose if a is contiguous; the row exchanges)."""
     packed, pivots, _ = aten.linalg_lu_factor_ex(a.mT if a.is_contiguous() else a)
     return packed, pivots
 
 
 def _odd(pivots: torch.Tensor) -> torch.Tensor:
-    """Whether the exchanges of rows are odd in number."""
+    """Return whether the number of row exchanges is odd, for each matrix of a batch."""
     own = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
     return (pivots != own).sum(-1) % 2 == 1
 
@@ -31,7 +31,10 @@ def _signed(x: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
 
 
 def det(a: torch.Tensor) -> Any:
-    """_linalg_det: (the product of the diagonal, with the sign of the exchanges, the elimination, its pivots)."""
+    """Decompose _linalg_det: return (the determinant, the packed L and U, the pivots).
+
+    The determinant is the product of the diagonal with the sign of the row exchanges.
+    """
     if a.is_complex():
         return NotImplemented
     packed, pivots = _eliminated(a)
@@ -39,7 +42,7 @@ def det(a: torch.Tensor) -> Any:
 
 
 def slogdet(a: torch.Tensor) -> Any:
-    """_linalg_slogdet: (the determinant's sign, the logarithm of its magnitude, the elimination, its pivots)."""
+    """Decompose _linalg_slogdet: return (the determinant's sign, log of its magnitude, packed L and U, the pivots)."""
     if a.is_complex():
         return NotImplemented
     packed, pivots = _eliminated(a)

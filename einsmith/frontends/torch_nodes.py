@@ -1,4 +1,4 @@
-"""Nodes of PyTorch's graphs, free of PyTorch: operators by name, kinds of tensors, the user's lines."""
+"""Convert nodes of PyTorch's graphs to data without PyTorch: operators' names, kinds of tensors, the user's lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_b
 """Arguments that say where a tensor lies."""
 _TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
 TYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype_of(name) for name in _TYPES}
-"""Element types, by PyTorch's."""
+"""PyTorch's element type -> Einsmith's."""
 TORCH = {d: t for t, d in TYPES.items()}
 KNOWN = frozenset(_TYPES)
 """PyTorch's names of element types."""
@@ -24,7 +24,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def operator_name(target: Any) -> str:
-    """The name of an operator in the table: that of aten's without `aten.`, of Python's as Python has it."""
+    """Return an operator's name in the table: an ATen operator's without `aten.`, a Python function's as in Python."""
     if isinstance(target, torch._ops.OpOverload):
         namespace, _, short = target._schema.name.partition("::")
         full = f"{short}.{target._overloadname or 'default'}"
@@ -33,7 +33,7 @@ def operator_name(target: Any) -> str:
 
 
 def size_of(n: Any) -> int | str:
-    """A number, or the expression of a size that is not known."""
+    """Return a size as a number, or as its expression if it is symbolic."""
     if isinstance(n, int):
         return n
     return int(n.node.expr) if n.node.expr.is_number else str(n.node.expr)
@@ -47,7 +47,7 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def argument(x: Any) -> Any:
-    """An argument of a node, free of torch."""
+    """Convert an argument of a node to data without torch."""
     if isinstance(x, torch.fx.Node):
         return Ref(x.name)
     if isinstance(x, (list, tuple)):
@@ -61,7 +61,7 @@ def argument(x: Any) -> Any:
 
 
 def line_of(node: torch.fx.Node) -> str:
-    """The user's line that a node comes from: the innermost one outside of torch."""
+    """Return the user's line that a node comes from: the innermost one outside of torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [f for f in frames if not f[0].startswith(_TORCH)] or frames
     if not own:
@@ -71,16 +71,16 @@ def line_of(node: torch.fx.Node) -> str:
 
 
 def layer_of(node: torch.fx.Node) -> str:
-    """The path of the module in which a node stands."""
+    """Return the path of the module that a node belongs to."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
-    if path.startswith("_empty_nn_module_stack"):  # torch.export's name for what stands in the whole's forward
+    if path.startswith("_empty_nn_module_stack"):  # torch.export's name for the top module's forward
         return ""
     return path.removeprefix("L['self']").removeprefix(".")
 
 
 def node_of(n: torch.fx.Node, value: Any) -> AtenNode:
-    """A call of an operator. value: what tracing found it to give."""
+    """Convert a call of an operator. value: its result in tracing, which gives the kind."""
     kwargs = tuple((k, argument(v)) for k, v in n.kwargs.items() if k not in PLACES)
     args = tuple(argument(x) for x in n.args)
     return AtenNode(n.name, operator_name(n.target), args, kwargs, layer_of(n), line_of(n), kind_of(value))

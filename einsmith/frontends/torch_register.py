@@ -1,6 +1,6 @@
-"""Registration of operators with PyTorch: backward, forward mode, vmap and shapes, each of them the operator again.
+"""Register operators with PyTorch: backward, forward mode and vmap, each by a call of the operator, and shapes.
 
-What is registered is a function of tensors and of a program, a text that says what is computed (see frontends.torch).
+A registered function takes tensors and a program, which is a text that names the computation (see frontends.torch).
 A derivative or a batch of a program is a program, so everything composes to any order, inside torch.func too. The
 autograd kernel is one function for all operators; it works at one level of torch.func's, which nests them.
 """
@@ -20,7 +20,7 @@ Kind = tuple[tuple[int, ...], torch.dtype]
 
 
 class Definition(Protocol):
-    """What is registered."""
+    """The interface of a registered operator: it runs a program on tensors and tells the shapes of its results."""
 
     any_op: Any
 
@@ -35,13 +35,16 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
 def derived(program: Program, inputs: int, kind: str, positions: Sequence[int]) -> Program:
-    """A program of a program with so many inputs: kind ":" is its pullback by the inputs at `positions`, ">" their
-    tangents pushed forward, "*" the program for a batch of them."""
+    """Return the derived program of a program with `inputs` inputs.
+
+    kind: ":" is the pullback by the inputs at `positions`, ">" the pushforward of their tangents, "*" the program for a
+    batch of them.
+    """
     return f"{program}|{inputs}{kind}{','.join(map(str, positions))}"
 
 
 class _Derived(_SingleLevelFunction):
-    """One call of an operator at one level of differentiation: (definition, call below autograd, program, tensors)."""
+    """A call of an operator at one level of differentiation: (definition, call below autograd, program, tensors)."""
 
     @staticmethod
     def forward(ctx: Any, definition: Definition, call: Callable, program: Program, *tensors: torch.Tensor) -> tuple:
@@ -92,8 +95,10 @@ def _differentiated(definition: Definition, call: Callable, program: Program, te
 def register(
     qualname: str, schema: str, definition: Definition, pack: Callable[[Sequence], Any], unpack: Callable[..., tuple]
 ) -> Any:
-    """The torch operator of a definition. `unpack(*arguments)` gives (tensors, program) of a call, `pack` what it
-    returns for a list of outputs."""
+    """Register a definition and return its torch operator.
+
+    unpack: arguments of a call -> (tensors, program); pack: list of outputs -> result of a call.
+    """
     name = qualname.removeprefix("einsmith::")
     _LIBRARY.define(name + schema, tags=_TAGS)
     op = getattr(torch.ops.einsmith, name).default
@@ -131,13 +136,16 @@ def register(
         return pack(out), pack([0] * len(out))
 
     def in_single(*arguments: Any) -> Any:
-        """Under autocast, on narrower floats as float32. What registers it in torch.library came after 2.6."""
+        """Run under autocast, with floats of fewer bits as float32. torch.library can register this only after 2.6."""
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOCAST)):
             return op(*_cast(arguments, "cpu", torch.float32))
 
     def batched_grads(*arguments: Any) -> Any:
-        """Under the vmap of torch.autograd's own (is_grads_batched, vectorize, gradcheck), which has tensors and levels
-        of its own kind: the innermost level is taken off the tensors, and put on the results."""
+        """Run under torch.autograd's own vmap (is_grads_batched, vectorize, gradcheck).
+
+        Its batched tensors and levels are not torch.func's: remove the innermost level from the tensors and add it to
+        the results.
+        """
         tensors, program = unpack(*arguments)
         level = torch._C._vmapmode_increment_nesting() - 1
         torch._C._vmapmode_decrement_nesting()
@@ -161,7 +169,7 @@ def register(
 
 
 def _moves(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether some tensor has a tangent. Those of other layouts, which have none to ask for, are refused later."""
+    """Return whether some strided tensor has a tangent. Tensors of other layouts are refused later."""
     # Asking takes longer than a small operator; outside of every level of forward mode there is nothing to ask.
     active = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
     if forward_ad._current_level < 0 and not active:

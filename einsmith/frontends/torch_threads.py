@@ -1,4 +1,4 @@
-"""How many threads a program inside PyTorch has. They are PyTorch's own (runtime/thread_count.py)."""
+"""Choose the number of threads of a program inside PyTorch. They are PyTorch's own (runtime/thread_count.py)."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from einsmith.runtime.thread_count import get_threads
 
 
 def threads() -> int:
-    """How many threads a program inside PyTorch has: no more than either side's setting."""
+    """Return the number of threads of a program inside PyTorch: the smaller one of both sides' settings."""
     return min(get_threads(), torch.get_num_threads())

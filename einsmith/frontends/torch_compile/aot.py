@@ -1,4 +1,4 @@
-"""The backend: what torch.compile hands over, through AOTAutograd, to `split`."""
+"""Implement torch.compile's backend "einsmith": AOTAutograd makes forward and backward, `split` compiles them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _APART = [
 
 @cache
 def decompositions() -> dict:
-    """PyTorch's of operators that are not in the table, and of those whose parts the backward can compute again."""
+    """Return PyTorch's decompositions of operators that the table lacks or whose parts the backward can recompute."""
     known = torch._decomp.core_aten_decompositions()
     found = {op: f for op, f in known.items() if operator_name(op) not in TABLE}
     return found | torch._decomp.get_decompositions(_APART) | torch_linalg.APART
@@ -43,11 +43,11 @@ def backend(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """What torch.compile calls for `backend="einsmith"`: a graph of PyTorch's operators, compiled.
+    """Compile a graph of PyTorch's operators; torch.compile calls this for `backend="einsmith"`.
 
-    options: `fallback`, "warn" (an operator that Einsmith has not runs in PyTorch, which is said once) or "error";
-    `fallback_random`, whether random numbers are PyTorch's own, as those of eager execution; `winograd`, as `es.jit`
-    has it. mode: None or "default". Raises UnknownOptionError and ArgumentError.
+    options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
+    `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd`, as in `es.jit`.
+    mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})
     if mode not in (None, "default"):
@@ -56,7 +56,7 @@ def backend(
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         try:
             return make_boxed_func(split(graph, settings))
-        except Exception as e:  # nothing of PyTorch's may fail for what a graph is like
+        except Exception as e:  # a graph that cannot be split runs in PyTorch
             if settings.fallback == "error":
                 raise
             settings.say("a graph", f"{type(e).__name__}: {e}", "")
@@ -68,15 +68,15 @@ def backend(
             keep_inference_input_mutations=True,
         )  # fmt: skip
         with ExitStack() as stack:
-            # A graph may go backward twice; what it has saved is not written into.
+            # A graph may run its backward twice, so saved tensors must not be overwritten.
             stack.enter_context(functorch_config.patch(donated_buffer=False))
-            # Attention in parts that have formulas, not as one operator of PyTorch's and another for its gradient.
+            # Decompose attention into operators that have formulas, instead of fused operators for it and its gradient.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             return traced(gm, example_inputs)
 
     try:
         return made(decompositions())
-    except (DataDependentOutputException, DynamicOutputShapeException):  # of what a decomposition asks for
+    except (DataDependentOutputException, DynamicOutputShapeException):  # raised by a decomposition
         return made({})
 
 

@@ -1,4 +1,4 @@
-"""Where elements of PyTorch's tensors lie, as formulas: dimensions in another order, repeated ones, any strides."""
+"""Express layouts of PyTorch's tensors as formulas: permuted dimensions, broadcast ones (stride 0), any strides."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor of a shape and strides (in elements). physical: the shape of what is read, which is the memory from the
-    first element on: of `dims`, the outermost first, where these fill it; else, `dims` being None, a row of elements.
+    """A tensor's shape, strides (elements) and type, and how its memory is read.
+
+    physical: the shape under which the memory from the first element on is read. dims: the dimensions that fill it
+    densely, the outermost first; None if none do, and the memory is read as one row of elements.
     """
 
     shape: Ints
@@ -26,7 +28,7 @@ class Placed:
     dims: Ints | None
 
     def view(self, memory: Any) -> Any:
-        """The tensor, of the physical one."""
+        """Return the tensor as a formula of `memory`, a tensor of the shape `physical`."""
         if self.dims == tuple(range(len(self.shape))):
             return memory
         if self.dims is None:
@@ -39,7 +41,7 @@ class Placed:
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> Ints:
-    """The dimensions by stride, the outermost first; of equal ones, and those of one element, in their order."""
+    """Return the dimensions by falling stride. Dimensions of equal stride, or of one element, keep their order."""
     last = 0
     keys = []
     for d in reversed(range(len(shape))):
@@ -50,7 +52,7 @@ def order_of(shape: Sequence[int], strides: Sequence[int]) -> Ints:
 
 
 def strides(shape: Sequence[int], order: Sequence[int]) -> Ints:
-    """Strides of a tensor that fills its memory with the dimensions in this order."""
+    """Return the strides (elements) of a dense tensor whose dimensions in memory are `order`, the outermost first."""
     found, step = [0] * len(shape), 1
     for d in reversed(order):
         found[d], step = step, step * max(shape[d], 1)
@@ -58,7 +60,7 @@ def strides(shape: Sequence[int], order: Sequence[int]) -> Ints:
 
 
 def logical(physical: Sequence[int], order: Sequence[int]) -> Ints:
-    """The shape of what has this one in memory."""
+    """Return the shape of a tensor whose dimensions in memory, in `order`, have the extents `physical`."""
     shape = [0] * len(physical)
     for n, d in zip(physical, order, strict=True):
         shape[d] = n
@@ -66,7 +68,7 @@ def logical(physical: Sequence[int], order: Sequence[int]) -> Ints:
 
 
 def placed(shape: Ints, steps: Ints, dtype: DType) -> Placed:
-    """How a tensor of this shape and these strides is read."""
+    """Return how to read a tensor of a shape and strides (elements): densely if some order of dimensions allows it."""
     if 0 in shape:
         return Placed(shape, steps, dtype, shape, tuple(range(len(shape))))
     if fills(shape, steps, range(len(shape))):
@@ -79,7 +81,7 @@ def placed(shape: Ints, steps: Ints, dtype: DType) -> Placed:
 
 
 def fills(shape: Ints, steps: Ints, order: Sequence[int]) -> bool:
-    """Whether the dimensions, in this order, fill memory. Strides of one element do not count."""
+    """Return whether the dimensions in `order` fill memory densely. Strides of dimensions of extent 1 do not count."""
     step = 1
     for d in reversed(order):
         if shape[d] != 1 and steps[d] != step:

@@ -1,4 +1,4 @@
-"""Memory of large results, used again once the tensor in it is gone: what the system gives anew it must first clear."""
+"""Pool the memory of large results: reuse it once its tensor is gone, since the system must clear fresh pages first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from einsmith.frontends.torch_nodes import TYPES
 from einsmith.runtime import buffers
 
 FROM = 1 << 18
-"""Bytes from which memory is kept."""
+"""Smallest result whose memory is pooled (bytes)."""
 _TYPES = {t: d.numpy for t, d in TYPES.items()} | {torch.bfloat16: np.dtype(np.int16)}
 
 
 def _limit() -> int:
-    """Bytes that are kept for nobody: an eighth of the machine's."""
+    """Return the most unused memory to keep (bytes): an eighth of the machine's, or 1 GiB if that is unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8
     except (AttributeError, ValueError, OSError):
@@ -33,7 +33,7 @@ _guard = locks.lock()
 
 
 class _Lent(np.ndarray):
-    """An array of a tensor's elements. Its end gives the memory back."""
+    """An array that holds a tensor's elements and returns its memory block to the pool when it is deleted."""
 
     block: np.ndarray | None = None
 
@@ -61,7 +61,7 @@ def _give_back(block: np.ndarray) -> None:
 
 
 def _block(size: int) -> np.ndarray:
-    """At least `size` bytes that nobody uses."""
+    """Return an unused block of at least `size` bytes, from the pool if it has one of the rounded size."""
     global _held
     step = 1 << max(0, size.bit_length() - 4)
     rounded = -(-size // step) * step
@@ -77,12 +77,12 @@ def _block(size: int) -> np.ndarray:
 
 
 def free_bytes() -> int:
-    """Kept for nobody now."""
+    """Return the bytes of unused memory in the pool."""
     return _held
 
 
 def clear() -> None:
-    """Lets go of what nobody uses."""
+    """Free the unused memory in the pool."""
     global _held
     with _guard:
         _free.clear()
@@ -90,7 +90,8 @@ def clear() -> None:
 
 
 def empty(shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype, nbytes: int) -> torch.Tensor:
-    """torch.empty_strided for `nbytes` bytes, which begin on a cache line."""
+    """Return an uninitialized tensor as torch.empty_strided does; from `FROM` bytes on it is pooled and starts on a
+    cache line. steps: strides (elements)."""
     if nbytes < FROM:
         return torch.empty_strided(shape, steps, dtype=dtype)
     block = _block(nbytes + buffers.ALIGNMENT)

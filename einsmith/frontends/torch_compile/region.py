@@ -1,4 +1,4 @@
-"""A part of a graph of PyTorch's operators as programs: one for each layout of its inputs."""
+"""Compile a part of a graph of PyTorch's operators into programs, one for each layout of its inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEED = 2**31
 
 
 class OperatorRefusedError(TraceError):
-    """An operator whose arguments no formula takes. node: which."""
+    """An operator whose formula does not take its arguments. node: the operator's name in the graph."""
 
     def __init__(self, node: str, why: str):
         super().__init__(why)
@@ -39,7 +39,7 @@ class OperatorRefusedError(TraceError):
 
 @dataclass(frozen=True)
 class Result:
-    """What a region gives. order: of the dimensions in memory, the outermost first; strides: where they are known."""
+    """A region's result. order: its dimensions in memory, the outermost first; strides: None if they are not static."""
 
     name: str
     order: tuple[int, ...]
@@ -47,8 +47,10 @@ class Result:
 
 
 class _Program:
-    """A region's program for one layout of its inputs. in_place: whether it writes results into inputs itself, which
-    then lie as results do."""
+    """A region's program for one layout of its inputs.
+
+    in_place: whether it writes results into inputs itself, whose layout is then that of the results.
+    """
 
     __slots__ = ("run_at", "nbytes", "checks", "made", "in_place")
 
@@ -75,12 +77,12 @@ class _Program:
 
 
 class Region:
-    """Operators that one native call computes.
+    """A group of operators that one native call computes.
 
-    inputs: names of tensors and numbers; results: in the order in which a call returns them; into: of results that are
-    to be written into inputs, which; a call returns those inputs. random: whether a call
-    draws a seed from PyTorch's generator; fallback: the same in PyTorch, for what cannot be compiled, called after
-    `failed` was told why (which raises where that is to be an error).
+    inputs: names of tensors and numbers; results: in the order in which a call returns them; into: result -> input (by
+    number) for results that are written into inputs, which a call then returns; random: whether a call draws a seed
+    from PyTorch's generator; fallback: the operators in PyTorch, called if the inputs' layout cannot be compiled;
+    failed: called before it with the exception, and raises if fallback is an error.
     """
 
     def __init__(
@@ -97,7 +99,10 @@ class Region:
         self.__name__ = "einsmith"
 
     def trace(self, inputs: Sequence[Any]) -> Any:
-        """The graph of the region for inputs that lie so: `Placed` tensors and numbers. Raises RefusedError."""
+        """Return the region's traced graph for `inputs`: `Placed` tensors, which carry their layout, and numbers.
+
+        Raises OperatorRefusedError.
+        """
         tensors = [x for x in inputs if isinstance(x, Placed)]
         kinds = [(x.physical, x.dtype) for x in tensors]
         if self.random:
@@ -132,7 +137,7 @@ class Region:
         return traced
 
     def prepare(self, inputs: Sequence[Any]) -> None:
-        """Compiles for inputs that lie so. Raises RefusedError and what compiling raises."""
+        """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
         threads = torch_threads.threads()
         in_place = self._lies_so(inputs)
         program = _Program(self, inputs, threads, in_place)
@@ -140,7 +145,7 @@ class Region:
         self._last = threads, program
 
     def _lies_so(self, inputs: Sequence[Any]) -> bool:
-        """Whether the inputs that results are to be written into lie as results do, and have elements."""
+        """Return whether all inputs that results are written into are contiguous like the results, and not empty."""
         return bool(self.into) and all(
             inputs[n].dims == tuple(range(len(inputs[n].shape))) == tuple(self.results[k].order)
             and 0 not in inputs[n].shape
@@ -172,7 +177,10 @@ class Region:
         return self._into(args, iter(outputs), program.in_place) if self.into else outputs
 
     def _into(self, args: Sequence[Any], made: Iterator[torch.Tensor], in_place: bool) -> list[torch.Tensor]:
-        """What a call returns, of what was made; the results for inputs are copied there unless they are `in_place`."""
+        """Return a call's results, with the inputs that some are written into in their place.
+
+        `made` are the computed tensors; results for inputs are copied there unless the program wrote them `in_place`.
+        """
         found = []
         for k in range(len(self.results)):
             n = self.into.get(k)
@@ -187,7 +195,7 @@ class Region:
         return found
 
     def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> _Program | None:
-        """The program for these inputs; None where there can be none."""
+        """Return the program for the layout of `args`, compiled if need be; None if it cannot be compiled."""
         inputs = [
             layout.placed(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
             for x in args
@@ -230,6 +238,6 @@ def _fits(args: Sequence[Any], checks: Sequence[Any]) -> bool:
 
 
 def _stored(x: Any, order: Sequence[int]) -> Value:
-    """A result with its dimensions as memory has them."""
+    """Return a result with its dimensions permuted into their order in memory."""
     value = as_value(x)
     return value if tuple(order) == tuple(range(value.ndim)) else F.permute(value, tuple(order))

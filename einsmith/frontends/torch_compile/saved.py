@@ -1,8 +1,8 @@
-"""What a forward graph saves for its backward: a minimum cut of the joint graph, by bytes.
+"""Choose what a forward graph saves for its backward: a minimum cut of the joint graph, weighted by bytes.
 
-An operator whose elements are made of single elements is computed again where that moves fewer bytes: a kernel that
-needs its result makes it as it loads what it is made of, and nobody stores it. Sums, products of matrices and what
-PyTorch runs are computed once. (Chen et al. 2016, Training deep nets with sublinear memory cost; the cut as in Zheng et
+A pointwise operator is recomputed where that moves fewer bytes: a kernel that needs its result computes it from the
+operands it loads, and the result is not stored. Reductions, matrix products and operators that PyTorch runs are
+computed once. (Chen et al. 2016, Training deep nets with sublinear memory cost; the cut as in Zheng et
 al. 2023, "PyTorch 2", min-cut rematerialization.)
 """
 
@@ -24,16 +24,17 @@ from einsmith.passes.analysis.minimum_cut import UNBOUNDED, Network
 
 _CHEAP = {"pointwise", "views", "factories", "numbers"}
 ROOTS = 2
-"""Of how many large tensors a result may be computed again: a chain of residual sums would else be walked back to its
-beginning."""
+"""Most large tensors that a recomputed result may depend on; without a limit a chain of residual sums is recomputed
+from its beginning."""
 LARGE = 4
-"""A tensor counts as large that has more than this part of a result's elements."""
+"""A tensor counts as large if it has more than 1/LARGE of a result's elements. A result is not recomputed from a tensor
+with LARGE times its elements or more."""
 
 
 def partition(
     joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, options: Options, **more: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """The graphs of forward and backward. What asks for a choice of its own (checkpointing) gets PyTorch's."""
+    """Return the forward and backward graphs. PyTorch partitions graphs that constrain the choice (checkpointing)."""
     known: dict[str, Any] = {"num_fwd_outputs": num_fwd_outputs, **more}
     if not _plain(joint):
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
@@ -42,7 +43,7 @@ def partition(
     joint.recompile()
     try:
         saved = choose(joint.graph, num_fwd_outputs, options)
-    except Exception as e:  # for a graph that is like none before
+    except Exception as e:  # an unforeseen graph must not fail
         options.say("the choice of what is saved", f"{type(e).__name__}: {e}", "")
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
     tensors, numbers = [n for n in saved if not is_number(n)], [n for n in saved if is_number(n)]
@@ -50,7 +51,7 @@ def partition(
 
 
 def _plain(joint: torch.fx.GraphModule) -> bool:
-    """Whether nothing but values decides where an operator stands."""
+    """Return whether data flow alone decides which operators are in the forward: no tags, no higher-order operators."""
     for n in joint.graph.nodes:
         if n.op == "get_attr" and not isinstance(getattr(joint, str(n.target), None), torch.Tensor):
             return False
@@ -64,9 +65,9 @@ def _plain(joint: torch.fx.GraphModule) -> bool:
 
 
 def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> list[FxNode]:
-    """The nodes whose values go from the forward to the backward."""
+    """Return the nodes whose values the forward saves for the backward."""
     nodes = list(graph.nodes)
-    late: set[FxNode] = set()  # what needs a gradient that comes in
+    late: set[FxNode] = set()  # nodes that depend on an incoming gradient
     for n in nodes:
         tangent = n.op == "placeholder" and "tangents" in str(n.target)
         if tangent or any(a in late for a in n.all_input_nodes):
@@ -79,15 +80,15 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
     again = _computed_again(early, options)
     needed = _ancestors(forward, late)
     flow = Network()
-    # The backward reads a node whose second end is on the sink's side, and makes it where the first one is, too.
+    # The backward reads a node whose second end is on the sink's side, and computes it if the first end is there, too.
     ends = {n: (flow.node(), flow.node()) for n in early}
     for n, (first, second) in ends.items():
         flow.edge(first, second, _bytes(n, stored=n.op != "call_function" or n in forward or n not in again))
-        # What the backward alone needs can be computed there, of what it is made of.
+        # A node that only the backward needs can be computed there from its operands.
         if n not in again and (n in needed or n.op != "call_function"):
             flow.edge(flow.SOURCE, first, UNBOUNDED)
         elif not n.all_input_nodes:
-            continue  # numbers alone make it
+            continue  # it has no tensors as operands
         for user in n.users:
             if user in late:
                 flow.edge(second, flow.SINK, UNBOUNDED)
@@ -110,7 +111,7 @@ def _ancestors(roots: set[FxNode], without: set[FxNode]) -> set[FxNode]:
 
 
 def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
-    """The nodes that may be computed again: of few large tensors, element by element."""
+    """Return the nodes that may be recomputed: pointwise functions of at most `ROOTS` large tensors."""
     found: set[FxNode] = set()
     roots: dict[FxNode, frozenset[FxNode]] = {}
     for n in nodes:
@@ -149,8 +150,10 @@ def _size(n: Any) -> int:
 
 
 def _bytes(n: FxNode, stored: bool) -> int:
-    """What saving a node moves: it is read, and written where it is not in memory in any case. Views weigh a little
-    more than what they are of."""
+    """Return the weight of saving a node, in proportion to the bytes moved.
+
+    It counts one read, and one write unless the value is `stored` in any case. Views weigh more than their base tensor.
+    """
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 1 if is_number(n) else UNBOUNDED

@@ -1,9 +1,8 @@
-"""A graph of PyTorch's operators cut into regions that Einsmith computes and what runs in PyTorch between them.
+"""Partition a graph of PyTorch's operators into regions that Einsmith compiles and operators that PyTorch runs.
 
-Operators get levels, even ones for ours and odd ones for PyTorch's: an operator stands in the least level of its kind
-that is not below those of what it reads, so that a level's operators need those of earlier levels and of their own
-alone. The operators of an even level are one region. What changes memory, and what draws PyTorch's random numbers,
-keeps its place in the order.
+Every operator has a level, even if Einsmith computes it, odd if PyTorch runs it: the lowest level of its parity that is
+not below the levels of its operands. A level therefore depends on itself and earlier levels only. The operators of one
+even level are one region. Operators that PyTorch runs keep their order where they change memory or draw random numbers.
 """
 
 from __future__ import annotations
@@ -33,14 +32,18 @@ _SAID = Once("operators that run in PyTorch")
 
 @dataclass(frozen=True)
 class Options:
-    """fallback: "warn" or "error"; fallback_random: whether PyTorch draws random numbers; winograd: as in `es.jit`."""
+    """Options of the backend.
+
+    fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
+    numbers; winograd: as in `es.jit`.
+    """
 
     fallback: str = "warn"
     fallback_random: bool = False
     winograd: bool = False
 
     def say(self, what: str, why: str, line: str) -> None:
-        """That something runs in PyTorch: once, or a TraceError."""
+        """Warn that `what` runs in PyTorch, once for each `line`; raise TraceError if fallback is "error"."""
         text = f"{what} runs in PyTorch: {why}" + (f"\n    {line}" if line else "")
         if self.fallback == "error":
             raise TraceError(text)
@@ -49,7 +52,10 @@ class Options:
 
 
 def split(gm: torch.fx.GraphModule, options: Options) -> Callable[..., Any]:
-    """`gm` as a function that computes what it can in programs. Nothing is asked of gm's inputs but what it asks."""
+    """Return `gm` as a function that computes in programs what it can. It demands of its inputs only what `gm` demands.
+
+    An operator that the compiler refuses runs in PyTorch: the split is repeated without it.
+    """
     gm.graph.eliminate_dead_code(_dead)
     refused: dict[FxNode, str] = {}
     while True:
@@ -66,21 +72,21 @@ class _Refused(Exception):
 
 
 def _dead(node: FxNode) -> bool:
-    """Whether a node must stay though nothing reads it. Random numbers that nobody reads are not drawn."""
+    """Return whether a node must stay though nothing reads it. Unread random numbers are not drawn."""
     return node.op in ("placeholder", "output") or _impure(node)
 
 
 _RANDOM_IS_PURE = {"impure_random": False} if "impure_random" in signature(FxNode.is_impure).parameters else {}
-"""PyTorch 2.6 has no other answer."""
+"""Arguments by which `FxNode.is_impure` does not count drawing random numbers; PyTorch 2.6 has none."""
 
 
 def _impure(node: FxNode) -> bool:
-    """Whether a node does more than to give a value or to draw random numbers."""
+    """Return whether a node has side effects; drawing random numbers is none."""
     return node.is_impure(**_RANDOM_IS_PURE)
 
 
 def is_view(node: FxNode) -> bool:
-    """Whether a node gives its first argument's elements where they lie."""
+    """Return whether the node's result aliases its first argument, or is an element of an aliasing result."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -102,7 +108,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _tensor_problem(x: torch.Tensor) -> str:
-    """Why a tensor cannot be one of ours, "" where it can."""
+    """Return why Einsmith cannot handle a tensor, "" if it can."""
     if x.device.type != "cpu":
         return f"a tensor lies on the device {x.device}"
     if x.layout is not torch.strided:
@@ -117,7 +123,7 @@ def _tensor_problem(x: torch.Tensor) -> str:
 
 
 def reason(node: FxNode, options: Options) -> str:
-    """Why an operator runs in PyTorch, "" where it need not, "-" where nobody is told of it."""
+    """Return why an operator runs in PyTorch: "" if it need not, "-" if it does so without a warning."""
     if node.op != "call_function" or is_number(node) or node.target is _COPY:
         return "-"
     target = node.target
@@ -149,12 +155,12 @@ def reason(node: FxNode, options: Options) -> str:
 
 
 def _checks(target: torch._ops.OpOverload) -> bool:
-    """Whether an operator computes nothing, but may raise: what ours have computed is looked at by PyTorch."""
+    """Return whether an operator is an assertion, without results or mutation. PyTorch runs it on computed values."""
     return not target._schema.returns and not target._schema.is_mutable
 
 
 class _Parts:
-    """One attempt at a split."""
+    """An attempt at a split, given the operators refused by earlier attempts, with the reasons."""
 
     def __init__(self, gm: torch.fx.GraphModule, refused: dict[FxNode, str], options: Options):
         self.gm, self.options = gm, options
@@ -163,14 +169,14 @@ class _Parts:
         for n in parts:
             if self.why[n] and not self.why[n.args[0]]:
                 self.why[n.args[0]] = self.why[n]
-        for n in parts:  # of what PyTorch makes
+        for n in parts:  # elements of a tuple that PyTorch computes
             if self.why[n.args[0]]:
                 self.why[n] = "-"
         self.level = self._levels()
         self.out = torch.fx.Graph()
         self.known: dict[FxNode, FxNode] = {}
         self.stored: set[FxNode] = set()
-        """Copies that regions make."""
+        """Copies into inputs that regions perform themselves."""
         self.regions = 0
         self.module = torch.nn.Module()
 
@@ -202,7 +208,7 @@ class _Parts:
         return level
 
     def build(self) -> Callable[..., Any]:
-        """The outer graph. Raises _Refused."""
+        """Return the module that calls the regions and runs the other operators. Raises _Refused."""
         nodes = list(self.gm.graph.nodes)
         levels: dict[int, list[FxNode]] = {}
         for n in nodes:
@@ -242,7 +248,7 @@ class _Parts:
         return torch.fx.GraphModule(self.module, self.out)
 
     def _wanted(self, nodes: Sequence[FxNode], output: FxNode) -> set[FxNode]:
-        """Of our operators, those whose results are stored."""
+        """Return the operators in regions whose results are stored: PyTorch, an output or another level reads them."""
         wanted: set[FxNode] = set()
 
         def need(n: FxNode) -> None:
@@ -262,7 +268,7 @@ class _Parts:
         return wanted
 
     def _outer(self, n: FxNode) -> FxNode:
-        """A node of the outer graph. Views of what is there are made by PyTorch."""
+        """Return the outer graph's node for `n`. PyTorch takes views of stored tensors."""
         if n not in self.known:
             assert is_view(n), n
             args, kwargs = torch.fx.map_arg(n.args, self._outer), torch.fx.map_arg(n.kwargs, self._outer)
@@ -272,13 +278,15 @@ class _Parts:
         return self.known[n]
 
     def _can_wait(self, n: FxNode, before: Sequence[FxNode]) -> bool:
-        """Whether a copy into an input can be made together with those before it."""
+        """Return whether a copy into an input can join the pending copies `before` it in one call."""
         into, what = n.args[:2]
         return _is_plain(n) and all(into is not c.args[0] and what is not c.args[0] for c in before)
 
     def _copied_into(self, roots: Sequence[FxNode], own: set[FxNode], given: Sequence[FxNode]) -> dict[FxNode, FxNode]:
-        """Copies of a region's results into its inputs, by result, where nothing reads an input's old elements later
-        and nothing outside the result."""
+        """Return, by result, the copies of a region's results into its inputs that the region can perform itself.
+
+        Nothing else outside the region reads the result, and nothing after the region reads the input's old elements.
+        """
         found: dict[FxNode, FxNode] = {}
         taken: set[FxNode] = set()
         for n in roots:
@@ -293,7 +301,7 @@ class _Parts:
         return found
 
     def _read_before(self, n: FxNode, copy: FxNode, own: set[FxNode], level: int) -> bool:
-        """Whether all that reads a tensor, or a view of it, is in a region or before it."""
+        """Return whether `copy` and readers in the region `own` or at lower levels alone read `n` or a view of it."""
         return all(
             u is copy or u in own and not is_view(u) or is_view(u) and self._read_before(u, copy, own, level)
             or (u in self.level and self.level[u] < level and not is_view(u))
@@ -301,7 +309,7 @@ class _Parts:
         )  # fmt: skip
 
     def _copies(self, nodes: list[FxNode]) -> None:
-        """Copies into inputs, by one call."""
+        """Emit one call for the pending copies into inputs, and empty the list."""
         if len(nodes) == 1:
             self.known[nodes[0]] = self.out.node_copy(nodes[0], self._outer)
         elif nodes:
@@ -310,7 +318,7 @@ class _Parts:
         nodes.clear()
 
     def _region(self, level: Sequence[FxNode], wanted: set[FxNode]) -> None:
-        """A region for the operators of a level."""
+        """Emit a call of one region for the `wanted` operators of a level and what they need from it."""
         roots = [n for n in level if n in wanted]
         if not roots:
             return
@@ -365,7 +373,7 @@ class _Parts:
 
 
 def _is_plain(n: FxNode) -> bool:
-    """Whether a copy takes a tensor's elements into an input of the same shape and type."""
+    """Return whether a copy is unread and its source has the shape, type and device of the input it overwrites."""
     into, what = n.args[:2]
     if n.kwargs or len(n.args) != 2 or not (isinstance(into, FxNode) and isinstance(what, FxNode)):
         return False
@@ -389,7 +397,7 @@ def _spoken(n: FxNode) -> str:
 
 
 def _example(n: Any) -> Any:
-    """A number, or what it is in the example."""
+    """Return a number, or the example's value of a symbolic one. Raises TraceError if it has none."""
     if isinstance(n, (int, float)):
         return n
     hint = n.node.hint if hasattr(n.node, "hint") else None
@@ -418,7 +426,7 @@ def _result(n: FxNode) -> Result:
 def _fallback(
     gm: torch.fx.GraphModule, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode]
 ) -> Callable[..., Any]:
-    """The operators in PyTorch."""
+    """Return the operators of a region as a module that PyTorch runs."""
     graph = torch.fx.Graph()
     known: dict[FxNode, FxNode] = {n: graph.placeholder(n.name) for n in given}
     for n in order:
