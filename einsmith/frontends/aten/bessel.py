@@ -1,5 +1,5 @@
-"""Bessel's functions and Airy's: power series and Chebyshev series, with cosines where they swing. Sources: Clenshaw
-1955; Abramowitz, Stegun 1964, 9 and 10."""
+"""Bessel's functions and Airy's: power series and Chebyshev series, with cosines where they oscillate. Sources:
+Clenshaw 1955; Abramowitz, Stegun 1964, 9 and 10."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ _NEAR = 8.0
 
 
 def _split(x: Any) -> tuple[Any, Any, Any]:
-    """(whether x >= 0 is near, it where it is, it where it is not)."""
+    """Return (whether x <= 8, x there and 1 elsewhere, x beyond and 16 elsewhere), for x >= 0."""
     near = x <= _NEAR
     return near, builder.where(near, x, 1.0), builder.where(near, 2 * _NEAR, x)
 
 
 def _swing(x: Any, order: int, second: bool) -> Any:
-    """Of x > 8: Hankel's P and Q by the cosine and sine of x - pi/4, or of x - 3*pi/4 (9.2.5, 9.2.6)."""
+    """Return J, or Y if `second`, of order 0 or 1 for x > 8, by Hankel's asymptotic expansion (9.2.5, 9.2.6).
+
+    P and Q are multiplied by the cosine and sine of x - pi/4 (order 0) or x - 3*pi/4 (order 1).
+    """
     z = 1 / x
     square = z * z
     p, q = ((expansions.P0, expansions.Q0), (expansions.P1, expansions.Q1))[order]
-    # By the sums of those of x: the difference x - pi/4 would be rounded.
+    # Computed from sin(x) and cos(x), since the difference x - pi/4 would be rounded.
     up, down = builder.sin(x) + builder.cos(x), builder.sin(x) - builder.cos(x)
     c, s = (down, -up) if order else (up, down)
     even, odd = p(square), z * q(square)
@@ -47,7 +50,7 @@ def _j1(x: Any) -> Any:
 
 
 def _second(x: Any, order: int, near_: Callable[[Any], Any]) -> Any:
-    """Of the second kind: minus infinity at 0, NaN below."""
+    """Return Y of order 0 or 1; `near_` computes it for 0 < x <= 8. It is minus infinity at 0 and NaN below."""
     near, low, high = _split(builder.where(x > 0, x, 1.0))
     found = builder.where(near, near_(low), _swing(high, order, True))
     return builder.where(x > 0, found, builder.where(x == 0, -inf, nan))
@@ -76,7 +79,10 @@ _TERMS = 26
 
 
 def _modified(order: int) -> Callable[[Any], Any]:
-    """I(x)/x**order by its power series (9.6.10), whose terms are positive: up to 8 all that float64 can tell."""
+    """Return a function of x: I(x)/x**order by its power series (9.6.10), exact to float64 for |x| <= 8.
+
+    All terms are positive, so none cancel.
+    """
     terms = [1 / (2**order * factorial(k) * factorial(k + order)) for k in reversed(range(_TERMS))]
     return lambda x: polynomial(0.25 * x * x, terms)
 
@@ -85,7 +91,7 @@ _I0, _I1 = _modified(0), _modified(1)
 
 
 def _first(x: Any, near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Any:
-    """I of x >= 0, times exp(-x) where scaled."""
+    """Return I(x) for x >= 0, times exp(-x) if `scaled`; `near_` computes I(x) up to 8, `far` serves beyond."""
     near, low, high = _split(x)
     first, second = near_(low), far(1 / high) / builder.sqrt(high)
     first, second = (first * builder.exp(-low), second) if scaled else (first, second * builder.exp(high))
@@ -105,7 +111,7 @@ def _odd(scaled: bool) -> Callable[[Any], Any]:
 
 
 def _third(near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Callable[[Any], Any]:
-    """K of x, times exp(x) where scaled: infinity at 0, NaN below."""
+    """Return a function of x: K(x), times exp(x) if `scaled`; infinity at 0, NaN below."""
 
     def run(x: Any) -> Any:
         near = x <= 2.0
@@ -133,7 +139,10 @@ def _k1(scaled: bool) -> Callable[[Any], Any]:
 
 
 def _airy(x: Any) -> Any:
-    """Up to -4 it swings, from 1 on it fades (10.4.59, 10.4.60)."""
+    """Return Ai(x): asymptotic expansions outside of `AIRY`'s range (10.4.59, 10.4.60), a Chebyshev series inside.
+
+    To the left it oscillates, to the right it decays.
+    """
     back, far = x < expansions.AIRY.low, x > expansions.AIRY.high
     low = builder.where(back, -x, 4.0)
     rise = low * builder.sqrt(low) * (2 / 3)
@@ -144,7 +153,7 @@ def _airy(x: Any) -> Any:
     swinging = (expansions.AIRY_F(square) * up - z * expansions.AIRY_G(square) * down) / (
         sqrt(2 * pi) * builder.sqrt(builder.sqrt(low))
     )
-    seen = far & (x < 104.0)  # it is 0 from there on
+    seen = far & (x < 104.0)  # beyond, Ai(x) is 0 in float64
     high = builder.where(seen, x, 4.0)
     rise = high * builder.sqrt(high) * (2 / 3)
     fading = expansions.AIRY_FAR(1 / rise) / (builder.sqrt(builder.sqrt(high)) * builder.exp(rise))

@@ -1,4 +1,4 @@
-"""What is found by comparing and counting: places in sorted rows, histograms, the most frequent element, segments."""
+"""Operators that compare and count: positions in sorted rows, histograms, the most frequent element, segments."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from einsmith.transforms import vjp
 
 
 def _before(rows: Value, x: Value, right: bool) -> Value:
-    """How many of the sorted elements [.., n] stand in front of each of x [.., m]: those below it, or not above it."""
+    """Count, for each x [.., m], the elements of sorted rows [.., n] or [n] below it, or not above it if `right`."""
     (j,) = builder.axes(rows.shape[-1])
     one = rows.ndim == 1
 
     def body(*i: Any) -> Any:
         key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
-        # NaN stands behind all numbers, and what is looked for behind that.
+        # NaN sorts after all numbers; a NaN that is searched for comes after all elements.
         above = ((key > own) if right else (key >= own)) | (key != key)
         above = above & (own == own)
         return builder.sum(builder.where(above, 0, 1), over=j)
@@ -50,14 +50,14 @@ def searchsorted(
     rows: Value, x: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:  # fmt: skip
-    """how many elements of sorted rows are below x, or not above it where right"""
+    """number of elements of sorted rows below x, or not above it where right"""
     ordered = rows if sorter is None else F.gather(rows, rows.ndim - 1, sorter)
     return _found(ordered, x, right or side == "right", out_int32)
 
 
 @aten("bucketize.Tensor bucketize.Scalar")
 def bucketize(x: Any, boundaries: Value, out_int32: bool = False, right: bool = False) -> Value:
-    """how many boundaries are below x, or not above it where right"""
+    """number of boundaries below x, or not above it where right"""
     return _found(boundaries, x, right, out_int32)
 
 
@@ -65,7 +65,7 @@ def bucketize(x: Any, boundaries: Value, out_int32: bool = False, right: bool = 
 
 
 def _range(x: Value, low: float, high: float) -> tuple[Value, Value]:
-    """The least and greatest number that count: those of x where none are given."""
+    """Return the bounds of the counted range: `low` and `high`, or the least and greatest x if these are equal."""
     if low == high and x.size:
         first, last = F.amin(x), F.amax(x)
     else:
@@ -74,7 +74,7 @@ def _range(x: Value, low: float, high: float) -> tuple[Value, Value]:
 
 
 def _counted(place: Value, inside: Value, weight: Value | None, bins: int, dtype: Any) -> Value:
-    """The weights of the elements at each of 0, 1, .. bins - 1."""
+    """Return the sum of weights (1 without `weight`) of the elements `inside` at each place 0, 1, .. bins - 1."""
     if not place.size:
         return builder.full((bins,), 0, dtype)
     (n,) = builder.axes(place.size)
@@ -88,7 +88,7 @@ def _counted(place: Value, inside: Value, weight: Value | None, bins: int, dtype
 
 @aten("histc.default")
 def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
-    """how many elements lie in each of so many equal parts of [min, max], or of what they span"""
+    """number of elements in each of `bins` equal parts of [min, max], or of the elements' range"""
     flat = builder.stop_gradient(x).reshape((-1,))
     low, high = _range(flat, min, max)
     same = low == high
@@ -100,7 +100,7 @@ def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
 
 
 def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
-    """The ends of so many equal parts of what is given, or of what x [n] spans."""
+    """Return the bins + 1 edges of `bins` equal parts of the range `given` as (low, high), or of the range of x [n]."""
     low, high = _range(x, *(given or ((0.0, 0.0) if x.size else (0.0, 1.0))))
     if not given:
         same = low == high
@@ -113,7 +113,10 @@ def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
 
 
 def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: bool) -> Value:
-    """The weights of the points x [n, d] in each cell between the edges; divided by their sum and the cell's size."""
+    """Return the weight of the points x [n, d] in each cell between the edges.
+
+    density: divide by the total weight and the cell's size.
+    """
     x = builder.stop_gradient(x)
     sizes = [e.shape[0] - 1 for e in edges]
     place, inside = builder.full((x.shape[0],), 0, dt.i64), builder.full((x.shape[0],), True, dt.bool_)
@@ -136,7 +139,7 @@ def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: 
 
 @aten("histogram.bins_tensor")
 def histogram(x: Value, bins: Value, weight: Value | None = None, density: bool = False) -> tuple[Value, Value]:
-    """(how many elements, or which weights, lie between neighbouring edges; the edges)"""
+    """(number, or weight, of the elements between neighbouring edges; the edges)"""
     return _histogram(x.reshape((-1, 1)), [bins], weight, density), bins
 
 
@@ -145,7 +148,7 @@ def histogram_of_equal_parts(
     x: Value, bins: int = 100, range: Sequence[float] | None = None, weight: Value | None = None,
     density: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """as histogram.bins_tensor, of so many equal parts"""
+    """histogram.bins_tensor, with `bins` equal parts"""
     return histogram(x, _edges(x.reshape((-1,)), bins, range or ()), weight, density)
 
 
@@ -158,7 +161,7 @@ def histogramdd_edges(
     x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
     density: bool = False,
 ) -> list[Value]:  # fmt: skip
-    """the ends of so many equal parts along each coordinate"""
+    """the edges of `bins` equal parts along each coordinate"""
     given = list(range or ())
     return [_edges(_points(x)[:, d], n, given[2 * d : 2 * d + 2]) for d, n in enumerate(bins)]
 
@@ -168,13 +171,13 @@ def histogramdd(
     x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
     density: bool = False,
 ) -> Value:  # fmt: skip
-    """how many points, or which weights, lie in each cell of so many equal parts along each coordinate"""
+    """number, or weight, of the points in each cell of `bins` equal parts along each coordinate"""
     return _histogram(_points(x), histogramdd_edges(x, bins, range), weight, density)
 
 
 @aten("_histogramdd_from_bin_tensors.default")
 def histogramdd_between(x: Value, bins: Sequence[Value], weight: Value | None = None, density: bool = False) -> Value:
-    """how many points, or which weights, lie in each cell between the edges along each coordinate"""
+    """number, or weight, of the points in each cell between the edges along each coordinate"""
     return _histogram(_points(x), bins, weight, density)
 
 
@@ -182,7 +185,7 @@ def histogramdd_between(x: Value, bins: Sequence[Value], weight: Value | None = 
 
 
 def _one(x: Value, place: Value, dim: int, keepdim: bool) -> Value:
-    """The element of each row at a place [.., 1, ..]."""
+    """Return the element of each row along `dim` at `place` [.., 1, ..]."""
     found = F.gather(x, dim, place)
     return found if keepdim else found.reshape(tuple(n for d, n in enumerate(found.shape) if d != dim))
 
@@ -224,7 +227,7 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
 
 
 def _segments(reduce: str, x: Value, starts: Value, ends: Value, axis: int, initial: float | None) -> Value:
-    """The reduction of x [.., n, ..] over the places from starts[.., s] to in front of ends[.., s], for each s."""
+    """Reduce x [.., n, ..] along `axis` over starts[.., s] <= j < ends[.., s], for each segment s."""
     rest = x.shape[axis + 1 :]
     (j,) = builder.axes(x.shape[axis])
     none = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -float("inf"), "min": float("inf")}[reduce]

@@ -1,6 +1,6 @@
-"""Chebyshev series of Bessel's functions, Airy's and the normal distribution's quantiles, and their sum.
+"""Evaluate Chebyshev series of Bessel's functions, Airy's and the normal distribution's quantiles.
 
-`python -m tests.frontends.expansions --update` computes what stands under the mark, from the definitions given there.
+`python -m tests.frontends.expansions --update` computes the series below the mark "generated" from its definitions.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 
 class Expansion(NamedTuple):
-    """The sum of coefficients[k]*T_k(t) for low <= u <= high, t being u moved to -1 .. 1."""
+    """A Chebyshev series: the sum of coefficients[k]*T_k(t), where t maps u in [low, high] to [-1, 1]."""
 
     low: float
     high: float
     coefficients: tuple[float, ...]
 
     def __call__(self, u: Any) -> Any:
-        """By Clenshaw's recurrence (1955) in t + 1, which keeps all digits of a small u - low (Oliver 1977)."""
+        """Evaluate the series at `u` by Clenshaw's recurrence (1955) in t + 1.
+
+        That keeps all digits of a small u - low (Oliver 1977).
+        """
         up = (u - self.low) * (2 / (self.high - self.low))
         first, *rest = self.coefficients
         twice, total, pair = up + up, rest[-1], rest[-1]

@@ -154,7 +154,7 @@ def group_norm_backward(
     grad: Value, x: Value, mean: Value, rstd: Value, weight: Value | None, n: int, c: int, hxw: int, group: int,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
-    """as native_layer_norm_backward, of each sample's groups of channels"""
+    """native_layer_norm_backward of each sample's groups of channels"""
     shape = n, group, c // group, hxw
 
     def grouped(v: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A graph of operators as data, free of PyTorch, and its evaluation on traced tensors."""
+"""Represent a graph of ATen operators as data, without PyTorch, and evaluate it on traced tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from einsmith.lang.builder import Value
 
 @dataclass(frozen=True)
 class AtenNode:
-    """name = operator(*args, **kwargs).
+    """A call of an operator: name = operator(*args, **kwargs).
 
-    layer: the path of the user's module in which it stands; line: the user's own, with its place; kind: what it gives,
-    None where that is not one tensor.
+    layer: the path of the user's module that calls it; line: the user's source line, with its place; kind: shape and
+    type of the result, None if that is not one tensor.
     """
 
     name: str
@@ -33,21 +33,21 @@ class AtenNode:
 
 @dataclass(frozen=True)
 class Guards:
-    """What a module takes for granted of the sizes of its inputs: texts (`conditions`) over L, the inputs by name.
+    """Conditions on the sizes of a module's inputs that its export assumed, as texts over L, the inputs by name.
 
-    names: of the inputs in order, with whether one takes all that are left.
+    names: the inputs in order, each with whether it takes all remaining arguments.
     """
 
     names: tuple[tuple[str, bool], ...]
     conditions: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Raises TraceError for a condition that cannot be read."""
+        """Raise TraceError for a condition that cannot be parsed."""
         for condition in self.conditions:
             conditions.parse(condition)
 
     def check(self, what: str, inputs: Sequence[Any]) -> None:
-        """Raises ShapeError where one does not hold."""
+        """Raise ShapeError if a condition does not hold for `inputs`."""
         if not self.conditions:
             return
         rest, known = list(inputs), {}
@@ -69,9 +69,12 @@ class Guards:
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """inputs: what the user passes, in order, with its kind, or a number that it must be; stored: name -> path and kind
-    of a parameter or buffer; constants: name -> array; updates: path of a buffer -> what it becomes; outputs: as leaves
-    of the module's result; ranges: least and greatest value of sizes with names."""
+    """A graph of operators.
+
+    inputs: (name, kind or the number that it must be) in the order of the arguments; stored: name -> path and kind of a
+    parameter or buffer; constants: name -> array; updates: path of a buffer -> its new value; outputs: leaves of the
+    module's result; ranges: name of a size -> its least and greatest value.
+    """
 
     nodes: tuple[AtenNode, ...]
     inputs: tuple[tuple[str, Any], ...]
@@ -84,7 +87,7 @@ class OperatorGraph:
 
 
 def missing(nodes: Sequence[AtenNode]) -> list[tuple[AtenNode, str]]:
-    """The nodes whose operator is not in the table, each operator once, with the reason."""
+    """Return the nodes whose operator is not in the table, each operator once, with the reason."""
     found: dict[str, tuple[AtenNode, str]] = {}
     for node in nodes:
         if node.operator not in TABLE and node.operator not in found:
@@ -93,7 +96,7 @@ def missing(nodes: Sequence[AtenNode]) -> list[tuple[AtenNode, str]]:
 
 
 def check(nodes: Sequence[AtenNode], what: str) -> None:
-    """Raises TraceError that names every operator that is missing, and where it stands."""
+    """Raise TraceError naming every operator that is not in the table, with the line that uses it."""
     listed = missing(nodes)
     if listed:
         lines = [f"  aten.{n.operator}: {why}{_at(n)}" for n, why in listed]
@@ -107,7 +110,10 @@ def _at(node: AtenNode) -> str:
 def evaluate(
     graph: OperatorGraph, values: dict[str, Any], sizes: Mapping[str, int]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """(outputs, new values of buffers by path), of `values` by name; extends the trace. sizes: those with names."""
+    """Evaluate the graph for `values` by name: (outputs, new values of buffers by path). Extends the trace.
+
+    sizes: values of named sizes.
+    """
 
     for node in graph.nodes:
         values[node.name] = apply(node, values, sizes)
@@ -124,8 +130,10 @@ def _value(x: Any, values: Mapping[str, Any]) -> Any:
 
 
 def apply(node: AtenNode, values: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    """What a node gives, of `values` by name; extends the trace. Raises DtypeError and ShapeError where that is not of
-    the kind that PyTorch gives."""
+    """Evaluate a node for `values` by name. Extends the trace.
+
+    Raises DtypeError and ShapeError if the result has not the type and shape that PyTorch gives.
+    """
     args = [_value(x, values) for x in node.args]
     with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
         found = TABLE[node.operator].run(*args, **{k: _value(v, values) for k, v in node.kwargs})
@@ -135,7 +143,7 @@ def apply(node: AtenNode, values: Mapping[str, Any], sizes: Mapping[str, int]) -
 
 
 def _verify(node: AtenNode, kind: Kind, found: Any, sizes: Mapping[str, int]) -> None:
-    """What a formula gives has PyTorch's type and shape, or nothing goes on."""
+    """Raise DtypeError or ShapeError if a formula's result has not PyTorch's type and shape."""
     if not isinstance(found, Value) or found.dtype.name != kind.dtype:
         got = found.dtype.name if isinstance(found, Value) else type(found).__name__
         raise DtypeError(f"aten.{node.operator} gave {got}, where PyTorch gives {kind.dtype}{_at(node)}")

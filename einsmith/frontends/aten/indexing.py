@@ -169,7 +169,7 @@ def _wrapped(index: Value, n: int) -> Value:
 
 
 def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Value]]:
-    """(dimension, integers) for each index that is given. Masks have as many places as hold, which nobody knows."""
+    """Return (dimension, integers) for each given index. Raises ArgumentError for masks: their extent is not static."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     for _, i in given:
         if i.dtype.is_bool or i.dtype is dt.u8:

@@ -61,7 +61,7 @@ def acos(x: Value) -> Value:
 
 
 def asinh(x: Value) -> Value:
-    """Of |x| above 1e8, log(2*|x|), which x*x would overflow for."""
+    """Return asinh(x); above |x| = 1e8 as log(2*|x|), since x*x would overflow."""
 
     def formula(e: Any) -> Any:
         def positive(a: Any) -> Any:

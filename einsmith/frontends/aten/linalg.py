@@ -108,10 +108,11 @@ def _eye(like: Value, rows: int, columns: int) -> Value:
 
 
 def factored(a: Value) -> tuple[Value, Value]:
-    """(L below the diagonal and U, [.., m, n]; the row that each step exchanged with its own, from 0, [.., min(m, n)]).
+    """Factorize matrices [.., m, n] by elimination with partial pivoting.
 
-    Of equal elements the first one is the pivot. The derivative is that of the elimination: it is none where a column
-    of zeros stands in front of others.
+    Return (L below the diagonal and U, [.., m, n]; the row exchanged at each step, counted from 0, [.., min(m, n)]). Of
+    equal elements the first one is the pivot. The derivative is that of the elimination; it does not exist where a
+    column of zeros precedes others.
     """
     k = min(a.shape[-2:])
     if not a.size:
@@ -121,7 +122,7 @@ def factored(a: Value) -> tuple[Value, Value]:
 
 
 def _order(rows: Value, n: int) -> Value:
-    """The row of a matrix [.., n, m] that stands in each row after the exchanges, [.., n]."""
+    """Return the permutation [.., n] that row exchanges make: the original row at each place of a matrix [.., n, m]."""
     if not rows.size:
         return F.broadcast_to(F.arange(n), (*rows.shape[:-1], n))
     found = _ORDER(_batched(rows, 1), n=n)

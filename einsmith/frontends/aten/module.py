@@ -1,4 +1,4 @@
-"""A module whose forward is a graph of operators, with parameters and buffers under the names that they had."""
+"""Wrap a graph of operators as a module, with parameters and buffers under their names in PyTorch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AtenModule(ModulePart):
 
 
 def leaves(x: Any) -> list[Any]:
-    """What nested tuples, lists and dicts hold, in order, None among it."""
+    """Return the leaves of nested tuples, lists and dicts in order; None is a leaf."""
     if isinstance(x, (tuple, list)):
         return [leaf for v in x for leaf in leaves(v)]
     return [leaf for v in x.values() for leaf in leaves(v)] if isinstance(x, Mapping) else [x]

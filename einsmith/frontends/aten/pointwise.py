@@ -123,7 +123,7 @@ def div(x: Any, y: Any) -> Value:
 
 
 def _rest(a: Any, b: Any) -> Any:
-    """What a division without fraction leaves of a, with its sign."""
+    """Return the remainder of the truncated division a/b, which has the sign of a."""
     size = builder.abs(a) % builder.abs(b)
     return builder.where(a < 0, -size, size)
 

@@ -22,7 +22,7 @@ def _t(n: Value, x: Value) -> Value:
 
 
 def _sign(n: Value, x: Value) -> Value:
-    """That of the polynomials' highest power."""
+    """Return the sign of x**n, which the polynomials have beyond [-1, 1]."""
     return builder.where((x < 0) & (n % 2.0 == 1), -1.0, 1.0)
 
 
@@ -35,17 +35,17 @@ def _u(n: Value, x: Value) -> Value:
 
 
 def _v(n: Value, x: Value) -> Value:
-    """cos((n + 1/2)*a)/cos(a/2) of a = acos(x); of x < 0 it is `_w` of -x, with the sign of x**n."""
+    """Return cos((n + 1/2)*a)/cos(a/2) for a = acos(x); for x < 0 that is `_w` of -x with the sign of x**n."""
     return builder.where(x < 0, _sign(n, x) * _ratio(n, -x, False), _ratio(n, x, True))
 
 
 def _w(n: Value, x: Value) -> Value:
-    """sin((n + 1/2)*a)/sin(a/2) of a = acos(x)."""
+    """Return sin((n + 1/2)*a)/sin(a/2) for a = acos(x)."""
     return builder.where(x < 0, _sign(n, x) * _ratio(n, -x, True), _ratio(n, x, False))
 
 
 def _ratio(n: Value, x: Value, even: bool) -> Value:
-    """Of x >= 0."""
+    """Return cos((n + 1/2)*a)/cos(a/2) if `even`, else sin((n + 1/2)*a)/sin(a/2), of a = acos(x), for x >= 0."""
     inside, one = x < 1, x == 1
     angle = acos(builder.where(inside & (x >= 0), x, 0.0))
     rise = acosh(builder.where(inside | one, 2.0, x))
@@ -63,7 +63,7 @@ def _shifted(f: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Val
 
 
 def _enter(name: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
-    """An operator of x and a degree, 0 where that is negative; what is behind its point does not count."""
+    """Enter an operator of x and a degree n, which is truncated; the result is 0 where n is negative."""
 
     def run(x: Any, n: Any) -> Value:
         (a, b), common = promoted(x, n, floats=True)
@@ -92,12 +92,12 @@ _HERMITE = {
     "h": op(_STEPS.format(first="2", factor="(2*k + 2)"), extents={"k": "K"}),
     "he": op(_STEPS.format(first="1", factor="(k + 1)"), extents={"k": "K"}),
 }
-"""a[k]: the polynomial of degree k + 2, or the one of degree n where that is lower; b: the one before."""
+"""Recurrences of Hermite's polynomials: a[k] has the degree min(k + 2, n), b[k] is its predecessor."""
 
 
 def _hermite(which: str) -> Callable[[Value, Value], Value]:
     def run(n: Value, x: Value) -> Value:
-        most = 512 if x.dtype.bits == 64 else 128  # PyTorch's are NaN from there on
+        most = 512 if x.dtype.bits == 64 else 128  # PyTorch gives NaN above this degree
         shape = builder.broadcast_to(n, (x + n).shape).shape
         flat, degree = (F.broadcast_to(v, shape).reshape((-1,)) for v in (x, n))
         if not flat.size:

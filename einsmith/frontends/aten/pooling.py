@@ -97,7 +97,10 @@ def _resized(x: Value, size: Ints | None, scales: Sequence[float] | None, mode: 
 
 
 def _by_factors(x: Value, size: Ints, scales: Sequence[float | None], mode: str) -> Value:
-    """By the factors of scales, which count though they need not be the ratios of the extents."""
+    """Interpolate to the extents `size` by `scales`, which need not be the ratios of the extents.
+
+    A scale of None is the ratio. Raises ArgumentError if the scales give other extents.
+    """
     factors = tuple(n / e if s is None else s for s, n, e in zip(scales, size, x.shape[2:], strict=True))
     value = F.interpolate(x, None, factors, mode, None if mode.startswith("nearest") else False)
     if value.shape[2:] != tuple(size):

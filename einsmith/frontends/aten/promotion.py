@@ -65,7 +65,7 @@ def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
 
 
 def tensor(x: Any, dtype: DType | None = None) -> Value:
-    """A number as a 0-d tensor, a tensor as it is; in a type where one is given."""
+    """Return a number as a 0-d tensor, and a tensor unchanged; converted to `dtype` if given."""
     if not isinstance(x, Value):
         return builder.full((), x, dtype or type_of(x))
     return x if dtype is None else x.astype(dtype)

@@ -243,7 +243,7 @@ def sort(x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Valu
 
 @aten("sort.stable")
 def sort_stable(x: Value, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    """as sort.default, which keeps the order of equal elements"""
+    """sort.default, which keeps the order of equal elements"""
     return sort(x, dim, descending)
 
 

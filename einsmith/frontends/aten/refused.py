@@ -1,4 +1,4 @@
-"""Operators of the core set that no formula stands for, each with the reason, which the error and the docs give."""
+"""List the operators of the core ATen set without a formula, with the reason that errors and the docs give."""
 
 from __future__ import annotations
 

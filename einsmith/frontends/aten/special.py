@@ -108,7 +108,10 @@ def _hurwitz(s: Any, q: Any) -> Any:
 
 
 def _zeta(s: Any, q: Any) -> Any:
-    """Of q < 0, where s is whole, the terms below 0 are those of two sums of positive ones."""
+    """Return Hurwitz's zeta function of s and q.
+
+    For q < 0 and integral s, the terms with a negative base are the difference of two series of positive terms.
+    """
     below = q <= 0
     rest = builder.where(below, q - builder.floor(q), 0.5)
     away = builder.where(rest == 0, 0.5, rest)
@@ -186,7 +189,7 @@ LEVELS = 50
 
 
 def _erfcx(x: Any) -> Any:
-    """From 2 on by Laplace's continued fraction."""
+    """Return exp(x*x)*erfc(x), for |x| > 2 by Laplace's continued fraction."""
     size = builder.abs(x)
     far = size > 2
     near = builder.where(far, 0.0, size)

@@ -1,4 +1,4 @@
-"""ONNX's interface of backends: `prepare(model).run(inputs)`, and the tests that come with the package onnx.
+"""Implement ONNX's backend interface: `prepare(model).run(inputs)`, and the tests that come with the package onnx.
 
 import onnx.backend.test
 tests = onnx.backend.test.BackendTest(Backend, __name__)
@@ -26,7 +26,7 @@ class Prepared(base.BackendRep):
         self.module = module
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs, which can be had by name too. inputs: in order, or by name."""
+        """Run the model and return its outputs, which are also accessible by name. inputs: in order, or by name."""
         given = inputs if isinstance(inputs, dict) else dict(
             zip((i.name for i in self.module.inputs), inputs if isinstance(inputs, (list, tuple)) else [inputs],
                 strict=True)
@@ -41,7 +41,7 @@ class Backend(base.Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether every operator and type of a model is here."""
+        """Return whether `load` takes the model (it has every operator and type) and the device is supported."""
         try:
             load(model)
         except EinsmithError:
@@ -63,7 +63,7 @@ class Backend(base.Backend):
         cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU",
         outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None, **kwargs: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """The outputs of one node for arrays."""
+        """Run one node on arrays and return its outputs."""
         arrays = inputs if isinstance(inputs, (list, tuple)) else list(inputs.values())
         names = [x for x in node.input if x]
         infos = [

@@ -1,4 +1,4 @@
-"""Evaluation of a graph on traced tensors."""
+"""Evaluate a graph of ONNX operators on traced tensors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
 
 SMALL = 16
-"""Elements of constants that are written into formulas where all are equal."""
+"""Most elements of a constant that becomes a literal of the formulas if all its elements are equal."""
 
 
 @dataclass
 class EvaluationContext:
-    """One evaluation of a network. what: its name; training: whether it is in training mode; stored: parameters and
-    buffers by their name in the file, so that an operator can update them; constants: arrays that leaves stand for."""
+    """The state of one evaluation of a network.
+
+    what: its name; training: whether it is in training mode; stored: parameters and buffers by their name in the file,
+    so that an operator can update them; constants: leaf of the trace -> the array that it represents.
+    """
 
     what: str
     training: bool = True
@@ -36,7 +39,7 @@ class EvaluationContext:
     folded: dict[Any, np.ndarray] = field(default_factory=dict)
 
     def constant(self, array: np.ndarray, dtype: DType) -> Value:
-        """An array as a tensor whose values are known."""
+        """Return an array as a traced tensor whose values are known."""
         if 0 < array.size <= SMALL and dtype.numpy.names is None:
             first = array.reshape(-1)[0]
             if (array == first).all() and not (first == 0 and np.signbit(array).any()):
@@ -48,8 +51,10 @@ class EvaluationContext:
         return Value(leaf)
 
     def known(self, x: Any) -> np.ndarray | None:
-        """The values of a tensor that is made of constants alone; None of others. What folds them is the evaluator that
-        defines formulas."""
+        """Return the values of a tensor computed from constants alone, None for others.
+
+        The reference evaluator of formulas folds them.
+        """
         x = builder.as_value(x)
         if x.tensor not in self.folded:
             leaves = [t for t in postorder([x.tensor]) if isinstance(t, Leaf)]
@@ -63,7 +68,7 @@ class EvaluationContext:
 
 
 class ValueScope:
-    """Values and types by name; those of the graphs around a body are seen in it."""
+    """A scope of values and types by name. A body's scope also sees the names of the graphs around it."""
 
     def __init__(self, graph: OnnxGraph, values: dict[str, Any], around: ValueScope | None = None):
         self.graph, self.values, self.around = graph, values, around
@@ -82,45 +87,45 @@ class ValueScope:
 
 
 class NodeCall:
-    """A node as its operator sees it."""
+    """A node as its operator's function sees it: attributes, versions, element types and known values."""
 
     def __init__(self, node: OnnxNode, scope: ValueScope, context: EvaluationContext):
         self.node, self.scope, self.context = node, scope, context
 
     @property
     def version(self) -> int:
-        """The operator set of the node's domain."""
+        """Return the operator set version of the node's domain."""
         return self.node.version
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute; tensors as arrays of what holds them."""
+        """Return an attribute; a tensor as an array of the dtype that holds its type."""
         found = self.node.attributes.get(name, default)
         return found.array if isinstance(found, Constant) else found
 
     def type(self, n: int) -> str:
-        """The element type of input n, "" where it is left out."""
+        """Return the element type's name of input n, "" if the input is left out."""
         names = self.node.inputs
         return self.scope.type(names[n]) if n < len(names) and names[n] else ""
 
     def result(self, n: int = 0) -> ElementType:
-        """The element type of output n."""
+        """Return the element type of output n."""
         return ELEMENTS[self.scope.type(self.node.outputs[n])]
 
     @property
     def dtype(self) -> DType:
-        """What holds output 0."""
+        """Return the dtype that holds output 0."""
         return self.result().dtype
 
     def wants(self, n: int) -> bool:
-        """Whether output n is read."""
+        """Return whether the node names output n, so that it may be read."""
         return n < len(self.node.outputs) and bool(self.node.outputs[n])
 
     def known(self, x: Any) -> np.ndarray | None:
-        """The values of a tensor, None where they are known only as the program runs."""
+        """Return the values of a tensor, None if they are known only when the program runs."""
         return self.context.known(x)
 
     def static(self, x: Any, what: str) -> np.ndarray:
-        """The values of a tensor that extents depend on. Raises TraceError where they are not known."""
+        """Return the values of a tensor that extents depend on. Raises TraceError, which names `what`, if unknown."""
         found = self.known(x)
         if found is None:
             raise TraceError(
@@ -130,7 +135,7 @@ class NodeCall:
         return found
 
     def ints(self, x: Any, what: str) -> tuple[int, ...]:
-        """As `static`, integers."""
+        """Return the values of a tensor that extents depend on as integers. Raises TraceError if they are unknown."""
         return tuple(int(n) for n in self.static(x, what).reshape(-1))
 
     def constant(self, array: Any, dtype: Any) -> Value:
@@ -138,14 +143,14 @@ class NodeCall:
         return self.context.constant(np.array(array, kind.numpy, order="C"), kind)
 
     def evaluate(self, body: OnnxGraph, values: dict[str, Any]) -> list[Any]:
-        """The outputs of a body of the node."""
+        """Evaluate a body of the node and return its outputs."""
         return evaluate(body, values, self.context, self.scope)
 
 
 def evaluate(
     graph: OnnxGraph, values: dict[str, Any], context: EvaluationContext, around: ValueScope | None = None
 ) -> list[Any]:
-    """The outputs of a graph for the values of its inputs, and of the outermost its parameters. Extends the trace."""
+    """Return a graph's outputs for `values` of its inputs (and the outermost graph's parameters). Extends the trace."""
     scope = ValueScope(graph, values, around)
     for name, constant in graph.constants.items():
         if name not in values:
@@ -155,7 +160,7 @@ def evaluate(
 
 
 def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationContext) -> None:
-    """Evaluates nodes in order; their results are put into the scope."""
+    """Evaluate nodes in order and put their results into the scope."""
     for node in nodes:
         with evaluating(f"{context.what}/{node.name}", f"{node} of {context.what}"):
             inputs = [scope.value(x) if x else None for x in node.inputs]
@@ -167,11 +172,11 @@ def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationC
 
 
 class Several(list):
-    """Results of an operator with any number of outputs; a plain list is one result, a sequence."""
+    """The results of an operator with a variable number of outputs; a plain list is one result, a sequence."""
 
 
 def _settled(node: OnnxNode, name: str, found: Any, kind: str) -> Any:
-    """A result in the range of its type. Raises DtypeError where the formula gives another one."""
+    """Return a result wrapped into its type's range. Raises DtypeError if the formula gives another type."""
     element = ELEMENTS.get(kind)
     if element is None or not isinstance(found, Value):
         return found
@@ -187,4 +192,4 @@ MOVING = frozenset((
     "GatherElements", "GatherND", "Tile", "Expand", "Where", "Pad", "Min", "Max", "ReduceMin", "ReduceMax", "TopK",
     "If", "Loop", "Scan", "Constant", "ScatterElements", "ScatterND", "Compress", "Unique", "QuantizeLinear",
 ))  # fmt: skip
-"""Operators that give elements of their operands, which are in the range already."""
+"""Operators whose results are elements of their operands and need no wrapping into the type's range."""

@@ -1,4 +1,4 @@
-"""The module that a file of ONNX becomes, and the way back to a file."""
+"""Wrap an ONNX file's network as a module, and write the module back to a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from einsmith.nn.parameter import Buffer, Parameter, Stored
 from einsmith.tree import map_tree
 
 MOST_STATIC = 4096
-"""Elements of an input whose values decide extents; a program is compiled for each of its values."""
+"""Most elements of an input whose values decide extents; a program is compiled for each of its values."""
 
 _RUNNING = {"BatchNormalization": (3, 4)}
 """Operands that are statistics, not weights."""
@@ -32,7 +32,7 @@ _RUNNING = {"BatchNormalization": (3, 4)}
 
 @dataclass(frozen=True)
 class CompiledInputs:
-    """Inputs whose values are compiled in, as a setting of a call: (name, type, shape, bytes) each."""
+    """Inputs compiled into a program as constants, hashable as a setting of a call: (name, type, shape, bytes) each."""
 
     values: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 
@@ -68,16 +68,16 @@ class OnnxModule(ModulePart):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """What it takes: names, element types and shapes, with None or a name for sizes that may differ."""
+        """Return the inputs' names, element types and shapes, with None or a name for sizes that may differ."""
         return self._graph.inputs
 
     @property
     def static(self) -> tuple[Input, ...]:
-        """Inputs whose values extents depend on."""
+        """Return the inputs on whose values extents depend."""
         return self._static
 
     def with_constants(self, constants: Mapping[str, Any]) -> OnnxModule:
-        """The same network, with the same parameters, of which these inputs are constants."""
+        """Return this network with some inputs fixed to `constants`; it shares the parameters."""
         made = OnnxModule.__new__(OnnxModule)
         for name, value in self.__dict__.items():
             object.__setattr__(made, name, value)
@@ -105,7 +105,7 @@ class OnnxModule(ModulePart):
         return results if len(self.outputs) > 1 else results[0]
 
     def forward(self, *inputs: Any, known: CompiledInputs | None = None) -> Any:
-        """The graph; `known`: inputs whose values are compiled in."""
+        """Evaluate the graph. known: inputs whose values are compiled in."""
         context = EvaluationContext(self.kind, self.training, self._stored())
         fixed = {} if known is None else known()
         taken = [i for i in self._graph.inputs if i.name not in fixed]
@@ -129,7 +129,7 @@ class OnnxModule(ModulePart):
         return reduce(getattr, path.split("."), self)
 
     def _ordered(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """The inputs in order. Raises ArgumentError."""
+        """Return the inputs in the file's order. Raises ArgumentError."""
         expected = [i.name for i in self._graph.inputs]
         found = dict(zip(expected, inputs, strict=False))
         unknown = [n for n in named if n not in expected or n in found]
@@ -145,7 +145,7 @@ class OnnxModule(ModulePart):
         return [found[n] for n in expected]
 
     def _values(self, taken: Sequence[Input], inputs: Sequence[Any]) -> dict[str, Any]:
-        """The values of inputs by name. Raises ShapeError, DtypeError."""
+        """Return the values of inputs by name. Raises ShapeError and DtypeError."""
         values: dict[str, Any] = {}
         expected, tensors = [], []
         for n, (i, x) in enumerate(zip(taken, inputs, strict=True)):
@@ -167,7 +167,7 @@ def _held(i: Input) -> DType:
 
 
 def _as_held(x: Any, i: Input) -> Any:
-    """An array of a type that formulas have not as what holds it."""
+    """Convert an array of a type that formulas lack to the dtype that holds it."""
     kind = ELEMENTS.get(i.type)
     if kind is None or not kind.foreign:
         return x
@@ -176,7 +176,7 @@ def _as_held(x: Any, i: Input) -> Any:
 
 
 def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
-    """An array as a setting of a call."""
+    """Return an array as a hashable setting of a call."""
     if i.type not in ELEMENTS:
         raise DtypeError(f"{what}: extents depend on the input {i.name!r}, a {i.type}, which is not built")
     array, wanted = as_numpy(x, f"{what}: input {i.name!r}"), ELEMENTS[i.type].numpy
@@ -200,7 +200,7 @@ def _thawed(kind: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
 
 
 def _place(network: ModulePart, own: Mapping[str, Stored]) -> dict[str, str]:
-    """Puts parameters and buffers into parts by the dots of their names; name in the file -> path."""
+    """Put parameters and buffers into parts by the dots of their names; return name in the file -> path."""
     paths: dict[str, str] = {}
     used: set[str] = set()
     inner = {p for name in own for p in _prefixes(name)}
@@ -232,7 +232,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def fixed(graph: OnnxGraph, constants: Mapping[str, Any], what: str) -> OnnxGraph:
-    """The graph with inputs that are constants. Raises ArgumentError for other names."""
+    """Return the graph with some inputs replaced by constants. Raises ArgumentError for unknown names."""
     known = {i.name: i for i in graph.inputs}
     unknown = [n for n in constants if n not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""A file's graph as data, free of the onnx package: nodes, constants, what goes in and out."""
+"""Represent an ONNX graph as data, without the onnx package: nodes, constants, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from einsmith.frontends.onnx.table import TABLE
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """outputs = operator(*inputs). name: as in the file, or made of its operator and first output; operator: the key of
-    the table; version: the operator set of its domain; inputs: "" where one is left out; attributes: numbers, strings,
-    tuples, arrays (as `Constant`), bodies (as `Graph`)."""
+    """A node: outputs = operator(*inputs).
+
+    name: as in the file, or made of its operator and first output; operator: the key of the table; version: the
+    operator set of its domain; inputs: "" if one is left out; attributes: numbers, strings, tuples, arrays (as
+    `Constant`), bodies (as `OnnxGraph`).
+    """
 
     name: str
     operator: str
@@ -34,7 +37,7 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class Constant:
-    """An array as it is held, and the name of its element type."""
+    """A constant: an array of the dtype that holds its element type, and the element type's name."""
 
     array: np.ndarray
     type: str
@@ -42,7 +45,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Input:
-    """shape: ints, names of sizes, or None where nothing is said; its length is the rank. None: no shape is said."""
+    """A graph's input. shape: an int, a size's name or None (unknown) for each dimension; None: the rank is unknown."""
 
     name: str
     type: str
@@ -51,8 +54,8 @@ class Input:
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """A graph, or the body of a node. types: name -> element type; outputs: names; shapes: of outputs,
-    where they are said."""
+    """A graph, or the body of a node. types: name -> element type; outputs: names; shapes: name of an output -> its
+    shape, where the file states it."""
 
     name: str
     inputs: tuple[Input, ...]
@@ -64,7 +67,7 @@ class OnnxGraph:
 
     @property
     def free(self) -> set[str]:
-        """Names of the graphs around this one that it reads."""
+        """Return the names that this graph reads from the graphs around it."""
         own = {i.name for i in self.inputs} | set(self.constants) | {o for n in self.nodes for o in n.outputs}
         read = {x for n in self.nodes for x in n.inputs} | set(self.outputs)
         read |= {x for n in self.nodes for body in n.bodies for x in body.free}
@@ -72,11 +75,11 @@ class OnnxGraph:
 
 
 SHAPES = ("Shape", "Size", "SequenceLength", "OptionalHasElement")
-"""Operators that ask the shape of a tensor, or whether it is there, not its values."""
+"""Operators that read only a tensor's shape, or whether it is present, not its values."""
 
 
 def static_names(graph: OnnxGraph, wanted: Sequence[str] = ()) -> set[str]:
-    """Names whose values must be known as a trace is made, since extents depend on them, in this graph and around."""
+    """Return the names, here and in the graphs around, whose values tracing must know since extents depend on them."""
     need = set(wanted)
     for node in reversed(graph.nodes):
         need.discard("")
@@ -94,8 +97,11 @@ def static_names(graph: OnnxGraph, wanted: Sequence[str] = ()) -> set[str]:
 
 
 def _carried(node: OnnxNode, body: OnnxGraph) -> Iterator[str]:
-    """What a loop's body must know, of the names around it: the condition where the number of steps decides extents,
-    and initial values of what is carried from step to step, with what they are made of."""
+    """Yield the names outside of a loop whose values its body must know during tracing.
+
+    These are the condition if the number of steps decides extents, the initial values of carried states on which
+    extents depend, and the outer names that the body reads for them.
+    """
     counted = unrolled(body) or len(body.outputs) > len(body.inputs) - 1
     inside = static_names(body, body.outputs[:1] if counted else ())
     while True:
@@ -111,13 +117,13 @@ def _carried(node: OnnxNode, body: OnnxGraph) -> Iterator[str]:
 
 
 def unrolled(body: OnnxGraph) -> bool:
-    """Whether the steps of a loop's body differ in shapes: it must know the number of the step, or what is carried."""
+    """Return whether a loop's steps may differ in shapes: extents depend on the step number or on carried values."""
     inside = static_names(body)
     return any(x.name in inside for x in body.inputs)
 
 
 def every_node(graph: OnnxGraph) -> Iterator[OnnxNode]:
-    """The nodes of a graph and of the bodies in it."""
+    """Yield the nodes of a graph, each followed by the nodes of its bodies."""
     for node in graph.nodes:
         yield node
         for body in node.bodies:

@@ -1,5 +1,5 @@
-"""Files of ONNX as graphs: read, checked, inlined, every node's operator and every value's type known before anything
-runs."""
+"""Read ONNX files as graphs: check and inline them, and infer every value's type and every node's operator before
+anything runs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ try:
     import onnx.inliner
     import onnx.numpy_helper
     import onnx.shape_inference
-    from google.protobuf.message import DecodeError  # which onnx is made with
+    from google.protobuf.message import DecodeError  # the library below onnx
 except ImportError as e:
     raise ImportError(
         "einsmith.frontends.onnx reads files with the package onnx, which is missing: pip install 'einsmith[onnx]'"
     ) from e
 
 STRIPPED = 1024
-"""Bytes of an initializer above which inference of types works without its values."""
+"""Largest initializer whose values type inference sees (bytes)."""
 DEEPEST = 30
 """Levels of bodies (of If, Loop and Scan) in bodies. The protobuf library reads 100 levels of messages, of which a body
 takes three, and functions here recurse over bodies."""
 
 
 def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
-    """(the model, the folder of its external data, what messages call it) of a path, bytes, a readable object or a
-    ModelProto. Raises DataError for a file that is missing, truncated, nested too deeply or none of ONNX."""
+    """Parse a path, bytes, a readable object or a ModelProto: (model, folder of external data, name for messages).
+    Raises DataError for a file that is missing, truncated, nested too deeply or none of ONNX."""
     if isinstance(file, onnx.ModelProto):
         what = file.graph.name or "the model"
         _check_depth(file, what)
@@ -85,7 +85,7 @@ def _texts(node: onnx.NodeProto) -> Iterator[Any]:
 
 
 def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.ModelProto:
-    """The model with initializers in place of the `Constant` nodes of tensors whose names fit a pattern."""
+    """Return the model with initializers in place of tensors' `Constant` nodes whose names match a pattern."""
     chosen = [
         n for n in model.graph.node
         if n.op_type == "Constant" and [a.name for a in n.attribute] == ["value"]
@@ -104,8 +104,8 @@ def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.M
 
 
 def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
-    """The graph of a model. Raises TraceError that lists every operator that is not there and where it stands; other
-    errors for what no valid file has."""
+    """Return a model's graph. Raises TraceError that lists every missing operator and the node that uses it, and other
+    errors for files that are not valid."""
     _versions(model, what)
     arrays = {t.name: t for t in model.graph.initializer}
     bare = onnx.ModelProto()
@@ -126,7 +126,7 @@ def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
 
 
 def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
-    """Domain -> operator set. Raises TraceError for those that are not here."""
+    """Return domain -> operator set. Raises TraceError for unsupported ones."""
     found: dict[str, int] = {}
     local = {f.domain for f in model.functions}
     for opset in model.opset_import:
@@ -134,7 +134,7 @@ def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
         found[domain] = opset.version
         least, greatest = (LEAST, GREATEST) if not domain else DOMAINS.get(domain, (0, 0))
         if domain in local or (domain and domain not in DOMAINS):
-            continue  # its operators are looked for one by one
+            continue  # its operators are checked one by one
         names = (domain,) if domain else ("", "ai.onnx")
         used = any(n.domain in names for n in _nodes(model.graph))
         if used and not least <= opset.version <= greatest:
@@ -152,7 +152,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Yield nodes, each followed by those of its bodies, with the number of bodies that they are in."""
+    """Yield (node, number of bodies around it), each node followed by the nodes of its bodies."""
     stack = [iter(nodes)]
     while stack:
         node = next(stack[-1], None)
@@ -166,7 +166,7 @@ def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[onnx.NodeProto, i
 
 
 def _check_depth(model: onnx.ModelProto, what: str) -> None:
-    """Raises DataError that names a node whose bodies are too deep for anything that follows."""
+    """Raise DataError that names a node if its bodies are nested too deeply for the steps that follow."""
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
         for node, depth in _nested(nodes):
             if depth > DEEPEST:
@@ -177,8 +177,8 @@ def _check_depth(model: onnx.ModelProto, what: str) -> None:
 
 
 def _inlined(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
-    """The model without calls of functions: its own, and operators that stand here for what the standard composes them
-    of, which become functions of its own first."""
+    """Return the model with function calls inlined: calls of its own functions, and operators that the standard defines
+    as functions, which first become functions of the model."""
     try:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
@@ -193,7 +193,7 @@ def _inlined(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
 
 
 def _with_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Calls of composed operators as calls of functions of the model."""
+    """Turn composed operators into calls of functions added to the model."""
     model = onnx.shape_inference.infer_shapes(model)
     versions = {o.domain: o.version for o in model.opset_import}
     count = 0
@@ -222,7 +222,7 @@ _OWN = "einsmith.composed"
 
 
 def _fill_defaults(node: onnx.NodeProto, version: int) -> None:
-    """Attributes that a node leaves out, which a function would not know."""
+    """Set the attributes that a node leaves out to their defaults, which an inlined function would not know."""
     given = {a.name for a in node.attribute}
     for name, a in onnx.defs.get_schema(node.op_type, version, node.domain).attributes.items():
         if name not in given and a.default_value.type:
@@ -233,7 +233,7 @@ def _fill_defaults(node: onnx.NodeProto, version: int) -> None:
 
 
 def _composed(node: onnx.NodeProto, version: int, kinds: list[onnx.TypeProto]) -> onnx.FunctionProto:
-    """What the standard composes an operator of."""
+    """Return the standard's function body of an operator. Raises ValueError if this version has none."""
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     if schema.has_function:
         known = [v for v in schema.function_opset_versions if v <= version] or schema.function_opset_versions
@@ -252,7 +252,7 @@ def _composed(node: onnx.NodeProto, version: int, kinds: list[onnx.TypeProto]) -
 def _graphs(
     graph: onnx.GraphProto, outer: dict[str, onnx.TypeProto]
 ) -> Iterator[tuple[onnx.GraphProto, dict[str, onnx.TypeProto]]]:
-    """A graph and the bodies in it, with the types of the names that are seen there."""
+    """Yield a graph and the bodies in it, with the types of the names in scope."""
     kinds = dict(outer)
     for v in (*graph.input, *graph.output, *graph.value_info):
         kinds[v.name] = v.type
@@ -275,7 +275,7 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str) -> None:
-    """Raises TraceError that lists what is missing, each operator once."""
+    """Raise TraceError that lists the missing operators, each once."""
     missing: dict[str, str] = {}
     for node in _nodes(model.graph):
         key = _key(node)
@@ -292,8 +292,8 @@ def _check_operators(model: onnx.ModelProto, versions: dict[str, int], what: str
 
 
 def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
-    """Sorts the nodes so that what is read comes first. Raises ArgumentError for cycles, names that nothing gives, and
-    names that two give."""
+    """Sort the nodes topologically, in place. Raises ArgumentError for cycles, names without a producer and names with
+    two."""
     known = outer | {i.name for i in graph.input} | {t.name for t in graph.initializer}
     known |= {t.values.name for t in graph.sparse_initializer}
     given: dict[str, onnx.NodeProto] = {}
@@ -349,7 +349,7 @@ def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
 
 
 def _read(node: onnx.NodeProto) -> list[str]:
-    """Names that a node reads, its bodies' from around them too."""
+    """Return the names that a node reads, including outer names that its bodies read."""
     found = list(node.input)
     for a in node.attribute:
         if a.type == onnx.AttributeProto.GRAPH:
@@ -361,7 +361,7 @@ def _read(node: onnx.NodeProto) -> list[str]:
 
 
 def type_name(number: int) -> str:
-    """An element type by its number in the standard."""
+    """Return an element type's name by its number in the standard."""
     return onnx.TensorProto.DataType.Name(number).lower() if number else ""
 
 
@@ -463,7 +463,7 @@ class _Reader:
         return Constant(ELEMENTS[kind].held(array), kind)
 
     def external(self, t: onnx.TensorProto, name: str) -> onnx.TensorProto:
-        """A tensor whose bytes are in a file of its own, with the bytes. Raises DataError."""
+        """Return a tensor with the bytes of its external file. Raises DataError."""
         facts = {e.key: e.value for e in t.external_data}
         where = f"{self.what}: the values of {name!r} are in the file {facts.get('location', '')!r}"
         if self.folder is None:

@@ -1,5 +1,5 @@
-"""Operators that no formula stands for, each with the reason, which the error and the docs give; and those that the
-standard itself composes of others."""
+"""List the operators without a formula, with the reason that errors and the docs give, and those that the standard
+defines as functions of others."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ COMPOSED = (
     "LinearAttention", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SequenceMap", "SoftmaxCrossEntropyLoss",
     "SwiGLU", "ai.onnx.preview.FlexAttention",
 )  # fmt: skip
-"""Operators that stand for what the standard composes them of, and are put in line when a file is read."""
+"""Operators that are replaced by their function in the standard, and inlined, when a file is read."""

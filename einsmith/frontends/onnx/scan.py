@@ -1,5 +1,5 @@
-"""Loops as recurrences: a step that is given as a function of tensors becomes tensors with an axis of time, which read
-themselves at the step before."""
+"""Express loops as recurrences: a step, given as a function of tensors, becomes tensors with a time axis that read
+themselves at the previous step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Step = Callable[[Value, list[Value], list[Value]], tuple[list[Value], list[Value
 
 
 def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: int) -> tuple[list[Value], list[Value]]:
-    """(the states after the last step, the outputs of all steps along a first axis).
+    """Return (the states after the last step, the outputs of all steps along a first axis).
 
     step(number, states, inputs) gives (the states after it, its outputs), and is called once; inputs have the steps
     along their first axis. Raises ShapeError where states change their shapes or types from step to step, and
@@ -41,7 +41,7 @@ def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: in
     checked = trace.checked[known:] if trace is not None else []
     wide = {v.tensor: leaf((steps, *v.shape), v.dtype) for v in (number, *own, *rows)}
     made = batch([v.tensor for v in (*after, *outputs)] + checked, wide, steps)  # type: ignore[arg-type]
-    # A state before a step is what it was after the one before.
+    # A state before a step is the state after the previous step.
     places = [leaf((steps, *v.shape), v.dtype) for v in own]
     replaced: dict[Any, Tensor] = {wide[number.tensor]: builder.compute((steps,), lambda t: t).astype(dt.i64).tensor}
     for v, first, place in zip(own, states, places, strict=True):

@@ -1,6 +1,6 @@
-"""Element types of ONNX and how they are held: those that formulas have not, in wider ones that hold all their values.
+"""Map ONNX's element types to dtypes of formulas: a type that formulas lack is held in a wider one, without loss.
 
-A result is brought back into the range of its type by `wrap` after every operator: uint16 is int32 modulo 2**16.
+`wrap` brings a result back into the range of its type after every operator: uint16 is int32 modulo 2**16.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from einsmith.lang.builder import Value
 
 @dataclass(frozen=True)
 class ElementType:
-    """An element type. name: ONNX's, in small letters; dtype: what holds it; array: the name of its NumPy type, NumPy's
-    own or of ml_dtypes; wrap: what brings results into its range, None where the type is its own; convert: what makes
-    one of another type, given whether what is beyond its range becomes its greatest, where `wrap` does not."""
+    """An element type of ONNX.
+
+    name: ONNX's, in lower case; dtype: the dtype that holds it; array: the name of its NumPy type, in NumPy or
+    ml_dtypes; wrap: brings results into its range, None if formulas have the type; convert(x, saturate): converts from
+    another type where `wrap` does not, and saturates values out of range if asked to.
+    """
 
     name: str
     dtype: DType
@@ -36,20 +39,20 @@ class ElementType:
         return self.dtype.is_float
 
     def held(self, array: np.ndarray) -> np.ndarray:
-        """An array of this type as it is held."""
+        """Convert an array of this element type to the dtype that holds it."""
         if self.dtype is dt.bf16:
             return np.ascontiguousarray(array).view(dt.BFLOAT16).reshape(array.shape)
         return np.array(array, self.dtype.numpy, order="C")
 
     def given(self, array: np.ndarray) -> np.ndarray:
-        """What is held as an array of this type."""
+        """Convert an array of the dtype that holds this element type back to it."""
         if self.dtype is dt.bf16:
             return np.ascontiguousarray(array).view(self.numpy).reshape(array.shape)
         return array.astype(self.numpy) if self.foreign else array
 
     @property
     def foreign(self) -> bool:
-        """Whether a wider type holds it."""
+        """Return whether formulas lack the type, so that a wider dtype holds it."""
         return self.wrap is not None or self.convert is not None
 
     @property
@@ -73,12 +76,15 @@ def _modulo(bits: int, signed: bool) -> Callable[[Value], Value]:
 
 
 def round_float(x: Value, digits: int, least: int, greatest: float) -> Value:
-    """The float of `digits` binary digits that is nearest to each element, ties to even; least: the exponent of the
-    smallest positive number; above `greatest`, NaN excepted, infinity. In float64, where scaling is exact."""
+    """Round each element to the nearest float with a significand of `digits` bits, ties to even.
+
+    least: exponent of the smallest positive number; greatest: beyond it the result is infinite, except for NaN.
+    Computed in float64, where scaling is exact.
+    """
 
     def formula(e: Any) -> Any:
         a = builder.abs(builder.cast(e, dt.f64))
-        # The power of two at or below a, by halving and doubling: logarithms of floats round.
+        # Find the power of two at or below a by halving and doubling, since logarithms of floats round.
         scaled, unit = a, builder.cast(a * 0.0 + 1.0, dt.f64)
         for k in (64, 32, 16, 8, 4, 2, 1):
             up, down = 2.0**k, 2.0**-k
@@ -101,8 +107,11 @@ def round_float(x: Value, digits: int, least: int, greatest: float) -> Value:
 def _nearest(
     digits: int, least: int, greatest: float, *, infinite: bool, nan: bool = True, signed: bool = True
 ) -> Callable[[Value, bool], Value]:
-    """Conversion to a float of eight bits or fewer. infinite: whether it has infinities; nan: whether it has NaN, which
-    else becomes 0; signed: whether it has a negative zero."""
+    """Return the conversion to a float of eight bits or fewer.
+
+    infinite: whether it has infinities; nan: whether it has NaN, which else becomes 0; signed: whether it has a
+    negative zero.
+    """
 
     def convert(x: Value, saturate: bool) -> Value:
         beyond = greatest if saturate or not nan else float("inf") if infinite else float("nan")
@@ -148,7 +157,7 @@ ELEMENTS = (
 
 
 def element(name: str) -> ElementType | None:
-    """The type of that name, None where there is none."""
+    """Return the element type `name`, None if there is none."""
     return ELEMENTS.get(name)
 
 

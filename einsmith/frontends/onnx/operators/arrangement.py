@@ -140,7 +140,7 @@ def expand(n: NodeCall, x: Value, shape: Value) -> Value:
 
 @onnx("Tile", static=(1,))
 def tile(n: NodeCall, x: Value, repeats: Value) -> Value:
-    """x[i % n], so many times as long along each dimension"""
+    """x[i % n], repeats times as long along each dimension"""
     counts = n.ints(repeats, "repeats of Tile")
     if len(counts) != x.ndim:
         raise ShapeError(f"Tile: {len(counts)} repeats for shape {x.shape}")

@@ -1,4 +1,4 @@
-"""Dimensions that attributes and inputs name."""
+"""Resolve dimensions that attributes and inputs of operators name."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from einsmith.lang.builder import Value
 
 
 def axis(d: int, rank: int) -> int:
-    """A dimension counted from the front. Raises ShapeError."""
+    """Return a dimension, negative from the end, counted from the front. Raises ShapeError."""
     if not -rank <= d < rank:
         raise ShapeError(f"axis {d} is no dimension of a tensor that has {rank}")
     return d % rank
 
 
 def axes_of(n: NodeCall, given: Any, rank: int, name: str = "axes") -> tuple[int, ...] | None:
-    """The dimensions of an input, or of an attribute in older versions; None where none are given."""
+    """Return the dimensions that an input, or an attribute in older versions, names; None if none are given."""
     listed: Sequence[int] | None = n.attr(name) if given is None else n.ints(given, f"{name} of {n.node}")
     return None if listed is None else tuple(axis(d, rank) for d in listed)
 
 
 def turned(x: Value, d: int) -> Value:
-    """x with dimension d last."""
+    """Return x with dimension d moved to the end."""
     return x.transpose(*(k for k in range(x.ndim) if k != d), d) if d != x.ndim - 1 else x
 
 
 def turned_back(x: Value, d: int) -> Value:
-    """The inverse of `turned`."""
+    """Return x with the last dimension moved to place d."""
     return x.transpose(*range(d), x.ndim - 1, *range(d, x.ndim - 1)) if d != x.ndim - 1 else x

@@ -21,7 +21,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 MOST_STEPS = 1000
-"""Steps of a loop that are written out."""
+"""Most steps of a loop that are unrolled."""
 
 
 @onnx("If", static=(0,))
@@ -62,13 +62,13 @@ def loop(n: NodeCall, count: Value | None, condition: Value | None, *states: Any
 
 
 class _OutputsDiffer(Exception):
-    """How often a loop runs is known only when the program runs, and so how many outputs it has."""
+    """The number of a loop's steps, and so of its outputs, is known only when the program runs."""
 
 
 def _step(
     n: NodeCall, body: OnnxGraph, number: Value, on: Value, states: list[Any]
 ) -> tuple[Value, list[Any], list[Any]]:
-    """(whether to go on, states, outputs) of a step."""
+    """Evaluate a step of a loop: (condition for the next step, states, outputs)."""
     given = dict(zip((i.name for i in body.inputs), (number, on, *states), strict=True))
     goes_on, *found = n.evaluate(body, given)
     return goes_on, found[: len(states)], found[len(states) :]

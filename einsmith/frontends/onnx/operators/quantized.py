@@ -1,5 +1,5 @@
-"""Integers that stand for floats, (q - zero point)*scale: computed exactly, in whole numbers where the standard has
-whole numbers, rounded once, to the nearest, ties to even. Integers have no derivative.
+"""Integers that represent floats, (q - zero point)*scale: computed exactly, in integers where the standard has
+integers, rounded once, to the nearest, ties to even. Integers have no derivative.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def _spread(n: NodeCall, s: Value, x: Value) -> Value:
 
 
 def limits(to: ElementType) -> tuple[int, int]:
-    """The least and the greatest integer of a type."""
+    """Return the least and the greatest integer of a type."""
     bits = int(to.name.removeprefix("u").removeprefix("int"))
     return (0, 2**bits - 1) if to.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _quantize(ratio: Value, zero: Value | None, to: ElementType) -> Value:
-    """The nearest integers of ratio + zero within the type's range."""
+    """Round ratio + zero to the nearest integers, clamped to the type's range."""
     low, high = limits(to)
     whole = F.round(ratio)
     if zero is not None:
@@ -87,7 +87,7 @@ def dynamic_quantize(n: NodeCall, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _shifted(x: Value, zero: Value | None, shape: Any = None) -> Value:
-    """x less its zero point, as int32."""
+    """Return x minus its zero point, as int32."""
     y = x.astype(dt.i32)
     if zero is None:
         return y
@@ -117,7 +117,7 @@ def conv_integer(n: NodeCall, x: Value, w: Value, zx: Value | None = None, zw: V
 
 
 def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, to: ElementType) -> Value:
-    """Whole sums as integers of another scale."""
+    """Convert integer sums to integers of another scale."""
     factor = (sa.astype(dt.f32) * sb.astype(dt.f32) / sy.astype(dt.f32)).astype(dt.f32)
     return _quantize(y.astype(dt.f32) * factor, zero, to)
 

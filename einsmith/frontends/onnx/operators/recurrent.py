@@ -75,7 +75,7 @@ _ROUND = "(floor(@) + where(@-floor(@) > 0.5 or (@-floor(@) == 0.5 and floor(@) 
 
 
 def _calls(text: str, name: str) -> tuple[str, list[str], str] | None:
-    """What stands before the first call of `name`, its arguments, and what stands behind."""
+    """Find the first call of `name` in a text: (text before, arguments, text after), None if there is none."""
     for n in range(len(text)):
         if text.startswith(f"{name}(", n) and (n == 0 or not (text[n - 1].isalnum() or text[n - 1] == "_")):
             depth, begin, args = 0, n + len(name) + 1, []
@@ -94,7 +94,7 @@ def _calls(text: str, name: str) -> tuple[str, list[str], str] | None:
 
 
 def _expanded(text: str, name: str, make: Any) -> str:
-    """The text with every call of `name` in its place what `make` gives of the arguments."""
+    """Replace every call of `name` in a text by the result of `make` for its arguments."""
     out = ""
     while (found := _calls(text, name)) is not None:
         before, args, text = found
@@ -105,7 +105,7 @@ def _expanded(text: str, name: str, make: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: bool, reverse: bool) -> Operator:
-    """The operator of a direction."""
+    """Return the operator of one direction."""
     begins, before = ("t < x.shape[0]-1", "t+1") if reverse else ("t > 0", "t-1")
 
     def held(state: str, value: str) -> str:
@@ -148,8 +148,10 @@ def _run(
     bias: Value | None, lengths: Value | None, initial: Sequence[Value | None], peepholes: Value | None = None,
     scales: tuple[Value, Value, Value] | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """(Y [T, D, B, H], the last of each state [D, B, H]). scales: of x [1], w and r [D, gates*H], where these are whole
-    numbers."""
+    """Run a recurrent layer: (Y [T, D, B, H], the last value of each state [D, B, H]).
+
+    scales: of x [1], w and r [D, gates*H], if these are integers.
+    """
     layout, direction = n.attr("layout", 0), n.attr("direction", "forward")
     if layout:
         x = x.transpose(1, 0, 2)
@@ -250,7 +252,7 @@ def dynamic_quantize_lstm(
     DynamicQuantizeLinear"""
 
     def columns(v: Value, m: Value) -> Value:
-        """What is said for each direction, or for each column of it, for each column."""
+        """Broadcast v, one number a direction [D] or a column [D, K], to every column [D, K] of m."""
         return builder.compute((m.shape[0], m.shape[2]), lambda d, k: v[d, k] if v.ndim == 2 else v[d])
 
     def whole(m: Value, zero: Value) -> Value:

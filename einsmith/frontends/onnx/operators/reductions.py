@@ -67,7 +67,7 @@ def _reduce(name: str, formula: str, f: Callable[..., Value], nothing: Callable[
 
 
 def _alone(name: str, x: Value) -> Value:
-    """What an operator gives of each element alone: no dimension is reduced."""
+    """Apply a reduction over no dimension, that is, to each element by itself."""
     alone = {
         "ReduceSumSquare": lambda: x * x, "ReduceL1": lambda: TABLE["abs.default"].run(x),
         "ReduceL2": lambda: TABLE["abs.default"].run(x), "ReduceLogSum": lambda: TABLE["log.default"].run(x),

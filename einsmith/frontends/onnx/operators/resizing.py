@@ -20,7 +20,11 @@ from einsmith.lang.builder import Value
 
 
 def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[float, float]) -> float:
-    """The place along the input that place p of the output stands for."""
+    """Return the coordinate along the input for position p of the output.
+
+    mode: coordinate_transformation_mode; n, count: extents of input and output; roi: bounds for tf_crop_and_resize.
+    Raises ArgumentError for an unknown mode.
+    """
     whole = scale * n
     if mode == "align_corners":
         return 0.0 if whole == 1 else p * (n - 1) / (whole - 1)
@@ -41,7 +45,7 @@ def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[floa
 
 
 def _extent(scale: float, n: int) -> int:
-    """How many places n become: the standard multiplies in float32."""
+    """Return the extent of n elements after scaling; the standard multiplies in float32."""
     return floor(np.float32(scale) * np.float32(n))
 
 
@@ -67,7 +71,7 @@ def _kernel(mode: str, a: float, d: float) -> float:
 def _taps(
     n: NodeCall, extent: int, count: int, scale: float, roi: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(places [count, taps], weights [count, taps], whether they lie inside [count]) of one dimension."""
+    """Return (positions [count, taps], weights [count, taps], whether they lie inside [count]) of one dimension."""
     mode = n.attr("mode", "nearest")
     how = n.attr("coordinate_transformation_mode", "half_pixel" if n.version >= 11 else "asymmetric")
     if n.version < 11:
@@ -158,7 +162,7 @@ def resize(
 
 @onnx("Upsample", static=(1,))
 def upsample(n: NodeCall, x: Value, scales: Value | None = None) -> Value:
-    """as Resize, of the places p/scale"""
+    """Resize, with the coordinates p/scale"""
     factors = n.attr("scales") if scales is None else n.static(scales, "scales of Upsample").reshape(-1)
     y = x
     for d, s in enumerate(factors):

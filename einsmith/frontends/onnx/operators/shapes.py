@@ -24,7 +24,7 @@ def shape(n: NodeCall, x: Value) -> Value:
 
 @onnx("Size")
 def size(n: NodeCall, x: Value) -> Value:
-    """how many elements x has"""
+    """number of elements of x"""
     return n.constant(prod(x.shape), dt.i64)
 
 
