@@ -1,4 +1,4 @@
-"""Where elements stand: repeating, reversing, cutting and cutting out, under torch's names and argument orders."""
+"""Rearrange elements: repeating, reversing, cutting and cutting out, under torch's names and argument orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einsmith.lang.builder import Value
 
 
 def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
-    """Integers that are given as one, as several or as a sequence."""
+    """Return integers that are given as one, as several or as a sequence."""
     listed = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
     try:
         if any(isinstance(n, bool) for n in listed):
@@ -31,7 +31,7 @@ def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
 
 
 def _named(name: str, what: str, given: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:
-    """Integers that are given as one, several, a sequence, or by name."""
+    """Return integers that are given as one, several, a sequence, or by name."""
     if keyword and (given or set(keyword) != {what}):
         raise ArgumentError(f"{name}: give {what} once, and nothing else; got {', '.join(keyword)}")
     return _numbers(name, what, (keyword[what],) if keyword else given)
@@ -43,9 +43,9 @@ def _cut(x: Value, d: int, start: int, stop: int) -> Value:
 
 @traced
 def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Value:
-    """Elements moved on by `shifts` along `dims`, those that leave coming in at the other end.
+    """Shift elements by `shifts` along `dims`; elements that leave enter at the other end.
 
-    Without dims, in row-major order of all elements.
+    Without dims, shift all elements in row-major order.
     """
     x = tensor(input, "roll", "input")
     if dims is None or (not isinstance(dims, int) and not len(dims)):
@@ -66,7 +66,7 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
 
 @traced
 def flip(input: Any, *dims: Any, **keyword: Any) -> Value:
-    """The elements in the opposite order along `dims`."""
+    """Reverse the order of the elements along `dims`."""
     x = tensor(input, "flip", "input")
     listed = _named("flip", "dims", dims, keyword)
     at = dimensions(listed, x.ndim, "flip") if listed else ()
@@ -89,19 +89,19 @@ def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
 
 @traced
 def tril(input: Any, diagonal: int = 0) -> Value:
-    """The last two dimensions' elements on the diagonal and below it, 0 above; `diagonal` counts upward."""
+    """Keep the elements of the last two dimensions on and below the diagonal, 0 above; `diagonal` counts upward."""
     return _triangle("tril", input, diagonal, True)
 
 
 @traced
 def triu(input: Any, diagonal: int = 0) -> Value:
-    """The last two dimensions' elements on the diagonal and above it, 0 below; `diagonal` counts upward."""
+    """Keep the elements of the last two dimensions on and above the diagonal, 0 below; `diagonal` counts upward."""
     return _triangle("triu", input, diagonal, False)
 
 
 @traced
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """The elements whose index along dim2 is that along dim1 plus offset, as a last dimension."""
+    """Return the elements whose index along dim2 is the index along dim1 plus offset, as a last dimension."""
     x = tensor(input, "diagonal", "input")
     a, b = dimension(dim1, x.ndim, "diagonal"), dimension(dim2, x.ndim, "diagonal")
     if a == b:
@@ -115,7 +115,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value
 
 @traced
 def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
-    """Matrices with the last dimension on a diagonal and zeros elsewhere: [..., N] -> [..., N+|offset|, N+|offset|].
+    """Make matrices with the last dimension on a diagonal, else 0: [..., N] -> [..., N+|offset|, N+|offset|].
 
     Their rows and columns are the dimensions dim1 and dim2 of the result.
     """
@@ -140,7 +140,10 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> V
 
 @traced
 def diag(input: Any, diagonal: int = 0) -> Value:
-    """Of a vector the matrix that has it on its diagonal, of a matrix its diagonal."""
+    """Return the matrix with a vector on its diagonal, or the diagonal of a matrix.
+
+    diagonal: offset from the main diagonal, upward.
+    """
     x = tensor(input, "diag", "input", rank=(1, 2))
     return diag_embed(x, diagonal) if x.ndim == 1 else _diagonal(x, diagonal)
 
@@ -156,7 +159,7 @@ def trace(input: Any) -> Value:
 
 @traced
 def repeat(input: Any, *sizes: Any) -> Value:
-    """The input `sizes[n]` times one after another along dimension n; more sizes than dimensions add some in front."""
+    """Repeat the input `sizes[n]` times along dimension n; surplus sizes add dimensions in front."""
     x, counts = tensor(input, "repeat", "input"), _numbers("repeat", "sizes", sizes)
     if len(counts) < x.ndim or any(n < 0 for n in counts):
         raise ShapeError(f"repeat: sizes={counts!r} must be a non-negative number for each of {x.ndim} dimensions")
@@ -165,7 +168,7 @@ def repeat(input: Any, *sizes: Any) -> Value:
 
 @traced
 def tile(input: Any, *dims: Any, **keyword: Any) -> Value:
-    """`repeat`, with 1 for leading dimensions that `dims` leaves out."""
+    """Repeat the input like `repeat`, with 1 for leading dimensions that `dims` leaves out."""
     x, counts = tensor(input, "tile", "input"), _named("tile", "dims", dims, keyword)
     if any(n < 0 for n in counts):
         raise ShapeError(f"tile: dims={counts!r} must not be negative")
@@ -187,9 +190,9 @@ def _tiled(x: Value, counts: tuple[int, ...]) -> Value:
 
 @traced
 def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None = None) -> Value:
-    """Each element along `dim` `repeats` times in a row: one number, or one for each element (extents are static).
+    """Repeat each element along `dim` `repeats` times: one number, or one for each element.
 
-    Without dim, of all elements in row-major order.
+    Without dim, the input is flattened in row-major order. Raises ArgumentError for tensors: extents are static.
     """
     x = tensor(input, "repeat_interleave", "input")
     if dim is None:
@@ -209,7 +212,7 @@ def repeat_interleave(input: Any, repeats: int | Sequence[int], dim: int | None 
 
 @traced
 def expand(input: Any, *sizes: Any) -> Value:
-    """Dimensions of extent 1 repeated to `sizes`, in which -1 keeps an extent; more sizes add dimensions in front."""
+    """Repeat dimensions of extent 1 to `sizes`, in which -1 keeps an extent; surplus sizes add dimensions in front."""
     x, wanted = tensor(input, "expand", "input"), _numbers("expand", "sizes", sizes)
     lead = len(wanted) - x.ndim
     if lead < 0 or any(n == -1 for n in wanted[:lead]):
@@ -220,7 +223,7 @@ def expand(input: Any, *sizes: Any) -> Value:
 
 @traced
 def broadcast_to(input: Any, shape: Sequence[int]) -> Value:
-    """The input repeated to `shape`."""
+    """Broadcast the input to `shape`."""
     return expand(input, tuple(shape))
 
 
@@ -237,14 +240,14 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Value:
 
 @traced
 def select(input: Any, dim: int, index: int) -> Value:
-    """The elements at `index` along `dim`, which goes."""
+    """Return the elements at `index` along `dim`, without that dimension."""
     x = tensor(input, "select", "input")
     return x[(*[slice(None)] * dimension(dim, x.ndim, "select"), index)]
 
 
 @traced
 def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
-    """Parts along `dim`: of one size (the last may be smaller), or of the sizes given, which add up to the extent."""
+    """Split along `dim` into parts of one size (the last may be smaller), or of given sizes that sum to the extent."""
     x = _tensor(tensor, "split", "tensor")
     d = dimension(dim, x.ndim, "split")
     n = x.shape[d]
@@ -266,7 +269,7 @@ _tensor = tensor
 
 @traced
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
-    """At most `chunks` parts along `dim`, of one size but for the last."""
+    """Split into at most `chunks` parts along `dim`, of equal size except for the last."""
     x = tensor(input, "chunk", "input")
     if chunks < 1:
         raise ArgumentError(f"chunk: chunks={chunks!r} must be a positive int")
@@ -276,7 +279,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
 
 @traced
 def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
-    """All slices along `dim`, which goes."""
+    """Return all slices along `dim`, without that dimension."""
     x = tensor(input, "unbind", "input")
     d = dimension(dim, x.ndim, "unbind")
     return tuple(x[(*[slice(None)] * d, n)] for n in range(x.shape[d]))
@@ -284,7 +287,7 @@ def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
 
 @traced
 def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
-    """Dimensions `source` put at the places `destination`, the others keeping their order."""
+    """Move the dimensions `source` to the places `destination`; the others keep their order."""
     x = tensor(input, "movedim", "input")
     given = _numbers("movedim", "source", (source,)), _numbers("movedim", "destination", (destination,))
     a, b = ([dimension(d, x.ndim, "movedim") for d in g] for g in given)
@@ -297,7 +300,7 @@ def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence
 
 @traced
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
-    """Dimension `dim` as several, of the extents `sizes`; one of them may be -1."""
+    """Split dimension `dim` into several, of the extents `sizes`; one of them may be -1."""
     x = tensor(input, "unflatten", "input")
     d = dimension(dim, x.ndim, "unflatten")
     return x.reshape((*x.shape[:d], *views.resolve_reshape((x.shape[d],), tuple(sizes)), *x.shape[d + 1 :]))
@@ -305,7 +308,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Value:
 
 @traced
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
-    """Vectors as coordinates of a grid: result n varies along dimension n. indexing="xy" exchanges the first two."""
+    """Return coordinates of a grid of vectors: result n varies along dimension n; indexing="xy" swaps the first two."""
     values = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
     vectors = [tensor(t, "meshgrid", f"tensors[{n}]", rank=(0, 1)).reshape((-1,)) for n, t in enumerate(values)]
     if indexing is None:
@@ -321,7 +324,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
 
 @traced
 def hstack(tensors: Sequence[Any]) -> Value:
-    """The tensors one after another along dimension 1, vectors along their only one."""
+    """Concatenate tensors along dimension 1, vectors along their only one."""
     values = [tensor(t, "hstack", f"tensors[{n}]") for n, t in enumerate(tensors)]
     values = [v if v.ndim else v.reshape((1,)) for v in values]
     return cat(values, 0 if values and values[0].ndim == 1 else 1)
@@ -329,6 +332,6 @@ def hstack(tensors: Sequence[Any]) -> Value:
 
 @traced
 def vstack(tensors: Sequence[Any]) -> Value:
-    """The tensors one after another along dimension 0, vectors as rows."""
+    """Concatenate tensors along dimension 0, vectors as rows."""
     values = [tensor(t, "vstack", f"tensors[{n}]") for n, t in enumerate(tensors)]
     return cat([v if v.ndim > 1 else v.reshape((1, v.size)) for v in values], 0)

@@ -19,12 +19,12 @@ from einsmith.lang.builder import Value
 def attend(
     q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float, dropped: Callable[[Value], Value]
 ) -> tuple[Value, Value]:
-    """(averages of the values, their weights before dropout), for q [..., L, E], k [..., S, E], v [..., S, F].
+    """Return (averages of the values, weights before dropout), for q [..., L, E], k [..., S, E], v [..., S, F].
 
-    mask, which broadcasts to [..., L, S], is bools that say what takes part, or floats that are added to the scores;
-    causal: step i takes part in what comes from the steps up to i. A row in which nothing takes part has weights 0. The
-    first extents broadcast; where those before the last two are a multiple of k's and v's, a group of q's heads reads
-    one of theirs. `dropped` is what becomes of the weights.
+    mask: broadcasts to [..., L, S]; bools, true where a key takes part, or floats that are added to the scores.
+    causal: step i attends to the steps up to i. A row in which no key takes part has weights 0. Leading extents
+    broadcast; where q's are a multiple of k's and v's, a group of q's heads shares a head of k and v (grouped-query
+    attention). dropped: function applied to the weights.
     """
     lead = _leading(q, k, v, mask)
     (e,) = builder.axes(q.shape[-1])
@@ -85,7 +85,7 @@ def softmax_of_some(s: Value) -> Value:
     top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(s[(*i, j)]), over=j))
     top = builder.where(top == -inf, 0.0, top)
     total = builder.compute(rest, lambda *i: builder.sum(builder.exp(s[(*i, j)] - top[i]), over=j))
-    # Added, so that the total's gradient is as it is: one that is chosen instead would stand under a condition.
+    # Added instead of selected, so that the total's gradient is not under a condition.
     total = total + builder.where(total == 0, 1.0, 0.0)
     return builder.compute(s.shape, lambda *i: builder.exp(s[i] - top[i[:-1]]) / total[i[:-1]])
 

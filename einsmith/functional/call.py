@@ -1,4 +1,5 @@
-"""The one calling rule: given arrays, trace, compile, run; given traced tensors, extend the trace."""
+"""Implement the calling rule of all functions: given arrays, trace, compile and run; given traced tensors, extend the
+trace."""
 
 from __future__ import annotations
 
@@ -31,22 +32,22 @@ def _leaves(x: Any) -> Iterator[Any]:
 
 
 def in_trace(args: Any, kwargs: Any = ()) -> bool:
-    """Whether a call with these arguments extends a trace: one is under way, or an argument is a traced tensor."""
+    """Return whether a call extends a trace: tracing is in progress, or an argument is a traced tensor."""
     return trace.current_trace() is not None or any(isinstance(x, Value) for x in _leaves((args, kwargs)))
 
 
 def call_with_arrays(f: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """`f` traced, compiled and run on arrays."""
+    """Trace, compile and run `f` on arrays."""
     return trace.run_arrays(f, args, dict(kwargs))
 
 
 def is_array(x: Any) -> bool:
-    """Whether `x` is an argument of the compiled program. Python's and NumPy's scalars are settings, not arrays."""
+    """Return whether `x` is an argument of the compiled program. Python's and NumPy's scalars are settings instead."""
     return not isinstance(x, np.generic) and (hasattr(x, "__array__") or hasattr(x, "__dlpack__"))
 
 
 class _Hole:
-    """Place of an array in the arguments of a `Call`."""
+    """The placeholder of an array in the frozen arguments of a `PartialCall`."""
 
     def __repr__(self) -> str:
         return "array"
@@ -56,7 +57,7 @@ _HOLE = _Hole()
 
 
 def _freeze(x: Any, arrays: list[Any]) -> Any:
-    """`x` as a hashable structure, its arrays taken out into `arrays` in order."""
+    """Return `x` as a hashable structure with placeholders for its arrays, which are appended to `arrays` in order."""
     if hasattr(x, "__einsmith_value__"):
         arrays.append(x.numpy())  # a parameter, whose values are an input like any other
         return _HOLE
@@ -92,7 +93,7 @@ class PartialCall:
 
     @property
     def argument_names(self) -> list[str]:
-        """How messages call each array: by the argument that it is, or is part of."""
+        """Return the name of each array for messages: that of the argument which it is, or is part of."""
         named = _named(self.function, *self.structure[1])
         return [f"{self.__name__}: {name!r}" for name, x in named for _ in range(_holes(x))]
 
@@ -108,7 +109,7 @@ _CALLS: Cache[tuple, PartialCall] = Cache(Bound("calls of functions of tensors",
 
 
 def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """What is frozen of each argument, with its name."""
+    """Yield (name, frozen structure) of each argument."""
     known = [p.name for p in signature(function).parameters.values() if p.kind is not p.VAR_POSITIONAL]
     for n, x in enumerate(args[1]):
         yield known[n] if n < len(known) else f"argument {n}", x
@@ -116,14 +117,14 @@ def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tup
 
 
 def _holes(x: Any) -> int:
-    """How many arrays something frozen has."""
+    """Return the number of arrays in a frozen structure."""
     if x is _HOLE:
         return 1
     return 0 if x[0] == "value" else sum(_holes(v[1] if x[0] == "dict" else v) for v in x[1])
 
 
 def _kept(function: Callable[..., Any], structure: Any) -> PartialCall:
-    """The one call of a function with these arguments."""
+    """Return the cached call of a function for a frozen structure of arguments."""
     key = function, structure
     try:
         return _CALLS.get(key) or _CALLS.setdefault(key, PartialCall(function, structure))
@@ -141,7 +142,7 @@ def _kept(function: Callable[..., Any], structure: Any) -> PartialCall:
 
 
 def traced(function: F) -> F:
-    """Makes a function of traced tensors callable on arrays as well; every other argument is static, and checked by its
+    """Make a function of traced tensors callable on arrays as well. Every other argument is static, and checked by its
     annotation."""
     function = checked(function)
 

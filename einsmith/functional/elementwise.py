@@ -270,5 +270,5 @@ logical_xor = _comparison("logical_xor", "xor", lambda a, b: builder.where(_trut
 
 @traced
 def logical_not(input: Any) -> Value:
-    """Whether x is 0 or false."""
+    """Return whether x is 0 or false, elementwise."""
     return ~_truth(tensor(input, "logical_not", "input"))

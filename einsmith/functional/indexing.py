@@ -31,7 +31,7 @@ def _fits(name: str, x: Value, index: Value, d: int) -> None:
 
 
 def _sources(name: str, x: Value, index: Value, src: Value, d: int) -> Value:
-    """What is put in the places of an index, in its shape. Raises ShapeError."""
+    """Return the part of `src` that belongs to an index, cut to its shape. Raises ShapeError."""
     _fits(name, x, index, d)
     if src.ndim != index.ndim or any(n > e for n, e in zip(index.shape, src.shape, strict=True)):
         raise ShapeError(f"{name}: 'index' {index.shape} has larger extents than 'src' {src.shape}")
@@ -51,9 +51,9 @@ def gather(input: Any, dim: int, index: Any) -> Value:
 
 @traced
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
-    """`gather` with the other dimensions broadcast; without dim, of all elements in row-major order.
+    """Gather elements like `gather`, but broadcast the other dimensions; without dim, of the flattened input.
 
-    Here negative integers count from the end.
+    Negative integers count from the end.
     """
     x, k = tensor(input, "take_along_dim", "input"), tensor(indices, "take_along_dim", "indices", kind="int")
     if dim is None:
@@ -81,8 +81,10 @@ def index_select(input: Any, dim: int, index: Any) -> Value:
 
 @lru_cache(maxsize=64)
 def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
-    """`x` with `s` added (sign: +=), or the larger or smaller of both (max=, min=), where the integers `k` say along
-    dimension d; `one`: they are a vector."""
+    """Return the operator that scatters `s` into `x` at the integers `k` along dimension d.
+
+    sign: += adds, max= and min= keep the larger or smaller one. one: `k` is a vector.
+    """
     j = [f"j{n}" for n in range(rank)]
     axes, source = ",".join(f"i{n}" for n in range(rank)), ",".join(j)
     target = ",".join(at(j, d, f"k[{j[d]}]" if one else f"k[{source}]"))
@@ -123,12 +125,12 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     s = _sources(name, x, k, s, d)
     if not k.size:
         return x
-    # This looks at every index, so that one out of range is an error.
+    # This reads every index, so that one out of range is an error.
     own = builder.compute(k.shape, lambda *i: builder.cast(i[d], dt.i32))
     last = scattering("max=", x.ndim, d)(x=builder.full(x.shape, -1, dt.i32), k=k, s=own)
 
     def chosen(i: Sequence[Any], value: Callable[[], Any], other: Any) -> Any:
-        """`value()` where the index, which may be smaller than the input beside d, has the place i; else `other`."""
+        """Return `value()` where i is inside the index, whose extents except along d may be smaller, else `other`."""
         inside = [i[n] < e for n, (e, whole) in enumerate(zip(k.shape, x.shape, strict=True)) if n != d and e < whole]
         return builder.where(all_of(inside), value(), other) if inside else value()
 

@@ -23,12 +23,12 @@ from einsmith.lang.builder import Value
 
 @dataclass(frozen=True)
 class Multihead:
-    """An attention of `heads` heads over `width` features, and what it reads beside its inputs.
+    """An attention of `heads` heads over `width` features, with its weights and options.
 
     weights: one [3*width, width], or those of query, key and value, each [width, features]; biases: [3*width]; extra:
-    one more key and value, each [1, 1, width]; zero: one more of zeros; static: key and value instead of what the
-    inputs give, each [B*heads, S, width/heads]; out: of the result [L, B, width]; dropped: of the weights. Errors begin
-    with `name`.
+    one more key and value, each [1, 1, width]; zero: one more of zeros; static: key and value in place of the
+    projected inputs, each [B*heads, S, width/heads]; out: of the result [L, B, width]; dropped: of the weights. Errors
+    begin with `name`.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 A running total is a recurrence along its dimension, or a sum over all elements up to each. Sorting finds each element's
 rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of some
-thousands; `topk` of few goes n*k.
+thousands; `topk` of few elements takes n*k.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _operator(name: str, rank: int, d: int) -> Operator:
 
 
 def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
-    """The totals along `dim`; `wide`: carried in 64 bits, and of integers int64."""
+    """Return the running totals along `dim`. wide: carry 64 bits; integers give int64."""
     x = tensor(input, name, "input")
     d = dimension(dim, max(1, x.ndim), name)
     given = dt.dtype_of(dtype) if dtype is not None else x.dtype if x.dtype.is_float or not wide else dt.i64
@@ -101,7 +101,7 @@ def logcumsumexp(input: Any, dim: int) -> Value:
 
 
 class _Order:
-    """An order of the elements of rows: keys without NaN, and codes that tell equal ones apart. NaN is the largest."""
+    """An order of the elements of rows: keys without NaN, and codes that break ties. NaN is the largest."""
 
     def __init__(self, x: Value, d: int, descending: bool):
         self.x, self.d, self.descending = x, d, descending
@@ -122,13 +122,13 @@ class _Order:
         )
 
     def before(self, i: tuple, j: tuple) -> Any:
-        """Whether element i comes before element j."""
+        """Return whether element i comes before element j in the order."""
         a, b = self.keys[i], self.keys[j]
         return ((b < a) if self.descending else (a < b)) | ((a == b) & (self.code(i) < self.code(j)))
 
 
 def _positions(order: _Order, count: int) -> Value:
-    """Along the dimension, the positions of the first `count` elements in order."""
+    """Return the positions of the first `count` elements in order along the dimension, by comparing all pairs."""
     x, d, n = order.x, order.d, order.n
     j, k = builder.axes(n, n)
     rank = builder.compute(x.shape, lambda *i: builder.sum(builder.where(order.before(at(i, d, j), i), 1, 0), over=j))
@@ -139,7 +139,7 @@ def _positions(order: _Order, count: int) -> Value:
 
 
 def _first(order: _Order, count: int) -> Value:
-    """`_positions` for few: in each round the first one after the one before it."""
+    """Return the positions of the first `count` elements in order, for small counts: each takes a pass over the row."""
     x, d, n = order.x, order.d, order.n
     (j,) = builder.axes(n)
     row = at(x.shape, d, 1)
@@ -148,7 +148,7 @@ def _first(order: _Order, count: int) -> Value:
         last = found[-1] if found else None
 
         def left(i: tuple, last: Value | None = last) -> Any:
-            """Whether element j of row i is left."""
+            """Return whether element j of row i comes after the last element found."""
             if last is None:
                 return True
             return order.before(at(i, d, builder.minimum(builder.maximum(last[i], 0), n - 1)), at(i, d, j))
@@ -199,7 +199,7 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
 
 
 FEW = 8
-"""The largest k for which topk goes round by round."""
+"""Largest k for which topk makes one pass over a row for each element."""
 
 
 @traced

@@ -20,7 +20,7 @@ Sizes = int | Sequence[int | None] | None
 
 class _Adaptive:
     """One dimension cut into `count` windows, of which number p goes from floor(p*extent/count) to
-    ceil((p + 1)*extent/count); r counts from its begin. Answers as a `Window` does."""
+    ceil((p + 1)*extent/count); r counts from its begin. It has the interface of `Window`."""
 
     def __init__(self, extent: int, count: int):
         self.extent, self.count = extent, count
@@ -44,7 +44,7 @@ class _Adaptive:
 
 
 def _read(x: Value, lead: Sequence[Any], windows: Sequence[Any], p: Sequence[Any], r: Sequence[Any], other: float):
-    """As `read`, of adaptive windows too."""
+    """Read x at window positions p, r like `window.read`, also for adaptive windows; `other` outside."""
     if isinstance(windows[0], Window):
         return read(x, lead, windows, p, r, other)
     h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
@@ -76,7 +76,7 @@ def _windows(
 
 
 def _flat(positions: Sequence[Any], extents: Sequence[int]) -> Any:
-    """Row-major position in a box."""
+    """Return the row-major position in a box."""
     flat: Any = 0
     for at, n in zip(positions, extents, strict=True):
         flat = flat * n + at
@@ -102,7 +102,7 @@ def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
         for w, q in zip(reversed(windows), reversed(p), strict=True):
             at.append(w.position(q, rest % w.kernel))
             rest = rest // w.kernel
-        # Where all elements are the least there are, padding is as large as they are.
+        # If all elements are the type's least number, padding compares equal to them.
         first = _flat([w.first(q) for w, q in zip(windows, p, strict=True)], extents)
         return builder.cast(builder.where(y[i] == least, first, _flat(at[::-1], extents)), dt.i64)
 
@@ -240,7 +240,7 @@ def max_unpool2d(
     padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Value:
-    """Undoes `max_pool2d(..., return_indices=True)`: the elements of input [..., H, W] at the row-major places
+    """Undo `max_pool2d(..., return_indices=True)`: put the elements of input [..., H, W] at the row-major places
     `indices` of the result [..., H', W'], zero elsewhere. H' = (H - 1)*stride - 2*padding + kernel_size where
     `output_size` does not give it. Several elements at one place are averaged. An index outside the result is an
     IndexError at the call.

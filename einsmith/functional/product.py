@@ -16,15 +16,15 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 @traced
 def matmul(input: Any, other: Any) -> Value:
-    """The matrix product of the last two dimensions, the others broadcast; a vector's dimension goes."""
+    """The matrix product of the last two dimensions, the others broadcast; a vector's dimension is dropped."""
     return tensor(input, "matmul", "input") @ tensor(other, "matmul", "other")
 
 
 @traced
 def einsum(equation: Any, *operands: Any) -> Value:
-    """Einstein's summation, `einsum("bij,bjk->bik", A, B)`: letters absent after `->` are summed.
+    """Compute Einstein's summation, `einsum("bij,bjk->bik", A, B)`: letters absent after `->` are summed.
 
-    A letter repeated in one operand takes its diagonal; `...` stands for dimensions that broadcast; without `->` the
+    A letter repeated in one operand takes its diagonal; `...` denotes dimensions that broadcast; without `->` the
     result has the letters that occur once, in alphabetical order. More than two operands are multiplied in the order of
     the least work. Torch's other form is `einsum(A, [0, 1], B, [1, 2], [0, 2])`, with ... for an ellipsis.
     """
@@ -95,7 +95,7 @@ _tensor = tensor
 
 @traced
 def outer(input: Any, vec2: Any) -> Value:
-    """All products of an element of one vector and one of the other: [N], [M] -> [N, M]."""
+    """Return the outer product of two vectors: [N], [M] -> [N, M]."""
     a, b = tensor(input, "outer", "input", rank=1), tensor(vec2, "outer", "vec2", rank=1)
     return builder.compute((*a.shape, *b.shape), lambda n, m: a[n] * b[m])
 

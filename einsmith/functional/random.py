@@ -25,11 +25,11 @@ from einsmith.lang.trace import Trace, current_trace, provide_random_key
 from einsmith.runtime.memory import Memory
 
 WORDS = 2**31
-"""Seeds, and elements of a tensor, that a counter of 32 bits tells apart."""
+"""Number of seeds, and of elements of a tensor, that a 32-bit counter distinguishes."""
 
 
 class _State:
-    """Seed and number of calls so far, which compiled functions read and advance in place."""
+    """The seed and the number of calls so far, which compiled functions read and advance in place."""
 
     def __init__(self) -> None:
         self.memory = Memory((2,), np.dtype(np.int32))
@@ -47,7 +47,7 @@ provide_random_key(_next_key)
 
 
 def manual_seed(seed: int) -> None:
-    """Restarts the numbers that are drawn outside training steps."""
+    """Restart the random numbers drawn outside training steps."""
     _state.memory.store([seed % WORDS, 0])
 
 
@@ -62,13 +62,13 @@ def _key(trace: Trace) -> tuple[Any, Any]:
 
 
 def _stream(trace: Trace, name: str) -> int:
-    """A number for the stream `name`, another at every use of the name."""
+    """Return a number for the stream `name`, a new one at every use of the name."""
     use = trace.streams[name] = trace.streams.get(name, -1) + 1
     return zlib.crc32(f"{name}#{use}".encode()) - WORDS
 
 
 def random_bits(shape: tuple[int, ...], stream: str = "") -> Value:
-    """Uniform int32 words; inside a trace. `stream`: its name, as a layer's path; equal ones are numbered."""
+    """Return uniform int32 words; inside a trace. stream: its name, as a layer's path; repeated names are numbered."""
     trace = current_trace()
     if trace is None:
         raise TraceError("random bits are drawn inside traced functions")
@@ -87,13 +87,14 @@ def random_bits(shape: tuple[int, ...], stream: str = "") -> Value:
 
 
 SELU_FLOOR = -1.7580993408473766
-"""What SELU tends to on the left, -scale*alpha: the value of elements that alpha dropout drops."""
+"""Limit of SELU at minus infinity, -scale*alpha: the value of elements that alpha dropout drops."""
 
 
 def drop(x: Value, p: Share, stream: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
-    """x with each element zero with probability p, the others divided by 1 - p. The last `whole` dimensions are kept or
-    dropped as a whole. alpha: dropped elements are `SELU_FLOOR`, and all are then scaled and shifted so that mean 0 and
-    variance 1 stay."""
+    """Set each element of x to zero with probability p and divide the others by 1 - p.
+
+    whole: the last `whole` dimensions are kept or dropped as one. alpha: dropped elements become `SELU_FLOOR`, and all
+    are then scaled and shifted, which preserves mean 0 and variance 1."""
     threshold = round(p * 2 * WORDS) - WORDS
     if threshold == -WORDS:
         return x
@@ -121,14 +122,14 @@ def layer_stream(layer: Any, part: str = "") -> str:
 
 
 def layer_drop(x: Value, p: Share, layer: Any, part: str = "", *, whole: int = 0, alpha: bool = False) -> Value:
-    """`drop` with the stream of a layer."""
+    """Apply `drop` with a layer's stream."""
     return drop(x, p, layer_stream(layer, part), whole=whole, alpha=alpha)
 
 
 def channel_dims(x: Value, n: int, name: str) -> int:
-    """How many of the last dimensions of x are one channel, for dropout of channels with `n` dimensions.
+    """Return the number of last dimensions of x that form one channel, for dropout of channels of `n` dimensions.
 
-    Input of three dimensions is [B, C, L] to `dropout2d`, as in torch.
+    Raises ShapeError. Input of three dimensions is [B, C, L] to `dropout2d`, as in torch.
     """
     ranks = (2, 3) if n == 1 else (n + 1, n + 2)
     if x.ndim not in ranks:
@@ -138,9 +139,9 @@ def channel_dims(x: Value, n: int, name: str) -> int:
 
 @traced
 def dropout(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Each element zero with probability p and the others divided by 1 - p, where `training`; else the input itself.
+    """Set each element to zero with probability p and divide the others by 1 - p, if `training`; else return the input.
 
-    `inplace` is accepted: tensors have values, not places. Source: Srivastava et al. 2014.
+    `inplace` is accepted without effect: tensors are values. Source: Srivastava et al. 2014.
     """
     x = tensor(input, "dropout", "input", kind="float")
     return drop(x, p) if training else x
@@ -154,13 +155,13 @@ def _drop_channels(name: str, n: int, input: Any, p: Share, training: bool) -> V
 
 @traced
 def dropout1d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Each channel of input [B, C, L] or [C, L] zero with probability p; see `dropout2d`."""
+    """Set each channel of input [B, C, L] or [C, L] to zero with probability p; see `dropout2d`."""
     return _drop_channels("dropout1d", 1, input, p, training)
 
 
 @traced
 def dropout2d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Each channel of input [B, C, H, W] zero with probability p and the others divided by 1 - p, where `training`.
+    """Set each channel of input [B, C, H, W] to zero with probability p and divide the others by 1 - p, if `training`.
 
     Input of three dimensions is [B, C, L], as in torch. Source: Tompson et al. 2015, arXiv 1411.4280.
     """
@@ -169,21 +170,23 @@ def dropout2d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool =
 
 @traced
 def dropout3d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Each channel of input [B, C, D, H, W] or [C, D, H, W] zero with probability p; see `dropout2d`."""
+    """Set each channel of input [B, C, D, H, W] or [C, D, H, W] to zero with probability p; see `dropout2d`."""
     return _drop_channels("dropout3d", 3, input, p, training)
 
 
 @traced
 def alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: bool = False) -> Value:
-    """Each element set to SELU's floor with probability p, where `training`; then all are scaled and shifted so that
-    input of mean 0 and variance 1 stays so. Source: Klambauer et al. 2017, arXiv 1706.02515, section 3."""
+    """Set each element to SELU's floor with probability p, if `training`, then scale and shift all elements.
+
+    Mean 0 and variance 1 of the input are preserved. Source: Klambauer et al. 2017, arXiv 1706.02515, section 3.
+    """
     x = tensor(input, "alpha_dropout", "input", kind="float")
     return drop(x, p, alpha=True) if training else x
 
 
 @traced
 def feature_alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, inplace: bool = False) -> Value:
-    """`alpha_dropout` of whole channels of input [B, C, ...]."""
+    """Apply `alpha_dropout` to whole channels of input [B, C, ...]."""
     x = tensor(input, "feature_alpha_dropout", "input", kind="float")
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: 'input' needs 2 dimensions or more, got shape {x.shape}")

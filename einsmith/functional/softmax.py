@@ -16,7 +16,7 @@ from einsmith.lang.builder import Value
 
 
 def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:
-    """Along `dim`: the largest element, as a constant (no result depends on it), and the sum of exp(x - it)."""
+    """Return the maximum m along `dim`, as a constant since no result depends on it, and the sum of exp(x - m)."""
     (k,) = builder.axes(x.shape[dim])
     rest = without(x.shape, (dim,))
 
@@ -29,7 +29,7 @@ def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:
 
 
 def _given(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, int]:
-    """The input, in the type that is asked for, and the dimension, which torch chooses by the rank where none is."""
+    """Return the input, converted to `dtype` if given, and the dimension; None is resolved by the rank, as in torch."""
     x = tensor(input, name, "input", kind=None if dtype is not None else "float")
     x = x if dtype is None else x.astype(dt.dtype_of(dtype))
     if dim is None:

@@ -61,7 +61,7 @@ def var(
 ) -> Value:  # fmt: skip
     """The mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not given.
 
-    unbiased=False is correction=0.
+    unbiased=False means correction=0.
     """
     return _moments("var", input, dim, unbiased, correction, keepdim)[0]
 
@@ -95,7 +95,7 @@ def std_mean(
 
 
 def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Value:
-    """How many elements over `dim` are true, or false, as int64."""
+    """Count the elements over `dim` that are true, or false if `wanted` is False, as int64."""
     x = tensor(input, name, "input")
     dims = dimensions(dim, x.ndim, name)
     over = builder.axes(*(x.shape[d] for d in dims))
@@ -112,17 +112,17 @@ def _counted(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Va
 
 @traced
 def all(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
-    """Whether all elements over `dim` are true, or not 0."""
+    """Return whether all elements over `dim` are true, or not 0."""
     return _counted("all", input, dim, keepdim, False) == 0
 
 
 @traced
 def any(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
-    """Whether some element over `dim` is true, or not 0."""
+    """Return whether some element over `dim` is true, or not 0."""
     return _counted("any", input, dim, keepdim, True) != 0
 
 
 @traced
 def count_nonzero(input: Any, dim: int | Sequence[int] | None = None) -> Value:
-    """How many elements over `dim` are not 0, as int64."""
+    """Count the elements over `dim` that are not 0, as int64."""
     return _counted("count_nonzero", input, dim, False, True)

@@ -24,13 +24,13 @@ Dim = int | Sequence[int] | None
 
 @traced
 def reshape(input: Any, shape: int | Sequence[int]) -> Value:
-    """The same elements in row-major order under another shape; one extent may be -1."""
+    """Give the elements, in row-major order, another shape; one extent may be -1."""
     return tensor(input, "reshape", "input").reshape((shape,) if isinstance(shape, int) else tuple(shape))
 
 
 @traced
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Value:
-    """Dimensions start_dim to end_dim joined into one."""
+    """Join dimensions start_dim to end_dim into one."""
     x = tensor(input, "flatten", "input")
     if x.ndim == 0:
         return x.reshape((1,))
@@ -44,7 +44,7 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Value:
 
 @traced
 def permute(input: Any, dims: Sequence[int]) -> Value:
-    """Dimensions in another order: dimension n of the result is dimension dims[n] of the input."""
+    """Permute the dimensions: dimension n of the result is dimension dims[n] of the input."""
     x = tensor(input, "permute", "input")
     order = [dimension(d, x.ndim, "permute") for d in dims]
     if sorted(order) != list(range(x.ndim)):
@@ -54,7 +54,7 @@ def permute(input: Any, dims: Sequence[int]) -> Value:
 
 @traced
 def transpose(input: Any, dim0: int, dim1: int) -> Value:
-    """Dimensions dim0 and dim1 exchanged."""
+    """Exchange dimensions dim0 and dim1."""
     x = tensor(input, "transpose", "input")
     a, b = dimension(dim0, x.ndim, "transpose"), dimension(dim1, x.ndim, "transpose")
     order = list(range(x.ndim))
@@ -64,7 +64,7 @@ def transpose(input: Any, dim0: int, dim1: int) -> Value:
 
 @traced
 def squeeze(input: Any, dim: Dim = None) -> Value:
-    """Without the dimensions of extent 1 (those among `dim` only, where given)."""
+    """Remove the dimensions of extent 1 (only those in `dim`, if given)."""
     x = tensor(input, "squeeze", "input")
     drop = [d for d in dimensions(dim, x.ndim, "squeeze") if x.shape[d] == 1]
     return x.reshape(without(x.shape, drop)) if drop else x
@@ -72,14 +72,14 @@ def squeeze(input: Any, dim: Dim = None) -> Value:
 
 @traced
 def unsqueeze(input: Any, dim: int) -> Value:
-    """With a new dimension of extent 1 at place `dim`."""
+    """Insert a dimension of extent 1 at place `dim`."""
     x = tensor(input, "unsqueeze", "input")
     d = dimension(dim, x.ndim + 1, "unsqueeze")
     return x.reshape((*x.shape[:d], 1, *x.shape[d:]))
 
 
 def _join(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...], extents: Sequence[int]) -> Value:
-    """One tensor whose pieces along `dim` are the values, each taking the next `extents[n]` positions."""
+    """Concatenate tensors along `dim` as pieces of one tensor; value n takes the next `extents[n]` positions."""
     dtype = values[0].dtype
     for v in values[1:]:
         dtype = promote(dtype, v.dtype)
@@ -102,7 +102,7 @@ def _several(name: str, tensors: Sequence[Any]) -> list[Value]:
 
 @traced
 def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
-    """The tensors one after another along `dim`; their other extents agree."""
+    """Concatenate tensors along `dim`; their other extents agree."""
     values = _several("cat", tensors)
     d = dimension(dim, values[0].ndim, "cat")
     for n, v in enumerate(values):
@@ -117,7 +117,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
 
 @traced
 def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
-    """Tensors of one shape along a new dimension at place `dim`."""
+    """Stack tensors of one shape along a new dimension at place `dim`."""
     values = _several("stack", tensors)
     for n, v in enumerate(values):
         if v.shape != values[0].shape:
@@ -160,7 +160,7 @@ def one_hot(input: Any, num_classes: int) -> Value:
 
 
 def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim: bool) -> Value:
-    """`combiner` of x over `dim`."""
+    """Reduce x over `dim` with `combiner`."""
     dims = dimensions(dim, x.ndim, name)
     if not dims:
         return builder.full((), 0, dt.i32) if name in ("argmax", "argmin") else x
@@ -241,8 +241,10 @@ def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool) -> Value:
-    """An extreme value with the derivatives of the mean of the elements that attain it: those equal to it, or, where it
-    is NaN, those that are."""
+    """Return an extreme value, with the derivative of the mean of the elements that attain it.
+
+    These are the elements equal to it or, if it is NaN, the NaN elements.
+    """
     dims = dimensions(dim, x.ndim, name)
     top = _reduce(name, best, x, dim, False)
     if not dims or not x.dtype.is_float:

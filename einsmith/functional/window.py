@@ -58,7 +58,7 @@ class Window:
         return ([0 <= h] if self.before else []) + ([h < self.extent] if self.last >= self.extent else [])
 
     def covered(self, p: Any, clip: bool) -> Any:
-        """How many positions of the window at `p` lie inside (`clip`), or inside the padded extent; dilation is 1."""
+        """Count the positions of the window at `p` inside the extent (`clip`), or the padded extent; dilation is 1."""
         low, high = (0, self.extent) if clip else (-self.before, self.extent + self.after)
         start = self.stride * p - self.before
         return builder.minimum(start + self.kernel, high) - (builder.maximum(start, low) if clip else start)
@@ -78,8 +78,11 @@ def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[A
 
 
 def transposed(function: Callable[[Value], Value], shape: Sequence[int], x: Value) -> Value:
-    """The transpose of a linear `function` of tensors of `shape`, applied to x: the function's gradient. It is derived
-    as every gradient is, so that strides become pieces of their own, which read what meets them and no more."""
+    """Apply the transpose of a linear `function` of tensors of `shape` to x.
+
+    It is derived as the function's gradient, so that every residue of a stride becomes a piece that reads only what
+    contributes to it.
+    """
     argument = leaf(tuple(shape), x.dtype)
     y = function(Value(argument))
     _, (result,) = gradients([y.tensor], [x.astype(y.dtype).tensor], [argument])

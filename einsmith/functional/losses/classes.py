@@ -64,7 +64,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: Share = 0.0,
 ) -> Value:
-    """-log softmax(input) at the target class, averaged ("mean"), summed, or as it is ("none").
+    """Return -log softmax(input) at the target class, averaged ("mean"), summed ("sum") or unreduced ("none").
 
     input: logits [B, C], [B, C, ...] or [C]; target: classes as integers [B], [B, ...] or [], or probabilities: floats
     of input's shape. Labels equal to `ignore_index` count for nothing (None: none is ignored); any other outside

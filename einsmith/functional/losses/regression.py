@@ -40,7 +40,7 @@ def _weighted(name: str, loss: Value, weight: Any, reduction: str) -> Value:
 
 @traced
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
-    """(input - target)**2, averaged over all elements, summed, or as it is. Both have one shape.
+    """Return (input - target)**2, averaged over all elements, summed or unreduced. Both inputs have one shape.
 
     weight, of that shape too, scales each element; the mean divides by its sum.
     """
