@@ -101,8 +101,11 @@ class Taken:
     def values(
         self, tensors: Sequence[Any], expected: Sequence[tuple[int, str, Kind]], ranges: Mapping[str, tuple[int, int]]
     ) -> tuple[dict[str, Value], dict[str, int]]:
-        """(values of the inputs by name, sizes by name) of tensors that are to be (place, name, kind) each; ranges:
-        least and greatest value of sizes with names. Raises ShapeError, DtypeError."""
+        """Check tensors against `expected`: return (values of the inputs by name, sizes by name).
+
+        expected: (place, name, kind) of each tensor; ranges: least and greatest value of named sizes. Raises
+        ShapeError and DtypeError.
+        """
         values: dict[str, Value] = {}
         sizes: dict[str, int] = {}
         for (n, name, kind), x in zip(expected, tensors, strict=True):

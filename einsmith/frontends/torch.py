@@ -58,7 +58,7 @@ _lock = locks.Awaited("registering an operator")
 
 
 def operator(f: Callable, **params: Any) -> TorchOperator:
-    """`f` on torch tensors: an operator of `es.op`, or any function of traced tensors giving one or several tensors.
+    """Make `f`, an `es.op` or any function of traced tensors that returns one or several, an operator on torch tensors.
 
     params: passed to every call of f (a formula's static parameters, say). The result takes CPU tensors of float16,
     bfloat16, float32, float64, uint8, int8, int16, int32, int64 or bool by position; a formula's inputs also by name,

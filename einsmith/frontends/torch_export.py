@@ -1,4 +1,4 @@
-"""Modules of PyTorch as modules of Einsmith: torch.export, core ATen, formulas; and their weights back."""
+"""Convert modules of PyTorch to Einsmith, by torch.export, core ATen and formulas, and copy weights back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STORED = KNOWN - {"bfloat16", "float16"}
 
 
 def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = None) -> AtenModule:
-    """`module` as a module of Einsmith: equal names, shapes and values of parameters and buffers, an equal forward.
+    """Convert `module` to Einsmith: equal names, shapes and values of parameters and buffers, and an equal forward.
 
     example: arguments of its forward, tensors or nested tuples, lists and dicts of them; numbers and None become
     settings. The module is exported twice (torch.export), in training mode, in which parts that are in evaluation mode
@@ -70,7 +70,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
 
 
 def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
-    """Copies the parameters and buffers of `model` into those of `module` that have their names; returns `module`.
+    """Copy the parameters and buffers of `model` into those of `module` with equal names, and return `module`.
 
     Types and devices stay the module's. Raises UnknownNameError and ShapeError, before anything is changed, where names
     or shapes differ.

@@ -31,20 +31,21 @@ def _applied(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:
 
 @traced
 def relu(input: Any, inplace: bool = False) -> Value:
-    """max(x, 0); NaN stays NaN, and the gradient at 0 is 0."""
+    """Return max(x, 0); NaN stays NaN, and the gradient at 0 is 0."""
     x = tensor(input, "relu", "input")
     return builder.relu(x)
 
 
 @traced
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
-    """x where x > 0, negative_slope*x elsewhere."""
+    """Return x where x > 0, negative_slope*x elsewhere."""
     return _applied(input, "leaky_relu", lambda e: builder.where(e > 0, e, e * negative_slope))
 
 
 @traced
 def prelu(input: Any, weight: Any) -> Value:
-    """x where x > 0, weight*x elsewhere. weight: [1], [] or one number a channel, [C] where input is [B, C, ...]."""
+    """Return x where x > 0, weight*x elsewhere. weight: [1], [] or one number a channel, [C] where input is [B, C,
+    ...]."""
     x, w = tensor(input, "prelu", "input", kind="float"), tensor(weight, "prelu", "weight", rank=(0, 1), kind="float")
     channels = x.shape[1] if x.ndim > 1 else 1
     if w.size not in (1, channels):
@@ -62,7 +63,7 @@ def prelu(input: Any, weight: Any) -> Value:
 def rrelu(
     input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
 ) -> Value:
-    """x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
+    """Return x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
 
     The bits of a are those of a dropout. Source: Xu et al. 2015, arXiv 1505.00853.
     """
@@ -70,7 +71,7 @@ def rrelu(
 
 
 def random_relu(x: Value, lower: float, upper: float, training: bool, stream: str) -> Value:
-    """`rrelu` with the stream of its bits named."""
+    """Compute `rrelu` with random bits of the named stream."""
     if lower > upper:
         raise ArgumentError(f"rrelu: lower={lower!r} must not be above upper={upper!r}")
     if not training:
@@ -88,31 +89,32 @@ def random_relu(x: Value, lower: float, upper: float, training: bool, stream: st
 
 @traced
 def tanh(input: Any) -> Value:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return builder.tanh(tensor(input, "tanh", "input", kind="float"))
 
 
 @traced
 def sigmoid(input: Any) -> Value:
-    """1/(1 + exp(-x))."""
+    """Return 1/(1 + exp(-x))."""
     return builder.sigmoid(tensor(input, "sigmoid", "input", kind="float"))
 
 
 @traced
 def silu(input: Any, inplace: bool = False) -> Value:
-    """x*sigmoid(x)."""
+    """Return x*sigmoid(x)."""
     return _applied(input, "silu", lambda e: e * builder.sigmoid(e))
 
 
 @traced
 def mish(input: Any, inplace: bool = False) -> Value:
-    """x*tanh(log(1 + exp(x))). Source: Misra 2019, arXiv 1908.08681."""
+    """Return x*tanh(log(1 + exp(x))). Source: Misra 2019, arXiv 1908.08681."""
     return _applied(input, "mish", lambda e: e * builder.tanh(builder.softplus(e)))
 
 
 @traced
 def gelu(input: Any, approximate: str = "none") -> Value:
-    """x times the normal distribution function at x; `approximate="tanh"`: its tanh form. Source: arXiv 1606.08415."""
+    """Return x times the normal distribution function at x; `approximate="tanh"`: its tanh form. Source: arXiv
+    1606.08415."""
     x = tensor(input, "gelu", "input", kind="float")
     if approximate == "none":
         return pointwise(x, lambda e: e * 0.5 * (1 + builder.erf(e * sqrt(0.5))))
@@ -123,27 +125,27 @@ def gelu(input: Any, approximate: str = "none") -> Value:
 
 @traced
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
-    """x where x > 0, alpha*(exp(x) - 1) elsewhere. Source: Clevert et al. 2015, arXiv 1511.07289."""
+    """Return x where x > 0, alpha*(exp(x) - 1) elsewhere. Source: Clevert et al. 2015, arXiv 1511.07289."""
     return _applied(input, "elu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e)))
 
 
 @traced
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
-    """x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere. Source: Barron 2017, arXiv 1704.07483."""
+    """Return x where x > 0, alpha*(exp(x/alpha) - 1) elsewhere. Source: Barron 2017, arXiv 1704.07483."""
     _nonzero("celu", alpha=alpha)
     return _applied(input, "celu", lambda e: builder.where(e > 0, e, alpha * builder.expm1(e * (1 / alpha))))
 
 
 @traced
 def selu(input: Any, inplace: bool = False) -> Value:
-    """scale*x where x > 0, scale*alpha*(exp(x) - 1) elsewhere, with the constants of arXiv 1706.02515."""
+    """Return scale*x where x > 0, scale*alpha*(exp(x) - 1) elsewhere, with the constants of arXiv 1706.02515."""
     below = SELU_SCALE * SELU_ALPHA
     return _applied(input, "selu", lambda e: builder.where(e > 0, SELU_SCALE * e, below * builder.expm1(e)))
 
 
 @traced
 def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
-    """log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
+    """Return log(1 + exp(beta*x))/beta, without overflow; x itself where beta*x > threshold."""
     _nonzero("softplus", beta=beta)
     return _applied(
         input, "softplus", lambda e: builder.where(beta * e > threshold, e, builder.softplus(beta * e) * (1 / beta))
@@ -152,25 +154,25 @@ def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
 
 @traced
 def logsigmoid(input: Any) -> Value:
-    """log(1/(1 + exp(-x))), without overflow."""
+    """Return log(1/(1 + exp(-x))), without overflow."""
     return _applied(input, "logsigmoid", lambda e: -builder.softplus(-e))
 
 
 @traced
 def softsign(input: Any) -> Value:
-    """x/(1 + |x|)."""
+    """Return x/(1 + |x|)."""
     return _applied(input, "softsign", lambda e: e / (1 + builder.abs(e)))
 
 
 @traced
 def tanhshrink(input: Any) -> Value:
-    """x - tanh(x)."""
+    """Return x - tanh(x)."""
     return _applied(input, "tanhshrink", lambda e: e - builder.tanh(e))
 
 
 @traced
 def softshrink(input: Any, lambd: Magnitude = 0.5) -> Value:
-    """x drawn towards 0 by lambd, and 0 where it is nearer than that; NaN stays NaN."""
+    """Shrink x towards 0 by lambd; 0 where |x| <= lambd; NaN stays NaN."""
     return _applied(
         input,
         "softshrink",
@@ -182,19 +184,19 @@ def softshrink(input: Any, lambd: Magnitude = 0.5) -> Value:
 
 @traced
 def hardshrink(input: Any, lambd: float = 0.5) -> Value:
-    """0 where -lambd <= x <= lambd, x elsewhere."""
+    """Return 0 where -lambd <= x <= lambd, x elsewhere."""
     return _applied(input, "hardshrink", lambda e: builder.where((e >= -lambd) & (e <= lambd), 0.0, e))
 
 
 @traced
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Value:
-    """x where x > threshold, `value` elsewhere; NaN stays NaN."""
+    """Return x where x > threshold, `value` elsewhere; NaN stays NaN."""
     return _applied(input, "threshold", lambda e: builder.where(e <= threshold, value, e))
 
 
 @traced
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
-    """x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""
+    """Return x within [min_val, max_val], the nearer bound outside; the derivative at the bounds is 0."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val={min_val!r} must not be above max_val={max_val!r}")
     return _applied(
@@ -204,24 +206,24 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
 
 @traced
 def relu6(input: Any, inplace: bool = False) -> Value:
-    """min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
+    """Return min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
     return _applied(input, "relu6", lambda e: builder.where(e <= 0, 0.0, builder.where(e >= 6, 6.0, e)))
 
 
 def _ramp(e: Any) -> Any:
-    """min(max(x + 3, 0), 6), by 6."""
+    """Return min(max(x + 3, 0), 6), by 6."""
     return builder.where(e <= -3, 0.0, builder.where(e >= 3, 1.0, (e + 3) * (1 / 6)))
 
 
 @traced
 def hardsigmoid(input: Any, inplace: bool = False) -> Value:
-    """0 where x <= -3, 1 where x >= 3, (x + 3)/6 between. Source: Courbariaux et al. 2015, arXiv 1511.00363."""
+    """Return 0 where x <= -3, 1 where x >= 3, (x + 3)/6 between. Source: Courbariaux et al. 2015, arXiv 1511.00363."""
     return _applied(input, "hardsigmoid", _ramp)
 
 
 @traced
 def hardswish(input: Any, inplace: bool = False) -> Value:
-    """x*hardsigmoid(x). Source: Howard et al. 2019, arXiv 1905.02244."""
+    """Return x*hardsigmoid(x). Source: Howard et al. 2019, arXiv 1905.02244."""
     return _applied(
         input, "hardswish", lambda e: builder.where(e <= -3, 0.0, builder.where(e >= 3, e, e * (e + 3) * (1 / 6)))
     )
@@ -229,7 +231,7 @@ def hardswish(input: Any, inplace: bool = False) -> Value:
 
 @traced
 def glu(input: Any, dim: int = -1) -> Value:
-    """a*sigmoid(b), where a and b are the halves of the input along `dim`. Source: arXiv 1612.08083."""
+    """Return a*sigmoid(b), where a and b are the halves of the input along `dim`. Source: arXiv 1612.08083."""
     x = tensor(input, "glu", "input", kind="float")
     d = dimension(dim, x.ndim, "glu")
     half = x.shape[d] // 2
@@ -241,7 +243,7 @@ def glu(input: Any, dim: int = -1) -> Value:
 
 @traced
 def squash(input: Any, dim: int = -1) -> Value:
-    """Vectors along `dim` with their length n made n*n/(1 + n*n); 0 at 0, with the derivative 0.
+    """Scale vectors along `dim` from length n to n*n/(1 + n*n); at 0 the result and its derivative are 0.
 
     Source: Sabour et al. 2017, arXiv 1710.09829, equation 1.
     """

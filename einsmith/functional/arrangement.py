@@ -153,7 +153,7 @@ _diagonal = diagonal
 
 @traced
 def trace(input: Any) -> Value:
-    """The sum of a matrix's diagonal."""
+    """Return the sum of a matrix's diagonal."""
     return _diagonal(tensor(input, "trace", "input", rank=2)).sum()
 
 
@@ -229,7 +229,7 @@ def broadcast_to(input: Any, shape: Sequence[int]) -> Value:
 
 @traced
 def narrow(input: Any, dim: int, start: int, length: int) -> Value:
-    """Elements start to start + length - 1 along `dim`."""
+    """Return elements start to start + length - 1 along `dim`."""
     x = tensor(input, "narrow", "input")
     d = dimension(dim, x.ndim, "narrow")
     begin = start + x.shape[d] if start < 0 else start

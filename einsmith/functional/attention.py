@@ -79,7 +79,7 @@ def _masked(scores: Value, mask: Value | None, causal: bool) -> Value:
 
 
 def softmax_of_some(s: Value) -> Value:
-    """The softmax along the last dimension, 0 in rows in which all is minus infinity."""
+    """Return the softmax along the last dimension, 0 in rows in which all is minus infinity."""
     (j,) = builder.axes(s.shape[-1])
     rest = s.shape[:-1]
     top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(s[(*i, j)]), over=j))
@@ -91,7 +91,7 @@ def softmax_of_some(s: Value) -> Value:
 
 
 def checked_mask(name: str, mask: Any, argument: str, shape: tuple[int, ...]) -> Value:
-    """A mask of bools or floats that broadcasts to `shape`. Raises DtypeError, ShapeError."""
+    """Return a mask of bools or floats that broadcasts to `shape`. Raises DtypeError, ShapeError."""
     m = tensor(mask, name, argument)
     if not (m.dtype.is_bool or m.dtype.is_float):
         raise DtypeError(f"{name}: {argument!r} holds bools or floats, not {m.dtype.name}")
@@ -106,7 +106,7 @@ def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Share = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
-    """softmax(query key^T * scale + mask) value: [..., L, E], [..., S, E], [..., S, F] -> [..., L, F].
+    """Return softmax(query key^T * scale + mask) value: [..., L, E], [..., S, E], [..., S, F] -> [..., L, F].
 
     attn_mask broadcasts to [..., L, S]: bools, true where a key takes part, or floats that are added. is_causal: keys
     up to the query's own position. A query without any key gives 0. dropout_p drops weights, always. scale is

@@ -1,4 +1,4 @@
-"""Checks and index helpers that the functions share."""
+"""Share argument checks and index helpers between the functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from einsmith.lang.builder import Value
 def tensor(
     x: Any, function: str, name: str, *, rank: int | Sequence[int] | None = None, kind: str | None = None
 ) -> Value:
-    """`x` as a Value. `rank`: the numbers of dimensions it may have; `kind`: 'float' or 'int'. Errors name both."""
+    """Return `x` as a Value, checked. rank: the allowed numbers of dimensions; kind: 'float' or 'int'.
+
+    Raises ShapeError and DtypeError that name the function and the argument.
+    """
     called = f"{function}: {name!r}"
     try:
         value = builder.as_value(x, called)
@@ -33,14 +36,14 @@ def tensor(
 
 
 def dimension(dim: int, rank: int, function: str) -> int:
-    """`dim` counted from the front. Raises ShapeError where a tensor of `rank` dimensions has no such one."""
+    """Return `dim` counted from the front. Raises ShapeError if a tensor of `rank` dimensions does not have it."""
     if not isinstance(dim, int) or not -rank <= dim < rank:
         raise ShapeError(f"{function}: dim={dim!r} is no dimension of a tensor that has {rank}")
     return dim % rank
 
 
 def dimensions(dim: int | Sequence[int] | None, rank: int, function: str) -> tuple[int, ...]:
-    """Distinct dimensions, in increasing order; None and () mean all. A 0-d tensor has none; 0 and -1 mean that."""
+    """Return distinct dimensions in increasing order; None and () mean all, as do 0 and -1 of a 0-d tensor."""
     if dim is None or (not isinstance(dim, int) and not len(dim)):
         return tuple(range(rank))
     if rank == 0 and all(d in (0, -1) for d in ((dim,) if isinstance(dim, int) else dim)):
@@ -52,18 +55,18 @@ def dimensions(dim: int | Sequence[int] | None, rank: int, function: str) -> tup
 
 
 def merge(rank: int, dims: Sequence[int], inner: Sequence[Any], outer: Sequence[Any]) -> tuple[Any, ...]:
-    """An index of `rank` places: `inner` at `dims`, `outer` at the others, each in order."""
+    """Return an index of `rank` places: `inner` at `dims`, `outer` at the others, each in order."""
     inside, outside = iter(inner), iter(outer)
     return tuple(next(inside) if d in dims else next(outside) for d in range(rank))
 
 
 def without(shape: Sequence[Any], dims: Sequence[int]) -> tuple[Any, ...]:
-    """`shape` (or an index) less its places `dims`."""
+    """Return `shape` (or an index) without its places `dims`."""
     return tuple(n for d, n in enumerate(shape) if d not in dims)
 
 
 def read(x: Value, i: Sequence[Any]) -> Any:
-    """Element i of a tensor as an element of a formula, where every index may be a number, or there is none."""
+    """Return element i of a tensor as an element of a formula; every index may be a number, or the tensor 0-d."""
     return (
         x[tuple(i)]
         if any(isinstance(k, builder.Ex) for k in i)
@@ -72,12 +75,12 @@ def read(x: Value, i: Sequence[Any]) -> Any:
 
 
 def pointwise(x: Value, fn: Callable[[Any], Any]) -> Value:
-    """`fn` of each element, as one formula."""
+    """Apply `fn` to each element, as one formula."""
     return builder.compute(x.shape, lambda *i: fn(read(x, i)))
 
 
 def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
-    """`formula` of the elements of tensors that broadcast against each other."""
+    """Apply `formula` to the elements of tensors that broadcast against each other."""
     shape = views.broadcast([v.shape for v in values])
 
     def at(v: Value, i: tuple) -> Any:
@@ -88,12 +91,12 @@ def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:
 
 
 def root(x: Value) -> Value:
-    """The square root of each element, with the derivative 0 at 0."""
+    """Return the square root of each element, with the derivative 0 at 0."""
     return pointwise(x, lambda e: builder.where(e == 0, 0.0, builder.sqrt(e)))
 
 
 def all_of(conditions: Sequence[Any]) -> Any:
-    """The conjunction of one condition or more."""
+    """Return the conjunction of one condition or more."""
     out = conditions[0]
     for c in conditions[1:]:
         out = out & c
@@ -101,7 +104,7 @@ def all_of(conditions: Sequence[Any]) -> Any:
 
 
 def ints(x: int | Sequence[int], n: int, function: str, name: str, least: int = 1) -> tuple[int, ...]:
-    """An int for all `n` places, or `n` ints, each at least `least`. Raises ShapeError."""
+    """Return an int for all `n` places, or `n` ints, each at least `least`. Raises ShapeError."""
     many = (x,) * n if isinstance(x, int) else tuple(x)
     if len(many) == 1:
         many = many * n

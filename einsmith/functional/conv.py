@@ -16,7 +16,7 @@ from einsmith.lang.builder import Value
 
 @traced
 def linear(input: Any, weight: Any, bias: Any = None) -> Value:
-    """input [..., I] times weight [O, I] transposed, plus bias [O]: [..., O]. A weight [I] gives [...]."""
+    """Multiply input [..., I] by weight [O, I] transposed and add bias [O]: [..., O]. A weight [I] gives [...]."""
     x, w = tensor(input, "linear", "input"), tensor(weight, "linear", "weight", rank=(1, 2))
     if x.ndim < 1 or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: 'input' {x.shape} and 'weight' {w.shape} differ in their last extents")
@@ -33,7 +33,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Value:
 
 
 def same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
-    """(before, after) of each dimension, with which a convolution at stride 1 keeps the extents."""
+    """Return (before, after) of each dimension, with which a convolution at stride 1 keeps the extents."""
     total = [g * (k - 1) for g, k in zip(dilation, kernel, strict=True)]
     return [(t // 2, t - t // 2) for t in total]
 
@@ -44,7 +44,7 @@ def _groups(name: str, groups: int, channels: int, given: int, what: str) -> Non
 
 
 def _correlate(x: Value, w: Value, windows: Sequence[Window], groups: int) -> Value:
-    """Cross-correlation of x [B, C, *extents] with w [O, C/groups, *kernel]."""
+    """Return cross-correlation of x [B, C, *extents] with w [O, C/groups, *kernel]."""
     batch, out, inner = x.shape[0], w.shape[0], w.shape[1]
     space = tuple(v.count for v in windows)
     per = out // groups
@@ -120,7 +120,7 @@ def conv1d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Value:
-    """Cross-correlation of input [B, C, L] (or [C, L]) with weight [O, C/groups, K], plus bias [O]: [B, O, L'].
+    """Return cross-correlation of input [B, C, L] (or [C, L]) with weight [O, C/groups, K], plus bias [O]: [B, O, L'].
 
     The arguments are those of `conv2d`.
     """
@@ -137,7 +137,7 @@ def conv2d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Value:
-    """Cross-correlation of input [B, C, H, W] (or [C, H, W]) with weight [O, C/groups, R, S], plus bias [O].
+    """Return cross-correlation of input [B, C, H, W] (or [C, H, W]) with weight [O, C/groups, R, S], plus bias [O].
 
     `padding` is zeros on both sides: an int, two ints, 'valid' (none) or 'same' (the input's extents; stride 1).
     """
@@ -154,7 +154,8 @@ def conv3d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Value:
-    """Cross-correlation of input [B, C, D, H, W] (or [C, D, H, W]) with weight [O, C/groups, Q, R, S], plus bias [O].
+    """Return cross-correlation of input [B, C, D, H, W] (or [C, D, H, W]) with weight [O, C/groups, Q, R, S], plus bias
+    [O].
 
     The arguments are those of `conv2d`.
     """
@@ -214,7 +215,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Ints = 1,
 ) -> Value:
-    """The transpose of a convolution along one dimension; see `conv_transpose2d`."""
+    """Return the transpose of a convolution along one dimension; see `conv_transpose2d`."""
     return _conv_transpose(
         "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation
     )
@@ -231,8 +232,8 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Ints = 1,
 ) -> Value:
-    """The transpose of `conv2d` as a function of its input, plus bias [O]: input [B, C, H, W] (or [C, H, W]) and weight
-    [C, O/groups, R, S] give [B, O, H', W'] with H' = (H - 1)*stride - 2*padding + dilation*(R - 1) + 1 +
+    """Return the transpose of `conv2d` as a function of its input, plus bias [O]: input [B, C, H, W] (or [C, H, W]) and
+    weight [C, O/groups, R, S] give [B, O, H', W'] with H' = (H - 1)*stride - 2*padding + dilation*(R - 1) + 1 +
     output_padding.
 
     Several inputs of a convolution have extents that give one extent of its output; `output_padding`, below stride or
@@ -255,7 +256,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Ints = 1,
 ) -> Value:
-    """The transpose of a convolution along three dimensions; see `conv_transpose2d`."""
+    """Return the transpose of a convolution along three dimensions; see `conv_transpose2d`."""
     return _conv_transpose(
         "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation
     )

@@ -28,52 +28,52 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 
 @traced
 def full(size: Sequence[int], fill_value: float | int | bool, *, dtype: Any = None) -> Value:
-    """A tensor of one number; its type is the number's, float32, int64 or bool, where none is given."""
+    """Return a tensor of one number; its type is the number's, float32, int64 or bool, where none is given."""
     usual = dt.bool_ if isinstance(fill_value, bool) else dt.i64 if isinstance(fill_value, int) else dt.f32
     return builder.full(_shape("full", (size,)), fill_value, usual if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def zeros(*size: Any, dtype: Any = None) -> Value:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return builder.full(_shape("zeros", size), 0, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def ones(*size: Any, dtype: Any = None) -> Value:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return builder.full(_shape("ones", size), 1, dt.f32 if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def full_like(input: Any, fill_value: float | int | bool, *, dtype: Any = None) -> Value:
-    """A tensor of one number in input's shape and type, or another type."""
+    """Return a tensor of one number in input's shape and type, or another type."""
     x = tensor(input, "full_like", "input")
     return builder.full(x.shape, fill_value, x.dtype if dtype is None else dt.dtype_of(dtype))
 
 
 @traced
 def zeros_like(input: Any, *, dtype: Any = None) -> Value:
-    """Zeros in input's shape and type, or another type."""
+    """Return zeros in input's shape and type, or another type."""
     return full_like(input, 0, dtype=dtype)
 
 
 @traced
 def ones_like(input: Any, *, dtype: Any = None) -> Value:
-    """Ones in input's shape and type, or another type."""
+    """Return ones in input's shape and type, or another type."""
     return full_like(input, 1, dtype=dtype)
 
 
 @traced
 def eye(n: Size, m: Size | None = None, *, dtype: Any = None) -> Value:
-    """The n by m matrix of ones on the diagonal and zeros elsewhere; square where m is not given."""
+    """Return the n by m matrix of ones on the diagonal and zeros elsewhere; square where m is not given."""
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     return builder.compute((n, n if m is None else m), lambda i, j: builder.cast(builder.where(i == j, 1.0, 0.0), kind))
 
 
 @traced
 def linspace(start: float, end: float, steps: Size, *, dtype: Any = None) -> Value:
-    """`steps` numbers at equal distances from `start` to `end`, both among them."""
+    """Return `steps` numbers at equal distances from `start` to `end`, both among them."""
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     step = (end - start) / max(1, steps - 1)
 

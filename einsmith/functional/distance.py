@@ -22,7 +22,7 @@ def _exponent(name: str, p: Any) -> float:
 
 
 def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callable[..., Any]) -> Value:
-    """The p-norm over the axes `over` of `element(*i)`, for each i of `shape`."""
+    """Return the p-norm over the axes `over` of `element(*i)`, for each i of `shape`."""
 
     def total(formula: Callable[[Any], Any], fold: Callable[..., Any] = builder.sum) -> Value:
         return builder.compute(shape, lambda *i: fold(formula(element(*i)), over=tuple(over)))
@@ -57,7 +57,7 @@ def _length(shape: Sequence[int], over: Sequence[Any], p: float, element: Callab
 def norm(
     input: Any, p: float | str | None = "fro", dim: int | Sequence[int] | None = None, keepdim: bool = False
 ) -> Value:
-    """(sum of |x|**p)**(1/p) over `dim`, or over all. p: a number, inf, -inf, or "fro", which is 2; 0 counts."""
+    """Return (sum of |x|**p)**(1/p) over `dim`, or over all. p: a number, inf, -inf, or "fro", which is 2; 0 counts."""
     x = tensor(input, "norm", "input", kind="float")
     if p == "nuc":
         raise ArgumentError("norm: p='nuc' needs singular values, which no index formula gives; use NumPy's")
@@ -75,14 +75,14 @@ def _vectors(name: str, **given: Any) -> tuple[Value, Value]:
 
 
 def _read(x: Value, index: Sequence[Any]) -> Any:
-    """x[index] with broadcasting: the index may be longer, and an extent of 1 is read at 0."""
+    """Return x[index] with broadcasting: the index may be longer, and an extent of 1 is read at 0."""
     at = tuple(0 if n == 1 else i for n, i in zip(x.shape, index[len(index) - x.ndim :], strict=True))
     return x[at] if at else x
 
 
 @traced
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Value:
-    """The p-norm of x1 - x2 + eps along the last dimension; the others broadcast."""
+    """Return the p-norm of x1 - x2 + eps along the last dimension; the others broadcast."""
     a, b = _vectors("pairwise_distance", x1=x1, x2=x2)
     shape = views.broadcast([a.shape, b.shape])
     if not shape:
@@ -95,7 +95,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
 
 @traced
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1e-8) -> Value:
-    """x1.x2/(max(|x1|, eps)*max(|x2|, eps)) along `dim`; the others broadcast."""
+    """Return x1.x2/(max(|x1|, eps)*max(|x2|, eps)) along `dim`; the others broadcast."""
     a, b = _vectors("cosine_similarity", x1=x1, x2=x2)
     shape = views.broadcast([a.shape, b.shape])
     d = dimension(dim, len(shape), "cosine_similarity")
@@ -114,7 +114,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1
 
 @traced
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Value:
-    """Distances of all pairs of rows in the p-norm: [..., P, M] and [..., R, M] -> [..., P, R].
+    """Return distances of all pairs of rows in the p-norm: [..., P, M] and [..., R, M] -> [..., P, R].
 
     `compute_mode` is accepted: the differences themselves are computed, whatever it says.
     """
@@ -139,7 +139,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> 
 
 @traced
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Value:
-    """x1 W x2 + b: [..., I], [..., J], weight [O, I, J], bias [O] -> [..., O]."""
+    """Return x1 W x2 + b: [..., I], [..., J], weight [O, I, J], bias [O] -> [..., O]."""
     a, b = _vectors("bilinear", input1=input1, input2=input2)
     w = tensor(weight, "bilinear", "weight", rank=3, kind="float")
     if not a.ndim or a.shape[:-1] != b.shape[:-1] or (a.shape[-1], b.shape[-1]) != w.shape[1:]:

@@ -41,7 +41,7 @@ floor = _elementwise("floor", "The largest integer that is not above x")
 
 
 def _of_formula(name: str, meaning: str, formula: Callable[[Any], Any], kind: str | None = "float") -> Callable:
-    """A function of one tensor whose element is `formula` of the input's."""
+    """Return a function of one tensor whose element is `formula` of the input's."""
 
     def call(input: Any) -> Value:
         return pointwise(tensor(input, name, "input", kind=kind), formula)
@@ -82,7 +82,7 @@ isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lamb
 
 @traced
 def logit(input: Any, eps: float | Value | None = None) -> Value:
-    """log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
+    """Return log(x/(1 - x)); with eps, of x clamped to [eps, 1 - eps]."""
     x = tensor(input, "logit", "input", kind="float")
 
     def formula(e: Any) -> Any:
@@ -97,7 +97,8 @@ def logit(input: Any, eps: float | Value | None = None) -> Value:
 def nan_to_num(
     input: Any, nan: float | Value = 0.0, posinf: float | Value | None = None, neginf: float | Value | None = None
 ) -> Value:
-    """x with NaN, infinity and minus infinity replaced, the latter two by the type's largest and smallest number."""
+    """Return x with NaN, infinity and minus infinity replaced, the latter two by the type's largest and smallest
+    number."""
     x = tensor(input, "nan_to_num", "input")
     if not x.dtype.is_float:
         return x
@@ -113,19 +114,19 @@ def nan_to_num(
 
 @traced
 def maximum(input: Any, other: Any) -> Value:
-    """The larger element, with broadcasting; halves of the gradient go to each of equal elements."""
+    """Return the larger element, with broadcasting; halves of the gradient go to each of equal elements."""
     return builder.maximum(*_both("maximum", input, other))
 
 
 @traced
 def minimum(input: Any, other: Any) -> Value:
-    """The smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
+    """Return the smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
     return builder.minimum(*_both("minimum", input, other))
 
 
 @traced
 def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
-    """`input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
+    """Return `input` with elements below `min` raised to it and elements above `max` lowered to it; NaN stays NaN.
 
     The derivative by `input` is 1 from bound to bound, both included, and 0 elsewhere, NaN among it.
     """
@@ -148,7 +149,7 @@ clip = clamp
 
 @traced
 def where(condition: Any, input: Any, other: Any) -> Value:
-    """`input` where `condition` is true, `other` elsewhere, with broadcasting."""
+    """Return `input` where `condition` is true, `other` elsewhere, with broadcasting."""
     c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
     if all(v.literal is not None and v.dtype.is_int for v in (x, y)):  # PyTorch's type of two whole numbers
         x, y = builder.cast(x, dt.i64), builder.cast(y, dt.i64)
@@ -157,7 +158,8 @@ def where(condition: Any, input: Any, other: Any) -> Value:
 
 @traced
 def masked_fill(input: Any, mask: Any, value: Any) -> Value:
-    """`value`, a number or a 0-d tensor, where `mask` is true, `input` elsewhere; the mask broadcasts to the input."""
+    """Return `value`, a number or a 0-d tensor, where `mask` is true, `input` elsewhere; the mask broadcasts to the
+    input."""
     x, m = tensor(input, "masked_fill", "input"), tensor(mask, "masked_fill", "mask")
     v = tensor(value, "masked_fill", "value")
     if not m.dtype.is_bool or v.ndim:
@@ -171,28 +173,29 @@ def _both(name: str, input: Any, other: Any, second: str = "other") -> tuple[Val
 
 @traced
 def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
-    """input + alpha*other."""
+    """Return input + alpha*other."""
     x, y = _both("add", input, other)
     return x + (y if alpha == 1 else y * alpha)
 
 
 @traced
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Value:
-    """input - alpha*other."""
+    """Return input - alpha*other."""
     x, y = _both("sub", input, other)
     return x - (y if alpha == 1 else y * alpha)
 
 
 @traced
 def mul(input: Any, other: Any) -> Value:
-    """input*other."""
+    """Return input*other."""
     x, y = _both("mul", input, other)
     return x * y
 
 
 @traced
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
-    """input/other; rounding_mode="floor" or "trunc": the quotient as the integer below it, or without its fraction."""
+    """Return input/other; rounding_mode="floor" or "trunc": the quotient as the integer below it, or without its
+    fraction."""
     x, y = _both("div", input, other)
     if rounding_mode is None:
         return x / y
@@ -208,28 +211,28 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Value:
 
 @traced
 def remainder(input: Any, other: Any) -> Value:
-    """input - other*floor(input/other): it has the divisor's sign."""
+    """Return input - other*floor(input/other): it has the divisor's sign."""
     x, y = _both("remainder", input, other)
     return x % y
 
 
 @traced
 def pow(input: Any, exponent: Any) -> Value:
-    """input to the power of exponent."""
+    """Return input to the power of exponent."""
     x, y = _both("pow", input, exponent, "exponent")
     return x**y
 
 
 @traced
 def lerp(input: Any, end: Any, weight: Any) -> Value:
-    """input + weight*(end - input)."""
+    """Return input + weight*(end - input)."""
     x, y = _both("lerp", input, end, "end")
     return x + tensor(weight, "lerp", "weight") * (y - x)
 
 
 @traced
 def logaddexp(input: Any, other: Any) -> Value:
-    """log(exp(input) + exp(other)), without overflow."""
+    """Return log(exp(input) + exp(other)), without overflow."""
     x, y = (tensor(v, "logaddexp", n, kind="float") for v, n in ((input, "input"), (other, "other")))
     value = builder.where(x == y, x + _log(2), builder.maximum(x, y) + builder.log1p(builder.exp(-builder.abs(x - y))))
     return builder.differentiate_as(value, y + builder.softplus(x - y))
@@ -237,7 +240,7 @@ def logaddexp(input: Any, other: Any) -> Value:
 
 @traced
 def xlogy(input: Any, other: Any) -> Value:
-    """input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
+    """Return input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
     x, y = _both("xlogy", input, other)
     return each((x, y), lambda a, b: builder.where((a == 0) & (b == b), 0.0, a * builder.log(b)))
 

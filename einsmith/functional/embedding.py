@@ -31,7 +31,7 @@ def _padding(name: str, padding_idx: int | None, rows: int) -> int | None:
 
 
 def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callable[..., Any]:
-    """Element (*place, k) of the rows that the integers choose."""
+    """Return element (*place, k) of the rows that the integers choose."""
     counts = _COUNTS(ids=i.reshape((-1,)), rows=w.shape[0]).astype(w.dtype) if by_frequency and i.size else None
 
     def row(*at: Any) -> Any:
@@ -49,7 +49,7 @@ def embedding(
     input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Value:  # fmt: skip
-    """Row input[i] of weight [V, K] at each place i: integers [...] -> [..., K].
+    """Return row input[i] of weight [V, K] at each place i: integers [...] -> [..., K].
 
     padding_idx: a row (negative ones count from the end) that is read as any other, but gets no gradient. An integer
     outside [0, V) is an IndexError at the call. scale_grad_by_freq: a row's gradient is divided by how often it is
@@ -67,7 +67,7 @@ def embedding_bag(
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Value:  # fmt: skip
-    """Rows of weight [V, K] summed, averaged, or their largest elements, bag by bag: [B, K]; 0 for an empty bag.
+    """Return rows of weight [V, K] summed, averaged, or their largest elements, bag by bag: [B, K]; 0 for an empty bag.
 
     input: integers [B, N], a bag a row; or [N] with offsets [B] of the bags' first places, in increasing order from 0
     (include_last_offset: [B + 1], the end of the last one too). per_sample_weights, of input's shape, scale the rows of

@@ -19,7 +19,7 @@ from einsmith.lang.op import Operator, op
 
 
 def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:
-    """The index i with `place` at dimension d."""
+    """Return the index i with `place` at dimension d."""
     return (*i[:d], place, *i[d + 1 :])
 
 
@@ -40,7 +40,7 @@ def _sources(name: str, x: Value, index: Value, src: Value, d: int) -> Value:
 
 @traced
 def gather(input: Any, dim: int, index: Any) -> Value:
-    """input[.., index[i], ..] along `dim`, for each i of the index, whose rank is input's."""
+    """Return input[.., index[i], ..] along `dim`, for each i of the index, whose rank is input's."""
     x, k = tensor(input, "gather", "input"), tensor(index, "gather", "index", kind="int")
     if not x.ndim:
         return gather(x.reshape((1,)), 0, k.reshape((-1,))).reshape(k.shape)
@@ -70,7 +70,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
 
 @traced
 def index_select(input: Any, dim: int, index: Any) -> Value:
-    """The slices along `dim` that a vector of integers names."""
+    """Return the slices along `dim` that a vector of integers names."""
     x, k = tensor(input, "index_select", "input"), tensor(index, "index_select", "index", rank=(0, 1), kind="int")
     d = dimension(dim, max(1, x.ndim), "index_select")
     k = k.reshape((-1,))
@@ -93,7 +93,7 @@ def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
 
 @traced
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
-    """The input with src[i] added at [.., index[i], ..] along `dim`, for each i of the index; places may repeat."""
+    """Add src[i] to the input at [.., index[i], ..] along `dim`, for each i of the index; places may repeat."""
     x, k = tensor(input, "scatter_add", "input"), tensor(index, "scatter_add", "index", kind="int")
     s = tensor(src, "scatter_add", "src")
     if not x.ndim:
@@ -105,7 +105,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
 
 @traced
 def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Value:
-    """The input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
+    """Return the input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
 
     Where places repeat, the last in order stays, and it alone has a gradient. src: a tensor, or one number for all.
     reduce: "add" adds to what is there, "multiply" multiplies it, places that repeat all counting: then every place
@@ -151,7 +151,7 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
 
 @traced
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Value:
-    """The input with slice n of alpha*source added to slice index[n] along `dim`."""
+    """Return the input with slice n of alpha*source added to slice index[n] along `dim`."""
     x, s = tensor(input, "index_add", "input"), tensor(source, "index_add", "source")
     k = tensor(index, "index_add", "index", rank=(0, 1), kind="int").reshape((-1,))
     if not x.ndim:

@@ -46,7 +46,7 @@ class Multihead:
         self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any,
         average_attn_weights: bool, is_causal: bool, batch_first: bool = False,
     ) -> tuple[Value, Value | None]:  # fmt: skip
-        """(output, weights); see `multi_head_attention_forward`."""
+        """Return (output, weights); see `multi_head_attention_forward`."""
         q, k, v, single = self._inputs(query, key, value, batch_first)
         (length, batch), same = q.shape[:2], query is key and key is value
         q, k, v = self._projected(q, k, v, same)
@@ -79,7 +79,7 @@ class Multihead:
         return y, weights.reshape(weights.shape[1:]) if single else weights
 
     def _inputs(self, query: Any, key: Any, value: Any, batch_first: bool) -> tuple[Value, Value, Value, bool]:
-        """The inputs as [L, B, E], and whether they came without a batch. Raises ShapeError."""
+        """Return the inputs as [L, B, E], and whether they came without a batch. Raises ShapeError."""
         named = ((query, "query"), (key, "key"), (value, "value"))
         given = [tensor(x, self.name, n, rank=(2, 3), kind="float") for x, n in named]
         single = given[0].ndim == 2
@@ -108,7 +108,7 @@ class Multihead:
         return [linear(x, w, b) for x, w, b in zip((q, k, v), weights, biases, strict=True)]
 
     def _heads(self, x: Value) -> Value:
-        """[L, B, E] as [B, heads, L, E/heads]."""
+        """Split [L, B, E] into heads [B, heads, L, E/heads]."""
         return x.reshape((*x.shape[:2], self.heads, self.width // self.heads)).transpose(1, 2, 0, 3)
 
     def _static(self, given: Any, argument: str, batch: int) -> Value:
@@ -119,7 +119,7 @@ class Multihead:
         return x.reshape((batch, self.heads, x.shape[1], each))
 
     def _mask(self, padding: Any, given: Any, batch: int, length: int, steps: int, single: bool) -> Value | None:
-        """The masks as one of [B or 1, heads or 1, L or 1, S]: bools, true where a key takes part, or floats."""
+        """Return the masks as one of [B or 1, heads or 1, L or 1, S]: bools, true where a key takes part, or floats."""
         masks = []
         if padding is not None:
             m = self._checked(padding, "key_padding_mask", [(steps,)] if single else [(batch, steps)])
@@ -153,7 +153,7 @@ def multi_head_attention_forward(
     v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Value, Value | None]:  # fmt: skip
-    """(output, weights) of an attention whose weights are given; see `nn.MultiheadAttention` for what they mean.
+    """Return (output, weights) of an attention whose weights are given; see `nn.MultiheadAttention` for what they mean.
 
     query [L, B, E], key [S, B, ..], value [S, B, ..] -> [L, B, E] and [B, L, S], or all of them without B. E:
     embed_dim_to_check. in_proj_weight [3*E, E], or, with use_separate_proj_weight, q_, k_ and v_proj_weight [E, ..];

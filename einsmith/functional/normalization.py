@@ -20,7 +20,7 @@ from einsmith.lang.builder import Value
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """Mean and variance of x over `dims`."""
+    """Return mean and variance of x over `dims`."""
     shape = without(x.shape, dims)
     over = builder.axes(*(x.shape[d] for d in dims))
 
@@ -46,7 +46,7 @@ def _vector(x: Any, name: str, what: str, shape: tuple[int, ...]) -> Value | Non
 
 
 def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
-    """(x - mean)*weight/sqrt(variance + eps) + bias, of x [B, C, ...] and vectors [C]."""
+    """Return (x - mean)*weight/sqrt(variance + eps) + bias, of x [B, C, ...] and vectors [C]."""
     scale = builder.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight
@@ -59,7 +59,7 @@ def _by_channel(x: Value, mean: Value, variance: Value, weight: Value | None, bi
 
 
 def _update(running: Any, value: Value, momentum: Any) -> None:
-    """A module's buffer gets (1 - momentum)*buffer + momentum*value when the step ends."""
+    """Assign (1 - momentum)*buffer + momentum*value to a module's buffer when the step ends; ignore arrays."""
     if hasattr(running, "assign"):
         old = builder.as_value(running)
         running.assign(old * (1 - momentum) + value.astype(old.dtype) * momentum)
@@ -76,7 +76,7 @@ def batch_norm(
     momentum: float | Value | None = 0.1,
     eps: Magnitude = 1e-5,
 ) -> Value:
-    """(x - mean)/sqrt(variance + eps)*weight + bias for each channel of input [B, C, ...]; the vectors are [C].
+    """Return (x - mean)/sqrt(variance + eps)*weight + bias for each channel of input [B, C, ...]; the vectors are [C].
 
     In training mean and variance are the batch's, else `running_mean` and `running_var`. In training, running ones that
     are buffers of a module become (1 - momentum)*running + momentum*(the batch's mean, its unbiased variance) when the
@@ -116,7 +116,7 @@ def instance_norm(
     momentum: float | Value | None = 0.1,
     eps: Magnitude = 1e-5,
 ) -> Value:
-    """(x - mean)/sqrt(variance + eps)*weight + bias for each sample and channel of input [B, C, ...].
+    """Return (x - mean)/sqrt(variance + eps)*weight + bias for each sample and channel of input [B, C, ...].
 
     With `use_input_stats` mean and variance are those of the sample's channel, and running ones are updated, as
     `batch_norm` does, by their means over the batch; else they are `running_mean` and `running_var`. Raises ShapeError
@@ -153,7 +153,7 @@ def instance_norm(
 
 
 def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """`normalized_shape`, which are the last extents of x. Raises ShapeError where they are not."""
+    """Return `normalized_shape`, which are the last extents of x. Raises ShapeError where they are not."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
         raise ShapeError(f"{name}: 'input' {x.shape} does not end with normalized_shape={shape}")
@@ -166,8 +166,8 @@ def _trailing(x: Value, name: str, normalized_shape: int | Sequence[int]) -> tup
 def layer_norm(
     input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Value:
-    """(x - mean)/sqrt(variance + eps)*weight + bias over the last dimensions, whose extents are `normalized_shape`, as
-    are those of weight and bias. Source: Ba et al. 2016, arXiv 1607.06450."""
+    """Return (x - mean)/sqrt(variance + eps)*weight + bias over the last dimensions, whose extents are
+    `normalized_shape`, as are those of weight and bias. Source: Ba et al. 2016, arXiv 1607.06450."""
     x = tensor(input, "layer_norm", "input", kind="float")
     shape = _trailing(x, "layer_norm", normalized_shape)
     w, v = _vector(weight, "layer_norm", "weight", shape), _vector(bias, "layer_norm", "bias", shape)
@@ -185,8 +185,8 @@ def layer_norm(
 
 @traced
 def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Value:
-    """x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by default
-    the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""
+    """Return x/sqrt(mean(x^2) + eps)*weight over the last dimensions, whose extents are `normalized_shape`. eps: by
+    default the spacing of the input's floats at 1. Source: Zhang and Sennrich 2019, arXiv 1910.07467."""
     x = tensor(input, "rms_norm", "input", kind="float")
     shape = _trailing(x, "rms_norm", normalized_shape)
     if eps is None:
@@ -209,9 +209,9 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
 
 @traced
 def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = None, eps: Magnitude = 1e-5) -> Value:
-    """(x - mean)/sqrt(variance + eps)*weight + bias of input [B, C, ...], where mean and variance are those of the
-    sample and of the group of C/num_groups channels; weight and bias are [C]. Source: Wu and He 2018, arXiv 1803.08494.
-    """
+    """Return (x - mean)/sqrt(variance + eps)*weight + bias of input [B, C, ...], where mean and variance are those of
+    the sample and of the group of C/num_groups channels; weight and bias are [C]. Source: Wu and He 2018, arXiv
+    1803.08494."""
     x = tensor(input, "group_norm", "input", kind="float")
     if x.ndim < 2:
         raise ShapeError(f"group_norm: 'input' needs 2 dimensions or more, got shape {x.shape}")
@@ -239,8 +239,8 @@ def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = No
 
 @traced
 def local_response_norm(input: Any, size: Count, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
-    """x/(k + alpha*s)**beta for input [B, C, ...], s being the sum of the squares of the `size` neighbouring channels
-    (size//2 before, (size - 1)//2 after) over `size`. Source: Krizhevsky et al. 2012, section 3.3."""
+    """Return x/(k + alpha*s)**beta for input [B, C, ...], s being the sum of the squares of the `size` neighbouring
+    channels (size//2 before, (size - 1)//2 after) over `size`. Source: Krizhevsky et al. 2012, section 3.3."""
     x = tensor(input, "local_response_norm", "input", kind="float")
     if x.ndim < 3:
         raise ShapeError(f"local_response_norm: 'input' needs 3 dimensions or more, got shape {x.shape}")
@@ -257,7 +257,7 @@ def local_response_norm(input: Any, size: Count, alpha: float = 1e-4, beta: floa
 
 @traced
 def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Magnitude = 1e-12) -> Value:
-    """x over its p-norm along `dim`, an int or several; norms below `eps` count as `eps`, without a derivative."""
+    """Return x divided by its p-norm over `dim`, an int or several; norms below `eps` count as the constant `eps`."""
     x = tensor(input, "normalize", "input", kind="float")
     dims = [dimension(d, x.ndim, "normalize") for d in ((dim,) if isinstance(dim, int) else tuple(dim))]
     if not dims or len(set(dims)) != len(dims):

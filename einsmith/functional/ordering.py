@@ -68,31 +68,33 @@ def _several(x: Any) -> tuple[Value, ...]:
 
 @traced
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Value:
-    """The sums of the elements up to each along `dim`. Added up in float64, or int64, which is what integers give."""
+    """Return the sums of the elements up to each along `dim`. Added up in float64, or int64, which is what integers
+    give."""
     return _running("cumsum", input, dim, dtype, True)
 
 
 @traced
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
-    """The products of the elements up to each along `dim`, with exact derivatives at zeros. In float64, or int64."""
+    """Return the products of the elements up to each along `dim`, with exact derivatives at zeros. In float64, or
+    int64."""
     return _running("cumprod", input, dim, dtype, True)
 
 
 @traced
 def cummax(input: Any, dim: int) -> tuple[Value, Value]:
-    """(the largest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
+    """Return (the largest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
     return _running("cummax", input, dim, None, False)
 
 
 @traced
 def cummin(input: Any, dim: int) -> tuple[Value, Value]:
-    """(the smallest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
+    """Return (the smallest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
     return _running("cummin", input, dim, None, False)
 
 
 @traced
 def logcumsumexp(input: Any, dim: int) -> Value:
-    """The logarithms of the sums of exp(x) up to each element along `dim`, without overflow."""
+    """Return the logarithms of the sums of exp(x) up to each element along `dim`, without overflow."""
     x = tensor(input, "logcumsumexp", "input", kind="float")
     return _running("logcumsumexp", x, dim, None, False)
 
@@ -179,7 +181,8 @@ def _taken(x: Value, d: int, positions: Value) -> Value:
 
 @traced
 def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Value:
-    """The positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as largest."""
+    """Return the positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as
+    largest."""
     x = tensor(input, "argsort", "input")
     if not x.ndim:
         return builder.full((), 0, dt.i32)
@@ -189,7 +192,8 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool
 
 @traced
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Value, Value]:
-    """(elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as largest."""
+    """Return (elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as
+    largest."""
     x = tensor(input, "sort", "input")
     if not x.ndim:
         return x, builder.full((), 0, dt.i32)
@@ -204,7 +208,7 @@ FEW = 8
 
 @traced
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
-    """(the k largest, or smallest, elements along `dim` in order, their positions). NaN counts as largest.
+    """Return (the k largest, or smallest, elements along `dim` in order, their positions). NaN counts as largest.
 
     Of equal elements the first ones. Up to k = 8 each takes a sweep over the row; more compare all pairs.
     """
@@ -225,7 +229,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 
 @traced
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """(the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
+    """Return (the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
 
     NaN counts as largest.
     """

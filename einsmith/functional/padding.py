@@ -16,7 +16,7 @@ MODES = "constant", "reflect", "replicate", "circular"
 
 @traced
 def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | bool | Value | None = None) -> Value:
-    """`input` with more elements around it: pad = (before, after) of the last dimension, then of the one before it, ...
+    """Pad the input: pad = (before, after) of the last dimension, then of the one before it, ...
 
     mode: 'constant' pads with `value` (0 where not given), 'reflect' with the elements mirrored at the first and the
     last one, 'replicate' with the first and the last one, 'circular' with those of the other end. Negative amounts cut
@@ -57,7 +57,7 @@ def _constant(x: Value, pairs: Sequence[tuple[int, int]], value: Any) -> Value:
 
 
 def _along(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
-    """`x` padded along dimension `d` with its own elements."""
+    """Pad `x` along dimension `d` with its own elements."""
     n = x.shape[d]
     most = {"reflect": n - 1, "circular": n}.get(mode, max(lo, hi) if n else 0)
     if max(lo, hi) > most:

@@ -84,7 +84,8 @@ def _flat(positions: Sequence[Any], extents: Sequence[int]) -> Any:
 
 
 def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
-    """The largest element of each window over the last dimensions, and with `indices` its row-major place in them."""
+    """Return the largest element of each window over the last dimensions, and with `indices` its row-major place in
+    them."""
     n = len(windows)
     lead, extents = x.ndim - n, x.shape[-n:]
     least = -inf if x.dtype.is_float else x.dtype.range[0]
@@ -136,7 +137,7 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window of input [B, C, L] or [C, L]; see `max_pool2d`."""
+    """Return the largest element of each window of input [B, C, L] or [C, L]; see `max_pool2d`."""
     return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -150,7 +151,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window of input [..., H, W]; `stride` is the window's size where not given.
+    """Return the largest element of each window of input [..., H, W]; `stride` is the window's size where not given.
 
     The gradient goes to the first of equal elements, in row-major order of the window. Padding is minus infinity.
     ceil_mode: a last window may overhang. return_indices: (values, int64 row-major places in [H, W]).
@@ -168,7 +169,7 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window of input [..., D, H, W]; see `max_pool2d`."""
+    """Return the largest element of each window of input [..., D, H, W]; see `max_pool2d`."""
     return _max_pool("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -227,7 +228,7 @@ def max_unpool1d(
     padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Value:
-    """The elements of input [B, C, L] or [C, L] at the places `indices`, zero elsewhere; see `max_unpool2d`."""
+    """Put the elements of input [B, C, L] or [C, L] at the places `indices`, 0 elsewhere; see `max_unpool2d`."""
     return _max_unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -257,7 +258,7 @@ def max_unpool3d(
     padding: Ints = 0,
     output_size: Sequence[int] | None = None,
 ) -> Value:
-    """The elements of input [..., D, H, W] at the places `indices`, zero elsewhere; see `max_unpool2d`."""
+    """Put the elements of input [..., D, H, W] at the places `indices`, 0 elsewhere; see `max_unpool2d`."""
     return _max_unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -283,7 +284,7 @@ def _avg_pool(
 
 
 def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable[[Any, Any], Any]) -> Value:
-    """The sum of each window over the last dimensions, divided by `divisor`, or by the product of the counts."""
+    """Return the sum of each window over the last dimensions, divided by `divisor`, or by the product of the counts."""
     lead = x.ndim - len(windows)
     r = builder.axes(*(w.kernel for w in windows))
 
@@ -308,7 +309,7 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Value:
-    """The mean of each window of input [B, C, L] or [C, L]; see `avg_pool2d`."""
+    """Return the mean of each window of input [B, C, L] or [C, L]; see `avg_pool2d`."""
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
@@ -322,7 +323,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Value:
-    """The mean of each window of input [..., H, W]; `stride` is the window's size where not given.
+    """Return the mean of each window of input [..., H, W]; `stride` is the window's size where not given.
 
     Padding is zeros, which count as elements where `count_include_pad`; `divisor_override` replaces the count.
     """
@@ -341,7 +342,7 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Value:
-    """The mean of each window of input [..., D, H, W]; see `avg_pool2d`."""
+    """Return the mean of each window of input [..., D, H, W]; see `avg_pool2d`."""
     return _avg_pool(
         "avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
@@ -371,39 +372,39 @@ def _adaptive_avg_pool(name: str, n: int, input: Any, output_size: Sizes) -> Val
 
 @traced
 def adaptive_avg_pool1d(input: Any, output_size: Sizes) -> Value:
-    """The means of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_avg_pool2d`."""
+    """Return the means of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_avg_pool2d`."""
     return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
 
 
 @traced
 def adaptive_avg_pool2d(input: Any, output_size: Sizes) -> Value:
-    """The means of windows over input [..., H, W], as many as `output_size` says: an int, or an int or None (the
+    """Return the means of windows over input [..., H, W], as many as `output_size` says: an int, or an int or None (the
     input's extent) for each dimension. Window p of P goes from floor(p*H/P) to ceil((p + 1)*H/P)."""
     return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
 
 
 @traced
 def adaptive_avg_pool3d(input: Any, output_size: Sizes) -> Value:
-    """The means of windows over input [..., D, H, W]; see `adaptive_avg_pool2d`."""
+    """Return the means of windows over input [..., D, H, W]; see `adaptive_avg_pool2d`."""
     return _adaptive_avg_pool("adaptive_avg_pool3d", 3, input, output_size)
 
 
 @traced
 def adaptive_max_pool1d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
-    """The largest elements of `output_size` windows over input [B, C, L] or [C, L]; see `adaptive_max_pool2d`."""
+    """Return the largest elements of `output_size` windows of input [B, C, L] or [C, L]; see `adaptive_max_pool2d`."""
     return _max(*_adaptive("adaptive_max_pool1d", 1, input, output_size), return_indices)
 
 
 @traced
 def adaptive_max_pool2d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
-    """The largest elements of the windows of `adaptive_avg_pool2d`; with `return_indices` also their int64 row-major
-    places in [H, W]. The gradient goes to the first of equal elements."""
+    """Return the largest elements of the windows of `adaptive_avg_pool2d`; with `return_indices` also their int64
+    row-major places in [H, W]. The gradient goes to the first of equal elements."""
     return _max(*_adaptive("adaptive_max_pool2d", 2, input, output_size), return_indices)
 
 
 @traced
 def adaptive_max_pool3d(input: Any, output_size: Sizes, return_indices: bool = False) -> Any:
-    """The largest elements of windows over input [..., D, H, W]; see `adaptive_max_pool2d`."""
+    """Return the largest elements of windows over input [..., D, H, W]; see `adaptive_max_pool2d`."""
     return _max(*_adaptive("adaptive_max_pool3d", 3, input, output_size), return_indices)
 
 
@@ -434,7 +435,7 @@ def _lp_pool(
 def lp_pool1d(
     input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
 ) -> Value:
-    """The power norm of each window of input [B, C, L] or [C, L]; see `lp_pool2d`."""
+    """Return the power norm of each window of input [B, C, L] or [C, L]; see `lp_pool2d`."""
     return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
@@ -442,8 +443,8 @@ def lp_pool1d(
 def lp_pool2d(
     input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
 ) -> Value:
-    """The sum of x**norm_type over each window of input [..., H, W], to the power 1/norm_type; the largest magnitude
-    where norm_type is infinite, the smallest where it is minus infinity.
+    """Return the sum of x**norm_type over each window of input [..., H, W], to the power 1/norm_type; the largest
+    magnitude where norm_type is infinite, the smallest where it is minus infinity.
 
     A window that overhangs (`ceil_mode`) counts as if its mean went on. The derivative at a window of zeros is zero.
     """
@@ -454,5 +455,5 @@ def lp_pool2d(
 def lp_pool3d(
     input: Any, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
 ) -> Value:
-    """The power norm of each window of input [..., D, H, W]; see `lp_pool2d`."""
+    """Return the power norm of each window of input [..., D, H, W]; see `lp_pool2d`."""
     return _lp_pool("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -16,7 +16,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 @traced
 def matmul(input: Any, other: Any) -> Value:
-    """The matrix product of the last two dimensions, the others broadcast; a vector's dimension is dropped."""
+    """Return the matrix product of the last two dimensions, the others broadcast; a vector's dimension is dropped."""
     return tensor(input, "matmul", "input") @ tensor(other, "matmul", "other")
 
 
@@ -38,7 +38,7 @@ def einsum(equation: Any, *operands: Any) -> Value:
 
 
 def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """The equation and the operands of operands followed by lists of numbers, the last list being the result's."""
+    """Return (equation, operands) of operands each followed by a list of numbers, and a last list for the result."""
 
     def term(numbers: Any) -> str:
         if not isinstance(numbers, (list, tuple)):
@@ -66,27 +66,27 @@ def _matrices(name: str, rank: int, **given: Any) -> list[Value]:
 
 @traced
 def mm(input: Any, mat2: Any) -> Value:
-    """The product of two matrices."""
+    """Return the product of two matrices."""
     a, b = _matrices("mm", 2, input=input, mat2=mat2)
     return a @ b
 
 
 @traced
 def bmm(input: Any, mat2: Any) -> Value:
-    """The products of matrices, [B, N, K] and [B, K, M] -> [B, N, M]."""
+    """Return the products of matrices, [B, N, K] and [B, K, M] -> [B, N, M]."""
     a, b = _matrices("bmm", 3, input=input, mat2=mat2)
     return a @ b
 
 
 @traced
 def mv(input: Any, vec: Any) -> Value:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector."""
     return tensor(input, "mv", "input", rank=2) @ tensor(vec, "mv", "vec", rank=1)
 
 
 @traced
 def dot(input: Any, tensor: Any) -> Value:
-    """The sum of the products of two vectors' elements."""
+    """Return the sum of the products of two vectors' elements."""
     return _tensor(input, "dot", "input", rank=1) @ _tensor(tensor, "dot", "tensor", rank=1)
 
 
@@ -102,13 +102,13 @@ def outer(input: Any, vec2: Any) -> Value:
 
 @traced
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
-    """beta*input + alpha*(mat1 @ mat2); the input broadcasts."""
+    """Return beta*input + alpha*(mat1 @ mat2); the input broadcasts."""
     return _scaled("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
 @traced
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Value:
-    """beta*input + alpha*(batch1 @ batch2), of stacks of matrices; the input broadcasts."""
+    """Return beta*input + alpha*(batch1 @ batch2), of stacks of matrices; the input broadcasts."""
     return _scaled("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
@@ -121,7 +121,7 @@ def _scaled(name: str, input: Any, product: Value, beta: float, alpha: float) ->
 
 
 def _labels(term: str, rank: int, what: str, equation: str) -> tuple[str, ...]:
-    """A label for each dimension; those under `...` are numbered from the last one backward."""
+    """Return a label for each dimension; those under `...` are numbered from the last one backward."""
     before, dots, after = term.partition("...")
     if any(c not in _LETTERS for c in before + after):
         raise FormulaError(f"einsum: {equation!r} holds something that is no letter, comma, arrow or '...'")
@@ -132,7 +132,7 @@ def _labels(term: str, rank: int, what: str, equation: str) -> tuple[str, ...]:
 
 
 def _parse(equation: str, values: Sequence[Value]) -> tuple[list[tuple[str, ...]], tuple[str, ...], dict[str, int]]:
-    """(labels of each operand, labels of the result, extent of each label), checked."""
+    """Return (labels of each operand, labels of the result, extent of each label), checked."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(values):
@@ -161,7 +161,7 @@ def _parse(equation: str, values: Sequence[Value]) -> tuple[list[tuple[str, ...]
 def _contract(
     values: Sequence[Value], terms: Sequence[tuple[str, ...]], out: tuple[str, ...], extents: dict[str, int]
 ) -> Value:
-    """The product of the values, summed over the labels that `out` lacks."""
+    """Return the product of the values, summed over the labels that `out` lacks."""
     summed = tuple(dict.fromkeys(c for t in terms for c in t if c not in out))
     over = dict(zip(summed, builder.axes(*(extents[c] for c in summed)), strict=True))
 
@@ -178,5 +178,5 @@ def _contract(
 
 
 def _element(v: Value, index: tuple[Any, ...]) -> Any:
-    """v[index] as an element of a formula, where every index may be a plain number."""
+    """Return v[index] as an element of a formula, where every index may be a plain number."""
     return v[index] if index else v

@@ -52,7 +52,7 @@ def manual_seed(seed: int) -> None:
 
 
 def _key(trace: Trace) -> tuple[Any, Any]:
-    """(seed, step) of what is being traced."""
+    """Return (seed, step) of what is being traced."""
     if trace.key is None:
         state = Value(trace.capture(_state, (2,), dt.i32))
         advanced = builder.compute((2,), lambda n: builder.where(n == 0, state[n], state[n] + 1))
@@ -115,7 +115,7 @@ def drop(x: Value, p: Share, stream: str = "", *, whole: int = 0, alpha: bool = 
 
 
 def layer_stream(layer: Any, part: str = "") -> str:
-    """The name of the stream of a layer: its path in the model, and a part of it."""
+    """Return the name of the stream of a layer: its path in the model, and a part of it."""
     trace = current_trace()
     path = trace.paths.get(id(layer), type(layer).__name__) if trace is not None else ""
     return f"{path}/{part}"

@@ -1,4 +1,4 @@
-"""Other resolutions: interpolation, and elements moved between channels and places."""
+"""Change resolutions: interpolation, and moves of elements between channels and places."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Positions:
         self._ratio = _simplest(low, high)
 
     def at(self, p: Any) -> Any:
-        """The position of p, an axis."""
+        """Return the position of p, an axis."""
         a, b = self._ratio
         if not self._shift and not self._offset:
             return a * p if b == 1 else a * p // b
@@ -63,7 +63,7 @@ class _Positions:
 
 
 def _simplest(low: tuple[int, int], high: tuple[int, int]) -> tuple[int, int]:
-    """(numerator, denominator) of the fraction in [low, high) with the smallest denominator."""
+    """Return (numerator, denominator) of the fraction in [low, high) with the smallest denominator."""
     for denominator in range(1, low[1]):
         numerator = -(-low[0] * denominator // low[1])
         if numerator * high[1] < high[0] * denominator:
@@ -72,13 +72,13 @@ def _simplest(low: tuple[int, int], high: tuple[int, int]) -> tuple[int, int]:
 
 
 def _fraction(number: float) -> Fraction:
-    """The fraction that a float was written for: 1/3 and not the float nearest to it."""
+    """Return the fraction that a float was written for: 1/3 and not the float nearest to it."""
     short = Fraction(number).limit_denominator(10**6)
     return short if float(short) == number else Fraction(number)
 
 
 def _cubic(f: np.ndarray) -> list[np.ndarray]:
-    """Weights of the four neighbours at distances 1 + f, f, 1 - f and 2 - f. Source: Keys 1981, with a = -0.75."""
+    """Return weights of the neighbours at distances 1 + f, f, 1 - f and 2 - f. Source: Keys 1981, with a = -0.75."""
     a = -0.75
 
     def near(t: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def _cubic(f: np.ndarray) -> list[np.ndarray]:
 
 
 def _weighted(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_corners: bool) -> Value:
-    """x with `count` places along dimension `d`, each a weighted sum of two neighbours, or four."""
+    """Resample x to `count` places along dimension `d`, each a weighted sum of two neighbours, or four if `cubic`."""
     extent = x.shape[d]
     if align_corners:
         where = _Positions(Fraction(extent - 1, max(count - 1, 1)), Fraction(0), Fraction(0), count)
@@ -118,7 +118,7 @@ def _weighted(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_
 
 
 def _nearest(x: Value, counts: Sequence[int], scales: Sequence[Fraction], exact: bool) -> Value:
-    """x at the places p*scale, or (p + 1/2)*scale where `exact`, rounded down."""
+    """Return x at the places p*scale, or (p + 1/2)*scale where `exact`, rounded down."""
     shift = HALF if exact else Fraction(0)
     places = [_Positions(s, shift, Fraction(0), n) for s, n in zip(scales, counts, strict=True)]
     lead = x.ndim - len(places)
@@ -148,7 +148,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Value:
-    """input [B, C, *extents] at other extents: `size`, or floor(extent*scale_factor).
+    """Interpolate input [B, C, *extents] to other extents: `size`, or floor(extent*scale_factor).
 
     mode: 'nearest', 'nearest-exact', 'area' (means, as `adaptive_avg_pool2d`) for one to three dimensions; 'linear' for
     one, 'bilinear' and 'bicubic' for two, 'trilinear' for three. Place p is read at (p + 1/2)*scale - 1/2, where scale
@@ -199,8 +199,10 @@ def interpolate(
 
 @traced
 def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
-    """input [..., C*r*r, H, W] as [..., C, H*r, W*r], r being the factor: channel c*r*r + i*r + j of place (h, w) goes
-    to place (h*r + i, w*r + j). Source: Shi et al. 2016, arXiv 1609.05158."""
+    """Rearrange input [..., C*r*r, H, W] to [..., C, H*r, W*r], where r is the factor.
+
+    Channel c*r*r + i*r + j of place (h, w) goes to place (h*r + i, w*r + j). Source: Shi et al. 2016, arXiv 1609.05158.
+    """
     x, r = tensor(input, "pixel_shuffle", "input"), upscale_factor
     if x.ndim < 3 or x.shape[-3] % (r * r):
         raise ShapeError(f"pixel_shuffle: 'input' {x.shape} has no multiple of {r * r} channels at its third place")
@@ -213,7 +215,7 @@ def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
 
 @traced
 def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
-    """input [..., C, H*r, W*r] as [..., C*r*r, H, W]: undoes `pixel_shuffle`."""
+    """Rearrange input [..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     x, r = tensor(input, "pixel_unshuffle", "input"), downscale_factor
     if x.ndim < 3 or x.shape[-2] % r or x.shape[-1] % r:
         raise ShapeError(f"pixel_unshuffle: the last extents of 'input' {x.shape} are no multiples of {r}")
@@ -226,8 +228,10 @@ def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
 
 @traced
 def channel_shuffle(input: Any, groups: Count) -> Value:
-    """input [B, C, ...] with its channels, `groups` rows of C/groups, read column by column. Source: Zhang et al. 2018,
-    ShuffleNet, arXiv 1707.01083."""
+    """Read the channels of input [B, C, ...], seen as `groups` rows of C/groups, column by column.
+
+    Source: Zhang et al. 2018, ShuffleNet, arXiv 1707.01083.
+    """
     x, g = tensor(input, "channel_shuffle", "input"), groups
     if x.ndim < 3 or x.shape[1] % g:
         raise ShapeError(f"channel_shuffle: 'input' {x.shape} has no multiple of groups={g} channels")
@@ -245,7 +249,7 @@ def _unfold_windows(
 
 
 def _blocks(x: Value, windows: Sequence[Window]) -> Value:
-    """x [B, C, H, W] as [B, C*R*S, P*Q]: the window at each place as a column."""
+    """Arrange x [B, C, H, W] as [B, C*R*S, P*Q]: the window at each place becomes a column."""
     kernel, space = tuple(w.kernel for w in windows), tuple(w.count for w in windows)
     y = builder.compute(
         (*x.shape[:2], *kernel, *space), lambda b, c, r, s, p, q: read(x, (b, c), windows, (p, q), (r, s), 0)
@@ -255,8 +259,8 @@ def _blocks(x: Value, windows: Sequence[Window]) -> Value:
 
 @traced
 def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Value:
-    """The windows of input [B, C, H, W] (or [C, H, W]) as columns: [B, C*R*S, L], L being the number of places in
-    row-major order. Padding is zeros."""
+    """Return the windows of input [B, C, H, W] (or [C, H, W]) as columns: [B, C*R*S, L], L being the number of places
+    in row-major order. Padding is zeros."""
     x = tensor(input, "unfold", "input", rank=(3, 4))
     if x.ndim == 3:
         return unfold(x.reshape((1, *x.shape)), kernel_size, dilation, padding, stride)[0]
@@ -267,9 +271,9 @@ def unfold(input: Any, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0,
 def fold(
     input: Any, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
 ) -> Value:
-    """The transpose of `unfold`: columns [B, C*R*S, L] (or [C*R*S, L]) added up at their places, [B, C, *output_size].
+    """Sum columns [B, C*R*S, L] (or [C*R*S, L]) at their places: the transpose of `unfold`, [B, C, *output_size].
 
-    Raises ShapeError where the columns are not as many as windows fit.
+    Raises ShapeError if the number of columns is not that of windows.
     """
     x = tensor(input, "fold", "input", rank=(2, 3), kind="float")
     if x.ndim == 2:

@@ -52,7 +52,8 @@ def _softmax(x: Value, d: int) -> Value:
 
 @traced
 def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
-    """exp(x)/sum of exp(x) along `dim`, computed without overflow; `dtype`: the type that the input is converted to.
+    """Return exp(x)/sum of exp(x) along `dim`, computed without overflow; `dtype`: the type that the input is converted
+    to.
 
     A dimension that is not given is chosen by the rank, as torch does, with a warning.
     """
@@ -61,14 +62,14 @@ def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
 
 @traced
 def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
-    """The softmax of -x along `dim`."""
+    """Return the softmax of -x along `dim`."""
     x, d = _given(input, "softmin", dim, dtype)
     return _softmax(-x, d)
 
 
 @traced
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Value:
-    """x - log(sum of exp(x)) along `dim`, computed without overflow."""
+    """Return x - log(sum of exp(x)) along `dim`, computed without overflow."""
     x, d = _given(input, "log_softmax", dim, dtype)
     if not x.ndim or not x.size:
         return x - x
@@ -84,7 +85,7 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Val
 
 @traced
 def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
-    """log(sum of exp(x)) over one dimension or several, computed without overflow; -inf where all elements are."""
+    """Return log(sum of exp(x)) over one dimension or several, without overflow; -inf where all elements are -inf."""
     x = tensor(input, "logsumexp", "input")
     if not x.dtype.is_float:
         x = x.astype(dt.f32)
@@ -106,7 +107,7 @@ def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> 
 
 @traced
 def gumbel_softmax(logits: Any, tau: float = 1, hard: bool = False, *, dim: int = -1) -> Value:
-    """The softmax of (logits + Gumbel noise)/tau along `dim`: a differentiable sample of a category.
+    """Return the softmax of (logits + Gumbel noise)/tau along `dim`: a differentiable sample of a category.
 
     hard: the sample itself, one-hot, with the derivatives of the soft one. Other noise at every call. Source: Jang et
     al. 2017, arXiv 1611.01144.

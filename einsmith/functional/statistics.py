@@ -22,7 +22,7 @@ def _kept(y: Value, x: Value, dims: tuple[int, ...], keepdim: bool) -> Value:
 def _moments(
     name: str, input: Any, dim: Dim, unbiased: bool | None, correction: float | None, keepdim: bool
 ) -> tuple[Value, Value]:
-    """(variance, mean), in two sweeps, so that no digits of a large mean get lost."""
+    """Return (variance, mean), by two passes over the elements, so that a large mean costs no digits."""
     x = tensor(input, name, "input", kind="float")
     if isinstance(dim, bool):  # torch's second form: var(x, unbiased)
         dim, unbiased = None, dim
@@ -59,7 +59,8 @@ def var(
     input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
 ) -> Value:  # fmt: skip
-    """The mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not given.
+    """Return the mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not
+    given.
 
     unbiased=False means correction=0.
     """
@@ -71,7 +72,7 @@ def std(
     input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
 ) -> Value:  # fmt: skip
-    """The square root of `var`; its derivative where that is 0 is taken to be 0."""
+    """Return the square root of `var`; its derivative where that is 0 is taken to be 0."""
     return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
 
 
@@ -80,7 +81,7 @@ def var_mean(
     input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """(`var`, the mean)."""
+    """Return (`var`, the mean)."""
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
@@ -89,7 +90,7 @@ def std_mean(
     input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """(`std`, the mean)."""
+    """Return (`std`, the mean)."""
     variance, mean = _moments("std_mean", input, dim, unbiased, correction, keepdim)
     return root(variance), mean
 

@@ -1,4 +1,4 @@
-"""Functions of tensors under torch's names and argument orders: shapes and reductions."""
+"""Change shapes of tensors and reduce them, under torch's names and argument orders."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
 
 @traced
 def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None) -> Value:
-    """start, start + step, ... below `end`; from 0 where only one number is given. int64, or float32 of floats."""
+    """Return start, start + step, ... below `end`; from 0 if only one number is given. int64, or float32 for floats."""
     if end is None:
         start, end = 0, start
     if step == 0 or not isfinite(start + end + step):
@@ -143,7 +143,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
 
 @traced
 def one_hot(input: Any, num_classes: int) -> Value:
-    """1 at each class of an integer tensor [...] and 0 elsewhere: [..., num_classes], int64.
+    """Return 1 at each class of an integer tensor [...] and 0 elsewhere: [..., num_classes], int64.
 
     Classes outside [0, num_classes) give rows of zeros.
     """
@@ -181,7 +181,8 @@ def _keep(y: Value, x: Value, dims: Sequence[int]) -> Value:
 
 @traced
 def sum(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The sum over `dim` (all dimensions where not given). Of integers and bools: int64; `dtype`: converted first."""
+    """Return the sum over `dim` (all dimensions where not given). Of integers and bools: int64; `dtype`: converted
+    first."""
     x = _converted(tensor(input, "sum", "input"), dtype)
     if x.dtype.is_bool:
         x = x.astype(dt.i64)
@@ -190,26 +191,26 @@ def sum(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 
 @traced
 def prod(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The product over `dim` (all dimensions where not given). `dtype`: converted first."""
+    """Return the product over `dim` (all dimensions where not given). `dtype`: converted first."""
     return _reduce("prod", builder.prod, _converted(tensor(input, "prod", "input"), dtype), dim, keepdim)
 
 
 @traced
 def mean(input: Any, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The mean over `dim` (all dimensions where not given). `dtype`: converted first."""
+    """Return the mean over `dim` (all dimensions where not given). `dtype`: converted first."""
     x = tensor(input, "mean", "input", kind="float" if dtype is None else None)
     return _reduce("mean", builder.mean, _converted(x, dtype), dim, keepdim)
 
 
 @traced
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Position of the first largest element along `dim`; without `dim`, in row-major order of all. int32."""
+    """Return position of the first largest element along `dim`; without `dim`, in row-major order of all. int32."""
     return _reduce("argmax", builder.argmax, tensor(input, "argmax", "input"), dim, keepdim)
 
 
 @traced
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Position of the first smallest element along `dim`; without `dim`, in row-major order of all. int32."""
+    """Return position of the first smallest element along `dim`; without `dim`, in row-major order of all. int32."""
     return _reduce("argmin", builder.argmin, tensor(input, "argmin", "input"), dim, keepdim)
 
 
@@ -224,7 +225,8 @@ def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
 
 @traced
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The largest element; with an int `dim`, (values, int32 positions) along it; with a tensor there, `maximum`.
+    """Return the largest element; with an int `dim`, (values, int32 positions) along it; with a tensor there,
+    `maximum`.
 
     Equal elements share the gradient evenly; with `dim`, it goes to the first of them.
     """
@@ -233,7 +235,8 @@ def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 @traced
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The smallest element; with an int `dim`, (values, int32 positions) along it; with a tensor there, `minimum`.
+    """Return the smallest element; with an int `dim`, (values, int32 positions) along it; with a tensor there,
+    `minimum`.
 
     Equal elements share the gradient evenly; with `dim`, it goes to the first of them.
     """
@@ -263,11 +266,12 @@ def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool
 
 @traced
 def amax(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
-    """The largest element over `dim` (all dimensions where not given); equal elements share the gradient evenly."""
+    """Return the largest element over `dim` (default: all dimensions); equal elements share the gradient evenly."""
     return _even("amax", builder.max, tensor(input, "amax", "input"), dim, keepdim)
 
 
 @traced
 def amin(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
-    """The smallest element over `dim` (all dimensions where not given); equal elements share the gradient evenly."""
+    """Return the smallest element over `dim` (all dimensions where not given); equal elements share the gradient
+    evenly."""
     return _even("amin", builder.min, tensor(input, "amin", "input"), dim, keepdim)

@@ -47,14 +47,14 @@ class Window:
 
     @property
     def last(self) -> int:
-        """The largest position that is read."""
+        """Return the largest position that is read."""
         return self.stride * (self.count - 1) + self.dilation * (self.kernel - 1) - self.before
 
     def position(self, p: Any, r: Any) -> Any:
         return self.stride * p + self.dilation * r - self.before
 
     def guards(self, h: Any) -> list[Any]:
-        """Conditions under which position `h` lies inside; those that always hold are left out."""
+        """Return conditions under which position `h` lies inside; those that always hold are left out."""
         return ([0 <= h] if self.before else []) + ([h < self.extent] if self.last >= self.extent else [])
 
     def covered(self, p: Any, clip: bool) -> Any:
@@ -64,13 +64,13 @@ class Window:
         return builder.minimum(start + self.kernel, high) - (builder.maximum(start, low) if clip else start)
 
     def first(self, p: Any) -> Any:
-        """The first position of the window at `p` that lies inside."""
+        """Return the first position of the window at `p` that lies inside."""
         start = self.stride * p - self.before
         return builder.where(start < 0, start + (self.dilation - 1 - start) // self.dilation * self.dilation, start)
 
 
 def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[Any], r: Sequence[Any], other: float):
-    """x[lead, positions], or `other` outside."""
+    """Return x[lead, positions], or `other` outside."""
     h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
     guards = [g for w, a in zip(windows, h, strict=True) for g in w.guards(a)]
     element = x[(*lead, *h)]

@@ -121,7 +121,7 @@ def _parsed(node: ast.expr) -> Condition:
 
 
 def _chain(node: ast.BinOp) -> Condition:
-    """A sum or product of any number of terms, which the syntax tree nests to the left."""
+    """Parse a chain of binary operators, which the syntax tree nests to the left, without recursion over its length."""
     rest: list[tuple[Callable[[Any, Any], Any], Condition]] = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp):
@@ -148,7 +148,7 @@ def _comparison(nodes: list[ast.expr], ops: list[ast.cmpop]) -> Condition:
 
 
 def _call(node: ast.Call) -> Condition:
-    """`max(a, b)` and the like; `x.size()` and `x.size(0)` of an input."""
+    """Parse calls of known functions, as `max(a, b)`, and an input's `x.size()` and `x.size(0)`."""
     function = _FUNCTIONS.get(ast.unparse(node.func)) if isinstance(node.func, (ast.Name, ast.Attribute)) else None
     if callable(function):
         arguments = [_parsed(a) for a in node.args]
@@ -163,7 +163,7 @@ def _call(node: ast.Call) -> Condition:
 
 
 def _shape(node: ast.expr) -> Condition:
-    """The shape of what is an input, or lies in one."""
+    """Return the shape of an expression that is an input or an element of one."""
     if not isinstance(node, ast.Subscript):
         raise _Unknown(node)
     x = _parsed(node)
@@ -171,7 +171,7 @@ def _shape(node: ast.expr) -> Condition:
 
 
 def _item(node: ast.expr, index: ast.expr) -> Condition:
-    """`L['x']`, an element of a list or dictionary in it, or one of a shape."""
+    """Parse `L['x']`, an element of a list or dictionary in it, or an element of a shape."""
     match index:
         case ast.Constant(value=int() | str() as key):
             pass

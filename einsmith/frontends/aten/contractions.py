@@ -14,7 +14,7 @@ from einsmith.lang.builder import Value
 
 
 def _product(names: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
-    """A product whose sums have the operands' type."""
+    """Return a product whose sums have the operands' type."""
     enter(names, formula, lambda a, b: f(a, b).astype(a.dtype))
 
 
@@ -25,7 +25,7 @@ _product("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
 
 
 def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
-    """beta*x + alpha*product; of integers by the weights' whole parts."""
+    """Return beta*x + alpha*product; of integers by the weights' whole parts."""
     product = product.astype(x.dtype)
     beta, alpha = (convert(v, x.dtype) for v in (beta, alpha))
     product = product if alpha == 1 else product * alpha

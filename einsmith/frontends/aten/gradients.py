@@ -97,7 +97,7 @@ def convolution_backward(
 
 
 def _at_maxima(name: str, n: int) -> None:
-    """The backward of a max over n dimensions whose places are its last argument."""
+    """Return the backward of a max over n dimensions whose places are its last argument."""
 
     def run(grad: Value, x: Value, *options: Any) -> Value:
         lead, places = x.shape[:-n], options[-1]
@@ -129,7 +129,7 @@ def embedding_backward(grad: Value, indices: Value, rows: int, padding_idx: int,
 def _normalized(
     grad: Value, x: Value, mean: Value, rstd: Value, dims: Ints, weight: Value | None
 ) -> tuple[Value, Value]:
-    """(the derivative by x, the normalized x); statistics and weight broadcast."""
+    """Return (the derivative by x, the normalized x); statistics and weight broadcast."""
     unit = (x - mean) * rstd
     scaled = grad if weight is None else grad * weight
     middle, along = F.mean(scaled, tuple(dims), True), F.mean(scaled * unit, tuple(dims), True)

@@ -69,7 +69,7 @@ def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Value:
 
 
 def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
-    """`functional.scatter` with PyTorch's derivative, which all that is put at one place have, not the last alone."""
+    """Scatter like `functional.scatter`, with PyTorch's derivative: every element put at a place gets it."""
     value = F.scatter(x, dim, index, src)
     if not index.size or not x.dtype.is_float:
         return value
@@ -122,7 +122,7 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
         smaller = [n for n, (e, whole) in enumerate(zip(index.shape, x.shape, strict=True)) if n != d and e < whole]
 
         def factors(*i: Any) -> Any:
-            """The product of what goes to a place, of which the index is compared with all places."""
+            """Return the product of the elements that go to place i, by comparing it with the whole index."""
             found = builder.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
             for n in smaller:
                 found = builder.where(i[n] < index.shape[n], found, 1.0 if x.dtype.is_float else 1)
@@ -241,7 +241,7 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
 
 
 def _checked(place: Value, n: int) -> Value:
-    """Integers within [0, n): read from the list of those, so that others are an IndexError."""
+    """Check integers against [0, n) by reading them from a range, so that others are an IndexError."""
     return F.index_select(F.arange(n), 0, place)
 
 

@@ -20,7 +20,7 @@ _POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 
 def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
-    """Two operands as vectors of equal shape, and their common type."""
+    """Return two operands as vectors of equal shape, and their common type."""
     (a, b), common = promoted(x, y)
     if not common.is_int:
         raise DtypeError(f"whole numbers are taken, not {common.name}")
@@ -30,13 +30,13 @@ def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
 
 
 def _power(n: Value) -> Value:
-    """2**n of 0 <= n <= 62, and of other n that of the nearest."""
+    """Return 2**n, with n clamped to [0, 62]."""
     kept = builder.minimum(builder.maximum(n.astype(dt.i64), 0), len(_POWERS) - 1)
     return F.index_select(builder.as_value(_POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
 
 
 def _shifts(way: str) -> str:
-    """The names of the shifts to one side, each with its kinds of operands."""
+    """Return the names of the shifts to one side, with all overloads."""
     kinds = {f"bitwise_{way}_shift": "Tensor Tensor_Scalar Scalar_Tensor", f"__{way[0]}shift__": "Tensor Scalar"}
     return " ".join(f"{name}.{kind}" for name, every in kinds.items() for kind in every.split())
 

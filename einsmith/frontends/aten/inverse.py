@@ -21,7 +21,7 @@ def _halved(t: Any) -> Any:
 
 
 def _small(x: Any) -> Any:
-    """atan of |x| <= 1."""
+    """Return atan of |x| <= 1."""
     t = _halved(_halved(x))
     square = t * t
     total: Any = 0.0
@@ -39,12 +39,13 @@ def atan(x: Value) -> Value:
 
 
 def _arc(s: Any) -> Any:
-    """asin of |s| <= 1/2."""
+    """Return asin of |s| <= 1/2."""
     return _small(s / builder.sqrt(1 - s * s))
 
 
 def _near(e: Any) -> Any:
-    """acos of 1/2 <= e <= 1, by the sine of half the angle: digits are kept, and the derivative at 1 is infinite."""
+    """Return acos of 1/2 <= e <= 1, by the sine of half the angle: digits are kept, and the derivative at 1 is
+    infinite."""
     return 2 * _arc(builder.sqrt(0.5 * (1 - e)))
 
 
@@ -88,7 +89,7 @@ def atanh(x: Value) -> Value:
 
 
 def atan2(y: Value, x: Value) -> Value:
-    """The angle of (x, y), in (-pi, pi]; at the origin 0, or pi where x is minus zero."""
+    """Return the angle of (x, y), in (-pi, pi]; at the origin 0, or pi where x is minus zero."""
 
     def formula(b: Any, a: Any) -> Any:
         negative = (b < 0) | ((b == 0) & (1 / b < 0))

@@ -88,7 +88,7 @@ _REFLECTED = {
 
 
 def _batched(x: Value, rank: int = 2) -> Value:
-    """x with one dimension for those that lead."""
+    """Join the leading dimensions of x into one; the last `rank` stay."""
     lead = x.shape[: x.ndim - rank]
     return x.reshape((prod(lead), *x.shape[x.ndim - rank :]))
 
@@ -102,7 +102,7 @@ def _diagonal(x: Value) -> Value:
 
 
 def _eye(like: Value, rows: int, columns: int) -> Value:
-    """Ones on the diagonal, for each matrix of a batch."""
+    """Return ones on the diagonal, for each matrix of a batch."""
     shape = *like.shape[:-2], rows, columns
     return builder.compute(shape, lambda *i: builder.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
 
@@ -130,7 +130,7 @@ def _order(rows: Value, n: int) -> Value:
 
 
 def _back(order: Value) -> Value:
-    """The permutation that undoes one."""
+    """Return the permutation that undoes one."""
     (k,) = builder.axes(order.shape[-1])
     undone = builder.compute(
         order.shape, lambda *i: builder.sum(builder.where(order[(*i[:-1], k)] == i[-1], k, 0), over=k)
@@ -139,18 +139,18 @@ def _back(order: Value) -> Value:
 
 
 def _permuted(x: Value, order: Value) -> Value:
-    """The rows of x [.., n, m] in an order [.., n]."""
+    """Return the rows of x [.., n, m] in an order [.., n]."""
     whole = F.broadcast_to(order.reshape((*order.shape, 1)), x.shape)
     return F.gather(x, x.ndim - 2, whole) if x.size else x
 
 
 def _spread(x: Value, lead: Sequence[int], rank: int = 2) -> Value:
-    """x with these leading dimensions."""
+    """Broadcast x to the leading dimensions `lead`; the last `rank` stay."""
     return F.broadcast_to(x, (*lead, *x.shape[x.ndim - rank :]))
 
 
 def solved(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
-    """x of t*x = b, t [.., n, n] a triangle whose other side, and whose diagonal where `unit`, are not read."""
+    """Solve t*x = b for a triangular t [.., n, n]; its other triangle is not read, nor its diagonal if `unit`."""
     lead = views.broadcast([t.shape[:-2], b.shape[:-2]])
     t, b = _spread(t, lead), _spread(b, lead)
     if not b.size:
@@ -162,7 +162,7 @@ def solved(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
 
 
 def _info(diagonal: Value, holds: Callable[[Value], Value]) -> Value:
-    """The first place, from 1, on a diagonal [.., n] that does not hold; 0 where there is none."""
+    """Return the first place, counted from 1, on a diagonal [.., n] where `holds` is false; 0 if there is none."""
     n = diagonal.shape[-1]
     lead = diagonal.shape[:-1]
     if not diagonal.size:
@@ -265,7 +265,10 @@ def triangular_solve(
 
 
 def _root(a: Value, upper: bool) -> Value:
-    """L of a = L*L^T, of one side of a. Both sides have the derivative, as those of what is symmetric."""
+    """Return L of the Cholesky factorization a = L*L^T, reading one triangle of a.
+
+    The derivative is that by a symmetric matrix: it goes to both triangles.
+    """
     if not a.size:
         return a
     side = _turned(a) if upper else a
@@ -317,7 +320,7 @@ def geqrf(a: Value) -> tuple[Value, Value]:
 
 
 def _reflected(v: Value, tau: Value, c: Value, forward: bool) -> Value:
-    """The reflections of v's columns [.., m, k] of c [.., m, n], those of the last column first unless `forward`."""
+    """Apply the Householder reflections of v's columns [.., m, k] to c [.., m, n], the last first unless `forward`."""
     k = tau.shape[-1]
     if not k or not c.size:
         return c

@@ -28,7 +28,7 @@ class AtenModule(ModulePart):
     """
 
     def __init__(self, kind: str, graphs: Mapping[bool, OperatorGraph], takes: Any, result: Any):
-        """takes, result: how inputs and outputs are nested, with their numbers as leaves."""
+        """Initialize from graphs by training mode. takes, result: nesting of inputs and outputs, numbers as leaves."""
         super().__init__(kind)
         self._graphs, self._takes, self._result = dict(graphs), takes, result
 
@@ -39,7 +39,7 @@ class AtenModule(ModulePart):
         return super().__call__(*(x for (_, k), x in zip(graph.inputs, given, strict=True) if isinstance(k, Kind)))
 
     def forward(self, *inputs: Any) -> Any:
-        """The graph, of the tensors among the inputs."""
+        """Evaluate the graph of the current mode for the tensors among the inputs."""
         graph = self._graphs[self.training]
         expected = [(n, name, k) for n, (name, k) in enumerate(graph.inputs) if isinstance(k, Kind)]
         taken = Taken(self.kind, "the module was exported", _OTHER_SIZES)
@@ -68,7 +68,7 @@ def leaves(x: Any) -> list[Any]:
 
 
 def _filled(structure: Any, outputs: list[Any]) -> Any:
-    """The structure with outputs for its numbers."""
+    """Replace the numbers in a structure by the outputs that they index."""
     if isinstance(structure, dict):
         return {k: _filled(v, outputs) for k, v in structure.items()}
     if isinstance(structure, (tuple, list)):
@@ -77,7 +77,7 @@ def _filled(structure: Any, outputs: list[Any]) -> Any:
 
 
 def _in_order(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The inputs with those behind them that come by name. Raises ArgumentError for other names."""
+    """Append the inputs given by name to the positional ones. Raises ArgumentError for other names."""
     behind = [name for name, _ in graph.guards.names[len(inputs) :]]
     found = []
     for name in behind:
@@ -90,7 +90,7 @@ def _in_order(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...], named: d
 
 
 def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
-    """The leaves of the inputs. The settings among them may be left out, all of them; else they are as they were.
+    """Return the leaves of the inputs, settings included. Settings are all left out or equal to the exported ones.
 
     Raises ArgumentError.
     """

@@ -11,7 +11,7 @@ from einsmith.lang.builder import Value
 
 
 def _kept(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
-    """(mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
+    """Return (mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
     variance, mean = F.var_mean(x, tuple(dims), None, True, correction=0)
     return mean, builder.rsqrt(variance + eps)
 
@@ -52,7 +52,7 @@ def _batch(
     x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None, training: bool,
     momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """The output, what is kept, the running statistics."""
+    """Return (the output, mean and 1/sqrt(variance + eps) for the backward, the running statistics)."""
     means, variances = (None if v is None else _Running(v) for v in (mean, variance))
     y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
     kept: tuple[Value, Value] = (builder.full((0,), 0.0, x.dtype),) * 2

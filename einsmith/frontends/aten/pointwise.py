@@ -21,7 +21,7 @@ from einsmith.lang.builder import Value
 
 
 def _add(names: str, formula: str, f: Callable[..., Any], floats: bool = False) -> None:
-    """An operator whose operands have one type, which is the result's. floats: integers become floats."""
+    """Enter an operator whose operands are promoted to the result's type. floats: integers become floats."""
 
     def run(*operands: Any) -> Value:
         values, common = promoted(*operands, floats=floats)
@@ -31,7 +31,7 @@ def _add(names: str, formula: str, f: Callable[..., Any], floats: bool = False) 
 
 
 def _of_any(name: str, formula: str, f: Callable[[Value], Value], ints: Callable[[Value], Value]) -> None:
-    """`f` of floats, `ints` of integers and bools; the type stays."""
+    """Enter an operator that is `f` on floats and `ints` on integers and bools; the type stays."""
     enter(name, formula, lambda x: (f if x.dtype.is_float else ints)(x).astype(x.dtype))
 
 
@@ -77,7 +77,7 @@ def _logical(x: Any) -> Value:
 
 
 def _scaled(y: Any, alpha: Any) -> Any:
-    """alpha*y, in y's type."""
+    """Return alpha*y, in y's type."""
     if alpha == 1:
         return y
     if isinstance(y, Value):
@@ -162,14 +162,14 @@ def fmod(x: Any, y: Any) -> Value:
 
 
 def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
-    """base**exponent of integers, by the bits of the exponent. A negative one leaves what is whole: 1, -1 or 0."""
+    """Return base**exponent of integers, by the bits of the exponent; a negative exponent gives 1, -1 or 0."""
     x, e = tensor(base, common), tensor(exponent, common)
     bits = exponent.bit_length() if isinstance(exponent, int) else 6
     out, square = tensor(1, common), x
     for n in range(bits):
         odd = (e // (1 << n)) % 2 == 1
         out, square = builder.where(odd, out * square, out).astype(common), (square * square).astype(common)
-    # A literal makes float32 of what it meets in `where`, which has no place for 9**9.
+    # A literal in `where` would promote its operand to float32, which cannot represent 9**9.
     unit = builder.where(x == 1, 1, builder.where(x == -1, builder.where(e % 2 == 0, 1, -1), 0)).astype(common)
     return builder.where(e < 0, unit, out).astype(common)
 
@@ -232,7 +232,7 @@ def clamp_max(x: Value, high: Any) -> Value:
 
 
 def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
-    """An extreme that a NaN loses against a number. f: whether it is the first, which it is of equal ones."""
+    """Enter a maximum or minimum that prefers a number to a NaN. f: whether the first operand wins; true if equal."""
 
     def run(x: Any, y: Any) -> Value:
         (a, b), common = promoted(x, y)
@@ -325,7 +325,7 @@ _POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 
 def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    """An operator on the bits of integers: `formula` of two bits; Python's // counts negative numbers' as they are."""
+    """Return a bitwise operator on integers by a `formula` of two bits, which floor division extracts."""
 
     def run(x: Any, y: Any) -> Value:
         (a, b), common = promoted(x, y)

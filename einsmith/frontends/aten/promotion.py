@@ -17,12 +17,12 @@ _NUMBERS = {bool: dt.bool_, int: dt.i64, float: DEFAULT}
 
 
 def type_of(x: Any) -> DType:
-    """The element type of a tensor, or the one that a Python number has among numbers."""
+    """Return the element type of a tensor, or the one that a Python number has among numbers."""
     return x.dtype if isinstance(x, Value) else _NUMBERS[type(x)]
 
 
 def _joined(higher: DType | None, lower: DType | None) -> DType | None:
-    """The type of two groups of operands: the lower group counts where its kind is the higher one's better."""
+    """Return the type of two groups of operands: the lower counts only if its kind (bool < int < float) is higher."""
     if higher is None or lower is None:
         return lower if higher is None else higher
     if not higher.is_float and (higher.is_bool or lower.is_float):
@@ -31,7 +31,7 @@ def _joined(higher: DType | None, lower: DType | None) -> DType | None:
 
 
 def result_type(*operands: Any) -> DType:
-    """The common type of tensors and numbers, as torch.result_type."""
+    """Return the common type of tensors and numbers, as torch.result_type."""
     groups: list[list[DType]] = [[], [], []]
     for x in operands:
         groups[2 if not isinstance(x, Value) else 0 if x.ndim else 1].append(type_of(x))
@@ -42,14 +42,14 @@ def result_type(*operands: Any) -> DType:
 
 
 def convert(x: Any, dtype: DType) -> Any:
-    """A tensor, or a number, in a type."""
+    """Convert a tensor or a number to a type."""
     if isinstance(x, Value):
         return x.astype(dtype)
     return {"f": float, "i": int, "b": bool}[dtype.kind](x)
 
 
 def _wrapped(x: Any, dtype: DType) -> Any:
-    """A number of an integer type as the element that it equals modulo their number, as operands are in PyTorch."""
+    """Wrap a Python number into an integer type's range by modular arithmetic, as PyTorch wraps operands."""
     if isinstance(x, Value) or not dtype.is_int:
         return x
     low, high = dtype.range
@@ -57,7 +57,7 @@ def _wrapped(x: Any, dtype: DType) -> Any:
 
 
 def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
-    """The operands in their common type, and it. floats: integers and bools become floats."""
+    """Return the operands in their common type, and it. floats: integers and bools become floats."""
     common = result_type(*operands)
     if floats and not common.is_float:
         common = DEFAULT

@@ -22,13 +22,13 @@ def _stream() -> str:
 
 
 def _share(shape: Sequence[int]) -> Value:
-    """Numbers in (0, 1), in float64."""
+    """Return numbers in (0, 1), in float64."""
     bits = random_bits(tuple(shape), _stream())
     return (bits.astype(dt.f64) + (WORDS + 0.5)) * (0.5 / WORDS)
 
 
 def _uniform(shape: Sequence[int], dtype: DType) -> Value:
-    """Numbers in [0, 1), of as many digits as the type has, so that none is rounded to 1."""
+    """Return numbers in [0, 1), of as many digits as the type has, so that none is rounded to 1."""
     digits = min(dtype.digits, 32)
     return (builder.floor(_share(shape) * 2.0**digits) * 2.0**-digits).astype(dtype)
 

@@ -17,7 +17,7 @@ def _layers(
     text: str, x: Value, initial: dict[str, Value], params: Sequence[Value], has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Value, list[Value]]:  # fmt: skip
-    """(the last layer's output, the last states of all layers and directions, in the order of `initial`)."""
+    """Return (the last layer's output, the last states of all layers and directions, in the order of `initial`)."""
     x = F.transpose(x, 0, 1) if batch_first else x
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)

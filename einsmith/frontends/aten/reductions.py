@@ -20,7 +20,7 @@ Dims = Sequence[int] | int | None
 
 
 def _whole(x: Value, dtype: DType | None) -> Value:
-    """x in the type that is summed: integers and bools in int64."""
+    """Convert x to the type of its sum: `dtype` if given, int64 for integers and bools."""
     return x.astype(dtype or (x.dtype if x.dtype.is_float else dt.i64))
 
 
@@ -29,7 +29,7 @@ def _summed(x: Value, dims: Dims, keepdim: bool) -> Value:
 
 
 def _all(dims: Dims, x: Value) -> Sequence[int]:
-    """The dimensions that an operator means: all where none are given."""
+    """Return the dimensions that an operator reduces: all if none are given."""
     return dimensions(dims, x.ndim, "dim")
 
 

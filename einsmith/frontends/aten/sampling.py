@@ -17,7 +17,7 @@ CUBIC = -0.75
 
 
 def _reflected(p: Value, n: int, align_corners: bool) -> Value:
-    """Places mirrored at the first and last element, or at their outer sides."""
+    """Return places mirrored at the first and last element, or at their outer sides."""
     low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
     if high <= low:
         return p * 0.0
@@ -29,7 +29,7 @@ def _reflected(p: Value, n: int, align_corners: bool) -> Value:
 
 
 def _kept(p: Value, n: int, padding: int, align_corners: bool) -> Value:
-    """Places as the padding has them: 0 zeros, 1 the border, 2 reflection."""
+    """Map places into the extent by the padding mode: 0 zeros (unchanged), 1 border, 2 reflection."""
     if padding == 2:
         p = _reflected(p, n, align_corners)
     return F.hardtanh(p, 0.0, n - 1.0) if padding and n > 1 else p * 0.0 if padding else p
@@ -40,7 +40,7 @@ def _linear(rest: Value) -> list[tuple[int, Value]]:
 
 
 def _cubic(rest: Value) -> list[tuple[int, Value]]:
-    """Weights of the four neighbours. Source: Keys 1981, with PyTorch's constant."""
+    """Return weights of the four neighbours. Source: Keys 1981, with PyTorch's constant."""
 
     def near(t: Value) -> Value:
         return ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1.0
@@ -52,7 +52,8 @@ def _cubic(rest: Value) -> list[tuple[int, Value]]:
 
 
 def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """x [b, c, ..] at the places grid [b, .., n], whose last coordinate runs along the first of the n dimensions."""
+    """Return x [b, c, ..] at the places grid [b, .., n], whose last coordinate runs along the first of the n
+    dimensions."""
     sizes = x.shape[2:]
 
     def place(axis: int) -> Value:
@@ -61,7 +62,7 @@ def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool
         return p if mode == 2 else _kept(p, n, padding, align_corners)
 
     def neighbours(p: Value, n: int) -> list[tuple[Value, Value]]:
-        """(place, weight) of what is read along one axis."""
+        """Return (place, weight) of what is read along one axis."""
         if mode == 1:
             near = builder.stop_gradient(F.round(p))
             return [(near, F.ones_like(near))]
@@ -82,7 +83,7 @@ def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool
 
 
 def _read(x: Value, places: Sequence[Value]) -> Value:
-    """x at whole places, 0 outside."""
+    """Return x at whole places, 0 outside."""
     within = [(p >= 0) & (p <= n - 1.0) for p, n in zip(places, x.shape[2:], strict=True)]
     inside = all_of(within)
     rows = [builder.where(inside, p, 0.0).astype(dt.i64) for p in places]

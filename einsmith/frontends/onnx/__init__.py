@@ -1,4 +1,4 @@
-"""Networks of ONNX files: `load` makes an `es.nn.Module` of one, `save` writes the weights back into one.
+"""Import networks from ONNX files: `load` makes an `es.nn.Module` of one, `save` writes the weights back.
 
 The package `onnx` reads the files: pip install 'einsmith[onnx]'. docs/onnx.md lists the operators.
 """
@@ -21,7 +21,7 @@ def load(
     file: Any, *, constants: Mapping[str, Any] | None = None, frozen: Sequence[str] | None = None,
     trained: Sequence[str] = (),
 ) -> OnnxModule:  # fmt: skip
-    """The network of a file as a module, whose floating initializers are its parameters.
+    """Load the network of a file as a module, whose floating initializers are its parameters.
 
     file: a path, bytes, an open file or an onnx.ModelProto, of operator sets 7 to 28. constants: inputs by name that
     are always these arrays, as shapes are that extents depend on. frozen: initializers that do not train, as patterns
@@ -42,7 +42,7 @@ def load(
 
 
 def save(model: OnnxModule, file: str | os.PathLike) -> None:
-    """Writes the file that a network was loaded from, with its parameters and buffers as they are now."""
+    """Write the file that a network was loaded from, with the current values of its parameters and buffers."""
     if not isinstance(model, OnnxModule) or model._source is None:
         raise ArgumentError("save takes a network that load has made")
     with locks.IMPORTING:

@@ -37,7 +37,7 @@ class CompiledInputs:
     values: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 
     def __call__(self) -> dict[str, np.ndarray]:
-        """The arrays by name."""
+        """Return the arrays by name."""
         return {name: _thawed(kind, shape, data) for name, kind, shape, data in self.values}
 
 

@@ -18,7 +18,7 @@ IGNORED = -100
 
 
 def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value, Value | None]:
-    """(x as [B, C, ...], labels as [B, ...], class weights), checked against each other."""
+    """Return (x as [B, C, ...], labels as [B, ...], class weights), checked against each other."""
     y = tensor(target, name, "target", kind="int")
     wanted = x.shape[:1] + x.shape[2:] if x.ndim > 1 else ()
     if x.ndim == 0 or y.shape != wanted:
@@ -31,7 +31,7 @@ def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value
 
 
 def _reduce(y: Value, w: Value | None, ignore: int | None, reduction: str, row: Any) -> Value:
-    """`row(i, label)` times the label's weight, 0 where the label is ignored; reduced over all i.
+    """Return `row(i, label)` times the label's weight, 0 where the label is ignored; reduced over all i.
 
     The mean divides by the sum of the weights of the labels that count.
     """
@@ -98,7 +98,7 @@ def cross_entropy(
 
 
 def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_smoothing: Share) -> Value:
-    """Cross entropy with class probabilities as the target; the mean is over all but the classes."""
+    """Return cross entropy with class probabilities as the target; the mean is over all but the classes."""
     if t.shape != x.shape or x.ndim == 0:
         raise ShapeError(
             f"cross_entropy: 'target' {t.shape} holds probabilities and needs the shape of 'input', {x.shape}"
@@ -126,7 +126,7 @@ def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_s
 def nll_loss(
     input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = IGNORED, reduction: str = "mean"
 ) -> Value:
-    """-input at the target class: cross_entropy for an input of log-probabilities. Shapes and options are the same."""
+    """Return -input at the target class, for log-probabilities as input; shapes and options as for `cross_entropy`."""
     check_reduction("nll_loss", reduction)
     x = tensor(input, "nll_loss", "input", kind="float")
     single = x.ndim == 1

@@ -33,7 +33,7 @@ between them after t+1 steps. Source: Graves et al. 2006, section 4.1."""
 
 
 def _lengths(name: str, given: Any, what: str, batch: int) -> tuple[Value, tuple[int, ...] | None]:
-    """Lengths as a vector, and as numbers where they are known."""
+    """Return lengths as a vector, and as numbers where they are known."""
     known = None
     if isinstance(given, (list, tuple)) and all(isinstance(n, int) for n in given):
         known = tuple(given)
@@ -48,7 +48,7 @@ def ctc_loss(
     log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Value:  # fmt: skip
-    """-log of the probability of all alignments of a sequence with its labels. Source: Graves et al. 2006.
+    """Return -log of the probability of all alignments of a sequence with its labels. Source: Graves et al. 2006.
 
     log_probs [T, N, C] or [T, C], logarithms of probabilities; targets [N, S] or [S], or those of all sequences one
     after another, [sum of target_lengths]; input_lengths and target_lengths [N], or numbers. The mean is that of the
@@ -103,8 +103,8 @@ def ctc_loss(
 
 
 def _labels(y: Value, lengths: Value, most: int, blank: int) -> tuple[Value, Value]:
-    """(labels with blanks before, between and after them [N, 2*most + 1], whether a label may follow the one before the
-    blank in front of it)."""
+    """Return (labels with blanks before, between and after them [N, 2*most + 1], whether a label may follow the one
+    before the blank in front of it)."""
     batch = lengths.shape[0]
     if not most:
         return builder.full((batch, 1), blank, dt.i32), builder.full((batch, 1), False, dt.bool_)

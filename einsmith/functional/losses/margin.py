@@ -15,13 +15,13 @@ from einsmith.lang.builder import Value
 
 
 def _above(x: Any) -> Any:
-    """x where it is positive, else 0: the hinge, with torch's derivative 1 at 0, as of `clamp`."""
+    """Return x where it is positive, else 0: the hinge, with torch's derivative 1 at 0, as of `clamp`."""
     return builder.where(x < 0, 0.0, x)
 
 
 @traced
 def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean") -> Value:
-    """max(0, -target*(input1 - input2) + margin): target 1 wants input1 above input2, -1 below."""
+    """Return max(0, -target*(input1 - input2) + margin): target 1 wants input1 above input2, -1 below."""
     check_reduction("margin_ranking_loss", reduction)
     a, b, y = floats("margin_ranking_loss", input1=input1, input2=input2, target=target)
     if not a.ndim == b.ndim == y.ndim:
@@ -33,7 +33,7 @@ def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0
 
 @traced
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduction: str = "mean") -> Value:
-    """input where the target is 1, max(0, margin - input) where it is -1."""
+    """Return input where the target is 1, max(0, margin - input) where it is -1."""
     check_reduction("hinge_embedding_loss", reduction)
     x, y = floats("hinge_embedding_loss", input=input, target=target)
 
@@ -45,14 +45,14 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, *, reduct
 
 @traced
 def soft_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
-    """log(1 + exp(-target*input)), the target being 1 or -1; without overflow."""
+    """Return log(1 + exp(-target*input)), the target being 1 or -1; without overflow."""
     check_reduction("soft_margin_loss", reduction)
     x, y = floats("soft_margin_loss", input=input, target=target)
     return reduced(each((x, y), lambda a, t: builder.softplus(-(t * a))), reduction)
 
 
 def _classes(name: str, x: Value) -> Value:
-    """The input as [B, C]. Raises ShapeError."""
+    """Return the input as [B, C]. Raises ShapeError."""
     if x.ndim not in (1, 2) or not x.shape[-1]:
         raise ShapeError(f"{name}: 'input' has shape {x.shape}; it needs [B, C] or [C]")
     return x.reshape((-1, x.shape[-1])) if x.ndim == 2 else x.reshape((1, *x.shape))
@@ -69,7 +69,7 @@ def _class_weight(name: str, weight: Any, classes: int) -> Value | None:
 def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, *, reduction: str = "mean"
 ) -> Value:
-    """sum of max(0, margin - x[y] + x[c])**p over the classes c other than y, divided by their number C.
+    """Return sum of max(0, margin - x[y] + x[c])**p over the classes c other than y, divided by their number C.
 
     input [B, C] or [C], target: classes [B] or []; weight [C] scales the terms of a target class.
     """
@@ -98,7 +98,7 @@ def multi_margin_loss(
 
 @traced
 def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
-    """sum of max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
+    """Return sum of max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
 
     target, of input's shape [B, C] or [C], lists classes; the first -1 ends a row's list.
     """
@@ -128,7 +128,7 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
 
 @traced
 def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
-    """The mean over the classes of the binary cross entropy of sigmoid(input). weight [C] scales each class."""
+    """Return the mean over the classes of the binary cross entropy of sigmoid(input). weight [C] scales each class."""
     name = "multilabel_soft_margin_loss"
     check_reduction(name, reduction)
     x, y = floats(name, input=input, target=target)
@@ -168,7 +168,7 @@ def triplet_margin_loss(
     anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, *, reduction: str = "mean",
 ) -> Value:  # fmt: skip
-    """max(0, |anchor - positive| - |anchor - negative| + margin) for vectors [B, D] or [D], in the p-norm.
+    """Return max(0, |anchor - positive| - |anchor - negative| + margin) for vectors [B, D] or [D], in the p-norm.
 
     swap: with the smaller of the negative's distances to the anchor and to the positive. Source: Balntas et al. 2016.
     """
@@ -183,7 +183,7 @@ def triplet_margin_with_distance_loss(
     anchor: Any, positive: Any, negative: Any, *, distance_function: Callable | None = None, margin: float = 1.0,
     swap: bool = False, reduction: str = "mean",
 ) -> Value:  # fmt: skip
-    """`triplet_margin_loss` with another distance: a function of two tensors, pairwise_distance where not given."""
+    """Return `triplet_margin_loss` with another distance: a function of two tensors, by default pairwise_distance."""
     return _triplet(
         "triplet_margin_with_distance_loss", anchor, positive, negative, distance_function or pairwise_distance,
         margin, swap, reduction,
@@ -194,7 +194,8 @@ def triplet_margin_with_distance_loss(
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0, *, reduction: str = "mean"
 ) -> Value:
-    """1 - cos(input1, input2) where the target is 1, max(0, cos - margin) where it is -1. [B, D] or [D]; target [B]."""
+    """Return 1 - cos(input1, input2) where the target is 1, max(0, cos - margin) where it is -1. [B, D] or [D]; target
+    [B]."""
     name = "cosine_embedding_loss"
     check_reduction(name, reduction)
     a, b = floats(name, input1=input1, input2=input2)
@@ -215,7 +216,7 @@ def cosine_embedding_loss(
 
 @traced
 def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Value:
-    """The loss of capsule networks, 0-d, from lengths [B, C] and the classes [B] that are there.
+    """Return the loss of capsule networks, 0-d, from lengths [B, C] and the classes [B] that are there.
 
     The mean over samples of (what the class's length lacks to `present`)**2 plus `weight` times the sum of (what the
     others exceed `absent` by)**2. Source: Sabour et al. 2017, arXiv 1710.09829, equation 4.

@@ -31,7 +31,10 @@ def equal_shapes(name: str, x: Value, y: Value, target: str = "target") -> None:
 
 
 def floats(name: str, **given: Any) -> list[Value]:
-    """The arguments as float tensors. Integers and bools among them become floats with what they meet."""
+    """Check that some argument is a float tensor, and return all as tensors.
+
+    Bools become integers; integers become floats in expressions with the float tensors. Raises DtypeError.
+    """
     values = [tensor(x, name, n) for n, x in given.items()]
     if not any(v.dtype.is_float for v in values):
         first = next(iter(given))
@@ -40,7 +43,7 @@ def floats(name: str, **given: Any) -> list[Value]:
 
 
 def reduced(loss: Value, reduction: str) -> Value:
-    """The mean or the sum of all elements, or the elements."""
+    """Return the mean or the sum of all elements, or the elements."""
     if reduction == "none" or not loss.ndim:
         return loss
     over = builder.axes(*loss.shape)

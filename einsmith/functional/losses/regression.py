@@ -28,7 +28,7 @@ def _pair(name: str, input: Any, target: Any, reduction: str) -> tuple[Value, Va
 
 
 def _weighted(name: str, loss: Value, weight: Any, reduction: str) -> Value:
-    """The loss of each element times its weight; the mean divides by the sum of the weights."""
+    """Return the loss of each element times its weight; the mean divides by the sum of the weights."""
     if weight is None:
         return reduced(loss, reduction)
     w = tensor(weight, name, "weight", kind="float")
@@ -55,14 +55,14 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = 
 
 @traced
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean", weight: Any = None) -> Value:
-    """|input - target|; reduction and weight as of `mse_loss`. The derivative at 0 is 0."""
+    """Return |input - target|; reduction and weight as of `mse_loss`. The derivative at 0 is 0."""
     x, y = _pair("l1_loss", input, target, reduction)
     return _weighted("l1_loss", each((x, y), lambda a, b: builder.abs(a - b)), weight, reduction)
 
 
 @traced
 def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Value:
-    """d*d/(2*beta) where d = |input - target| is below beta, d - beta/2 elsewhere. Source: arXiv 1504.08083."""
+    """Return d*d/(2*beta) where d = |input - target| is below beta, d - beta/2 elsewhere. Source: arXiv 1504.08083."""
     positive("smooth_l1_loss", zero=True, beta=beta)
     x, y = _pair("smooth_l1_loss", input, target, reduction)
     if beta == 0:
@@ -77,7 +77,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
 
 @traced
 def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Value:
-    """d*d/2 where d = |input - target| is below delta, delta*(d - delta/2) elsewhere. Source: Huber 1964.
+    """Return d*d/2 where d = |input - target| is below delta, delta*(d - delta/2) elsewhere. Source: Huber 1964.
 
     weight, of input's shape, scales each element; the mean divides by their number.
     """
@@ -96,7 +96,7 @@ def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float
 
 
 def _scaled(name: str, loss: Value, weight: Any, reduction: str) -> Value:
-    """The loss of each element times its weight, which broadcasts; the mean is over the elements."""
+    """Return the loss of each element times its weight, which broadcasts; the mean is over the elements."""
     if weight is not None:
         w = tensor(weight, name, "weight", kind="float")
         wide = each((loss, w), lambda a, b: a * b)
@@ -108,7 +108,7 @@ def _scaled(name: str, loss: Value, weight: Any, reduction: str) -> Value:
 
 @traced
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean") -> Value:
-    """-(t*log(x) + (1 - t)*log(1 - x)) of probabilities x and t; logarithms are at least -100.
+    """Return -(t*log(x) + (1 - t)*log(1 - x)) of probabilities x and t; logarithms are at least -100.
 
     weight broadcasts to the input. By x the derivative is (x - t)/max(x*(1 - x), 1e-12), as torch has it, which is
     finite at 0 and 1.
@@ -130,7 +130,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Value:
-    """The binary cross entropy of sigmoid(input), computed without overflow.
+    """Return the binary cross entropy of sigmoid(input), computed without overflow.
 
     weight broadcasts to the input; pos_weight, which broadcasts to it too, scales the term of the target alone.
     """
@@ -148,7 +148,7 @@ def binary_cross_entropy_with_logits(
 
 @traced
 def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool = False) -> Value:
-    """target*(log(target) - input) for log-probabilities `input`, 0 where the target is 0.
+    """Return target*(log(target) - input) for log-probabilities `input`, 0 where the target is 0.
 
     log_target: the target is given as logarithms too. reduction="batchmean" divides the sum by the first extent; the
     mean is over all elements, which is not the divergence.
@@ -168,7 +168,7 @@ def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool
 def poisson_nll_loss(
     input: Any, target: Any, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"
 ) -> Value:
-    """exp(input) - target*input, or input - target*log(input + eps) where not `log_input`.
+    """Return exp(input) - target*input, or input - target*log(input + eps) where not `log_input`.
 
     full: with Stirling's approximation of log(target!) for targets above 1.
     """
@@ -188,7 +188,7 @@ def poisson_nll_loss(
 def gaussian_nll_loss(
     input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Value:
-    """(log(v) + (input - target)**2/v)/2, v being `var` and at least eps, to which no derivative answers.
+    """Return (log(v) + (input - target)**2/v)/2, v being `var` and at least eps, to which no derivative answers.
 
     var: input's shape, that without its last extent or with 1 there, or a number. full: with log(2*pi)/2.
     """

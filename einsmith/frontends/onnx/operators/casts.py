@@ -17,7 +17,10 @@ from einsmith.lang.builder import Value
 
 
 def to_element(x: Value, to: ElementType, saturate: bool = True) -> Value:
-    """A tensor in another type: floats become integers towards zero, integers modulo the type's range."""
+    """Convert a tensor to another type: floats to integers by truncation, integers modulo the type's range.
+
+    saturate: for types of few bits, whether values out of range become the greatest one.
+    """
     if to.dtype.is_int and x.dtype.is_float and (to.wrap is not None or to.dtype.bits < 32):
         x = x.astype(dt.i64)
     if to.convert is not None:
@@ -77,7 +80,7 @@ def identity(n: NodeCall, x: Any) -> Any:
 
 
 def as_float(x: Value) -> Value:
-    """A tensor as floats that hold its values: integers above 16 bits in float64."""
+    """Convert a tensor to floats that hold its values: integers above 16 bits to float64, others to float32."""
     return x if x.dtype.is_float else x.astype(dt.f32 if x.dtype.bits <= 16 else dt.f64)
 
 

@@ -48,7 +48,7 @@ def einsum(n: NodeCall, *inputs: Value) -> Value:
 def pads_of(
     n: NodeCall, extents: Sequence[int], kernel: Sequence[int], steps: Sequence[int], gaps: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """(before, after) of each dimension, by pads or auto_pad."""
+    """Return (before, after) of each dimension, by pads or auto_pad."""
     auto, rank = n.attr("auto_pad", "NOTSET"), len(kernel)
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         out = []
@@ -66,7 +66,7 @@ def pads_of(
 
 
 def convolve(n: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
-    """The convolution that the attributes of a node say, whatever the type."""
+    """Compute the convolution that a node's attributes define, in any type. Raises ShapeError."""
     rank = w.ndim - 2
     if x.ndim != w.ndim or rank < 1:
         raise ShapeError(f"x of shape {x.shape} and w of shape {w.shape} are no input and weight of a convolution")

@@ -188,7 +188,7 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
 
 
 def _with_batch(n: NodeCall, body: OnnxGraph, lengths: Value | None, *inputs: Value) -> Several:
-    """Operator set 8: a first dimension of batch; sequences of one length."""
+    """Evaluate Scan of operator set 8, with a batch as first dimension and sequences of one length."""
     if lengths is not None:
         raise ArgumentError("Scan of operator set 8 with sequence_lens is not built; later sets have none")
     columns = [_scan(n, body, [x[b] for x in inputs]) for b in range(inputs[0].shape[0])]

@@ -19,12 +19,12 @@ from einsmith.nn.parameter import Buffer
 
 
 def _along(v: Value, rank: int, d: int) -> Value:
-    """A vector along dimension d of `rank`."""
+    """Return a vector along dimension d of `rank`."""
     return v.reshape(tuple(v.shape[0] if k == d else 1 for k in range(rank)))
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """Mean and variance over dims, which are kept."""
+    """Return mean and variance over dims, which are kept."""
     mean = F.mean(x, tuple(dims), True)
     centred = x - mean
     return mean, F.mean(centred * centred, tuple(dims), True)

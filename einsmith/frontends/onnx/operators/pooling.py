@@ -149,7 +149,7 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
     k = batch.astype(dt.i64)
 
     def sample(d: int, bins: int, size: int) -> tuple[Value, Value, Value, Value]:
-        """(inside, low place, high place, share of the high one) of each sample [roi, bin, sample]."""
+        """Return (inside, low place, high place, share of the high one) of each sample [roi, bin, sample]."""
         column = 1 - d  # rois are x, y
         at = builder.compute(
             (rois.shape[0], bins, ratio),

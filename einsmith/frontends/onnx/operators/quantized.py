@@ -20,7 +20,7 @@ from einsmith.lang.builder import Value
 
 
 def _spread(n: NodeCall, s: Value, x: Value) -> Value:
-    """Scales or zero points as x has elements: one for all, one for each place of an axis, or one for each block."""
+    """Broadcast scales or zero points to x: one for all, one for each place of an axis, or one for each block."""
     if not s.ndim or s.size == 1 and s.ndim <= 1:
         return s.reshape(())
     d, block = axis(n.attr("axis", 1), x.ndim), n.attr("block_size", 0)
@@ -96,7 +96,7 @@ def _shifted(x: Value, zero: Value | None, shape: Any = None) -> Value:
 
 
 def _columns(v: Value | None, b: Value) -> Any:
-    """The shape of scales or zero points of b's columns."""
+    """Return the shape that broadcasts scales or zero points v along b's columns; None if v needs none."""
     return None if v is None or v.ndim > 1 else (*(1,) * (b.ndim - 1), v.size)
 
 

@@ -124,7 +124,7 @@ def _operator(text: str, activations: tuple[str, ...], clip: float, lengths: boo
 
 
 def _activations(n: NodeCall, count: int, defaults: Sequence[str], d: int) -> tuple[str, ...]:
-    """The activations of direction d, as texts of @."""
+    """Return the activations of direction d, as texts of @."""
     names = n.attr("activations") or tuple(defaults) * 2
     alphas, betas = list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))
     found = []

@@ -122,7 +122,7 @@ def topk(n: NodeCall, x: Value, count: Value | None = None) -> tuple[Value, Valu
 
 
 def _rows(n: NodeCall, x: Value) -> tuple[Value, int]:
-    """x and the dimension of a softmax: before version 13 all dimensions from the axis on are one."""
+    """Return x and the dimension of a softmax: before version 13 all dimensions from the axis on are one."""
     if n.version >= 13:
         return x, axis(n.attr("axis", -1), x.ndim)
     d = n.attr("axis", 1)

@@ -17,15 +17,15 @@ from einsmith.lang.builder import Value
 
 
 def _waves(n: NodeCall, length: int, bins: int, sign: int, dtype: Any, scale: float = 1.0) -> tuple[Value, Value]:
-    """(cosines, sines) [length, bins] of sign*2*pi*k*t/length: the product k*t is reduced first, so that all digits
-    stay."""
+    """Return (cosines, sines) [length, bins] of sign*2*pi*k*t/length: the product k*t is reduced first, so that all
+    digits stay."""
     turns = np.outer(np.arange(length), np.arange(bins)) % length / length
     angle = 2 * np.pi * turns
     return n.constant(np.cos(angle) * scale, dtype), n.constant(sign * np.sin(angle) * scale, dtype)
 
 
 def _parts(x: Value) -> tuple[Value, Value | None]:
-    """The real and the imaginary part of [.., 1] or [.., 2]."""
+    """Return the real and the imaginary part of [.., 1] or [.., 2]."""
     if x.shape[-1] not in (1, 2):
         raise ShapeError(f"the last dimension of shape {x.shape} is real and imaginary part, one or two")
     return x[..., 0], x[..., 1] if x.shape[-1] == 2 else None
@@ -39,7 +39,7 @@ def _transform(re: Value, im: Value | None, cosine: Value, sine: Value) -> tuple
 
 
 def _resized(x: Value, length: int) -> Value:
-    """The first `length` along the last dimension, zeros behind what there is."""
+    """Return the first `length` along the last dimension, zeros behind what there is."""
     extent = x.shape[-1]
     if length == extent:
         return x

@@ -43,7 +43,7 @@ def gradient(n: NodeCall, *inputs: Value) -> Several:
 
 
 def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...]]], None]:
-    """An optimizer's operator: f(call, rate, step, x, g, *states) gives (x, *states) of one tensor."""
+    """Return a decorator that adds an optimizer: f(call, rate, step, x, g, *states) -> (x, *states) of one tensor."""
 
     def add(f: Callable[..., tuple[Value, ...]]) -> None:
         def run(n: NodeCall, rate: Value, step: Value, *tensors: Value) -> Several:
