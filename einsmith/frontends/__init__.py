@@ -1,4 +1,4 @@
-"""Networks of other libraries, `einsmith.frontends.torch` and `einsmith.frontends.onnx`, imported where one is used."""
+"""Import networks of other libraries: `einsmith.frontends.torch` and `einsmith.frontends.onnx`, loaded on first use."""
 
 from typing import TYPE_CHECKING
 

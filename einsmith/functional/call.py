@@ -68,7 +68,7 @@ def _freeze(x: Any, arrays: list[Any]) -> Any:
         return "dict", tuple((k, _freeze(v, arrays)) for k, v in x.items())
     if isinstance(x, (tuple, list)):
         return "tuple" if isinstance(x, tuple) else "list", tuple(_freeze(v, arrays) for v in x)
-    # 1, 1.0 and True are equal, but do not mean the same.
+    # 1, 1.0 and True are equal, but are different settings.
     x = x.item() if isinstance(x, np.generic) else x
     return "value", type(x), x
 
@@ -105,7 +105,7 @@ class PartialCall:
         return self.__name__
 
 
-_CALLS: Cache[tuple, PartialCall] = Cache(Bound("calls of functions of tensors", 1024))  # programs go with their call
+_CALLS: Cache[tuple, PartialCall] = Cache(Bound("calls of functions of tensors", 1024))  # each call has programs
 
 
 def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Linear layers, convolutions and transposed convolutions, under torch.nn.functional's names and argument orders."""
+"""Compute linear layers and (transposed) convolutions, under torch.nn.functional's names and argument orders."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _correlate(x: Value, w: Value, windows: Sequence[Window], groups: int) -> Va
             (batch, out, *space),
             lambda b, k, *p: builder.sum(read(x, (b, c), windows, p, r, 0) * w[(k, c, *r)], over=(c, *r)),
         )
-    # The group as an axis of its own: every index stays a sum of axes.
+    # The group is an axis of its own, so that every index stays a sum of axes.
     z = builder.compute(
         (batch, groups, per, *space),
         lambda b, g, k, *p: builder.sum(

@@ -1,4 +1,4 @@
-"""Tensors of given numbers, under torch's names and argument orders. float32 unless another type is given."""
+"""Create tensors of given numbers, under torch's names and argument orders; float32 unless a type is given."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def linspace(start: float, end: float, steps: Size, *, dtype: Any = None) -> Val
     kind = dt.f32 if dtype is None else dt.dtype_of(dtype)
     step = (end - start) / max(1, steps - 1)
 
-    def body(i: Any) -> Any:  # from both ends, so that both are met
+    def body(i: Any) -> Any:  # computed from both ends, so that both are exact
         k = builder.cast(i, dt.f64)
         return builder.cast(builder.where(i < (steps + 1) // 2, start + k * step, end - (steps - 1 - k) * step), kind)
 

@@ -1,4 +1,4 @@
-"""Norms, distances and similarities, under torch's names. Where a length is 0 its derivative is taken to be 0."""
+"""Compute norms, distances and similarities, under torch's names. The derivative of a length is 0 where it is 0."""
 
 from __future__ import annotations
 

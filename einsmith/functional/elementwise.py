@@ -1,4 +1,4 @@
-"""Functions of each element, under torch's names and argument orders. Two tensors broadcast against each other."""
+"""Compute pointwise functions, under torch's names and argument orders. Two tensors broadcast against each other."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ clip = clamp
 def where(condition: Any, input: Any, other: Any) -> Value:
     """Return `input` where `condition` is true, `other` elsewhere, with broadcasting."""
     c, x, y = (tensor(v, "where", n) for v, n in ((condition, "condition"), (input, "input"), (other, "other")))
-    if all(v.literal is not None and v.dtype.is_int for v in (x, y)):  # PyTorch's type of two whole numbers
+    if all(v.literal is not None and v.dtype.is_int for v in (x, y)):  # PyTorch's type of two Python integers
         x, y = builder.cast(x, dt.i64), builder.cast(y, dt.i64)
     return builder.where(c, x, y)
 

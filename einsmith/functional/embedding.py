@@ -1,4 +1,4 @@
-"""Rows of a table, chosen by integers, and sums of them."""
+"""Look up rows of a table by integers, and sum them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _rows(i: Value, w: Value, padding: int | None, by_frequency: bool) -> Callab
     def row(*at: Any) -> Any:
         n = i[at[:-1]] if i.ndim else i
         element = w[(n, at[-1])]
-        if counts is not None:  # a row that is read c times gets its gradient divided by c
+        if counts is not None:  # the gradient of a row that is read c times is divided by c
             element = builder.differentiate_as(element, element / counts[n])
         return element if padding is None else builder.where(n == padding, builder.stop_gradient(element), element)
 
@@ -136,7 +136,7 @@ def _bags_by_offset(
     if not length or not bags:
         return builder.full((bags, width), 0.0, w.dtype)
     (n,) = builder.axes(length)
-    # What is before the first bag is in none: a place that is not there.
+    # Elements before the first bag belong to none: their place is out of range.
     none = builder.full((1,), 0, start.dtype)
     first = builder.compute((bags,), lambda b: start[b] + none[-start[0]])
     ends = start.shape[0] - 1

@@ -1,6 +1,6 @@
-"""Elements chosen by tensors of integers, under torch's names and argument orders.
+"""Gather and scatter elements by tensors of integers, under torch's names and argument orders.
 
-An integer outside of what it chooses from is an IndexError at the call.
+An integer out of range is an IndexError at the call.
 """
 
 from __future__ import annotations

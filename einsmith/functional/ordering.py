@@ -1,4 +1,4 @@
-"""Running totals along a dimension, and sorting, under torch's names and argument orders. Positions are int32.
+"""Compute running totals along a dimension, and sort, under torch's names and argument orders. Positions are int32.
 
 A running total is a recurrence along its dimension, or a sum over all elements up to each. Sorting finds each element's
 rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of some
@@ -31,7 +31,7 @@ _TOTALS = {
     "logcumsumexp": "c[@] = where({t} > 0, where((c[@-] == inf) or (x[@] == -inf), c[@-], "
     "where(c[@-] >= x[@], c[@-] + softplus(x[@] - c[@-]), x[@] + softplus(c[@-] - x[@]))), x[@])",
 }
-"""[@] stands for all axes, [@-] for the step before along the axis {t}, of recurrences, and [@k] for k on that axis."""
+"""Formulas of running totals: [@] is all axes, [@-] the previous step along the axis {t}, [@k] has k on that axis."""
 
 
 @lru_cache(maxsize=128)

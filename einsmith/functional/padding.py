@@ -1,4 +1,4 @@
-"""Padding of dimensions: by a number, by reflection, by the last element, periodically."""
+"""Pad dimensions: by a number, by reflection, by the last element, periodically."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | b
     if value not in (None, 0):
         raise ArgumentError(f"pad: value={value!r} goes with mode='constant', not with {mode!r}")
     for d, (lo, hi) in enumerate(pairs, first):
-        if mode == "circular":  # what is cut off does not come back at the other end
+        if mode == "circular":  # elements that are cut off do not reappear at the other end
             x = x[(slice(None),) * d + (slice(max(-lo, 0), x.shape[d] + min(hi, 0)),)]
             lo, hi = max(lo, 0), max(hi, 0)
         x = _along(x, d, lo, hi, mode)

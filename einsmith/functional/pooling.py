@@ -19,7 +19,7 @@ Sizes = int | Sequence[int | None] | None
 
 
 class _Adaptive:
-    """One dimension cut into `count` windows, of which number p goes from floor(p*extent/count) to
+    """A dimension cut into `count` windows, of which number p goes from floor(p*extent/count) to
     ceil((p + 1)*extent/count); r counts from its begin. It has the interface of `Window`."""
 
     def __init__(self, extent: int, count: int):
@@ -211,7 +211,7 @@ def _max_unpool(
     flat, places = (v.reshape((prod(lead), prod(space))) for v in (x, i))
     total = _PLACED(places, flat, places=prod(extents))
     hits = _PLACED(places, builder.full(flat.shape, 1.0, x.dtype), places=prod(extents))
-    # Windows that overlap name a place several times, each with the same element: it counts once, its gradient goes to
+    # Overlapping windows name a place several times, with equal elements: it counts once, and its gradient goes to
     # every one.
     once = builder.compute(
         total.shape, lambda n, z: builder.where(hits[n, z] > 1, total[n, z] / hits[n, z], total[n, z])

@@ -1,4 +1,4 @@
-"""Products with sums: matmul and einsum, under torch's names."""
+"""Compute tensor contractions (matmul, einsum), under torch's names."""
 
 from __future__ import annotations
 

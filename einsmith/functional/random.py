@@ -1,4 +1,4 @@
-"""Random numbers in formulas: dropout, and the streams that its bits come from.
+"""Draw random numbers in formulas: dropout, and the streams of its bits.
 
 Bits are Threefry words of the key (seed, step) and the counter (element, stream): a mask depends neither on layout,
 threads and tuning nor on what else is drawn. In a training step the seed and the step's number are the step's own;

@@ -23,7 +23,7 @@ RANKS = {
     "nearest": (3, 4, 5), "nearest-exact": (3, 4, 5), "area": (3, 4, 5),
     "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,),
 }  # fmt: skip
-"""The modes of `interpolate`, and the numbers of dimensions that each takes."""
+"""Mode of `interpolate` -> the numbers of dimensions that it takes."""
 
 HALF = Fraction(1, 2)
 _MOST = 1 << 24
@@ -33,10 +33,10 @@ _MOST = 1 << 24
 
 
 class _Positions:
-    """floor((p + shift)*scale - offset) for every p below `count`, exactly, and in `beyond` what is left.
+    """The exact positions floor((p + shift)*scale - offset) for every p below `count`; `beyond` has the fractions.
 
-    As an index of a formula it is a quotient of integers, which gradients can be derived from without a scatter. Of the
-    scales that give the same positions, the fraction with the smallest denominator is taken.
+    As an index of a formula a position is a quotient of integers, so that gradients need no scatter. Of the scales that
+    give equal positions, the fraction with the smallest denominator is used.
     """
 
     def __init__(self, scale: Fraction, shift: Fraction, offset: Fraction, count: int):
@@ -45,7 +45,7 @@ class _Positions:
         found = [divmod((2 * p + self._shift) * a - self._offset * b, 2 * b) for p in range(count)]
         self.begins = np.array([t for t, _ in found])
         self.beyond = np.array([rest / (2 * b) for _, rest in found])
-        low, high = (0, 1), (1, 0)  # the scales that give these positions, as numerators and denominators
+        low, high = (0, 1), (1, 0)  # bounds of the scales that give these positions: (numerator, denominator)
         for p, (t, _) in enumerate(found):
             at, begin, end = 2 * p + self._shift, 2 * t + self._offset, 2 * t + 2 + self._offset
             if at and begin * low[1] > low[0] * at:
@@ -99,7 +99,7 @@ def _weighted(x: Value, d: int, count: int, scale: Fraction, cubic: bool, align_
         where = _Positions(scale, HALF, HALF, count)
     f = where.beyond
     first, taps = (-1, _cubic(f)) if cubic else (0, [1 - f, f])
-    # Neighbours outside are the first or the last element, whose weight grows by theirs.
+    # Neighbours outside are clamped to the first or the last element, which gets their weight.
     weights = np.zeros((count, len(taps)))
     for n, weight in enumerate(taps):
         inside = np.clip(where.begins + first + n, 0, extent - 1) - where.begins - first

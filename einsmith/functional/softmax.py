@@ -1,4 +1,4 @@
-"""Softmax and its relatives, along any dimension, without overflow."""
+"""Compute softmax and its relatives, along any dimension, without overflow."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Val
     if not x.ndim or not x.size:
         return x - x
     top, total = softmax_parts(x, d)
-    scale = builder.log(total)  # of its own: one logarithm a row, not one an element
+    scale = builder.log(total)  # a tensor of its own: one logarithm per row, not per element
 
     def body(*i: Any) -> Any:
         j = without(i, (d,))
@@ -99,7 +99,7 @@ def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> 
         return x[merge(x.ndim, dims, over, i)]
 
     top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(at(i)), over=over))
-    top = builder.where((top == inf) | (top == -inf), 0.0, top)  # an infinite sum is what the logarithm makes of it
+    top = builder.where((top == inf) | (top == -inf), 0.0, top)  # then exp and log alone give the infinite result
     total = builder.compute(rest, lambda *i: builder.sum(builder.exp(at(i) - (top[i] if i else top)), over=over))
     y = builder.log(total) + top
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y

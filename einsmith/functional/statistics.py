@@ -1,4 +1,4 @@
-"""Reductions beyond sums and extremes, under torch's names and argument orders."""
+"""Compute reductions beyond sums and extremes, under torch's names and argument orders."""
 
 from __future__ import annotations
 

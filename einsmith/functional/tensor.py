@@ -272,6 +272,5 @@ def amax(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
 
 @traced
 def amin(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
-    """Return the smallest element over `dim` (all dimensions where not given); equal elements share the gradient
-    evenly."""
+    """Return the smallest element over `dim` (default: all dimensions); equal elements share the gradient evenly."""
     return _even("amin", builder.min, tensor(input, "amin", "input"), dim, keepdim)

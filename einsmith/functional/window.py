@@ -1,4 +1,4 @@
-"""Windows that slide over dimensions: what convolutions, pooling and unfolding read."""
+"""Describe windows that slide over dimensions, which convolutions, pooling and unfolding read."""
 
 from __future__ import annotations
 

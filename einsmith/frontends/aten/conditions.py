@@ -1,4 +1,4 @@
-"""Conditions of `torch.export` on the sizes of a module's inputs, as functions of these inputs.
+"""Parse conditions of `torch.export` on the sizes of a module's inputs into functions of these inputs.
 
 A condition is a text in Python's syntax, such as `(L['x'].size()[0] % 2) == 0`. Only comparisons, logic, arithmetic,
 sizes of inputs and the functions that PyTorch's printer writes are parsed; nothing is handed to Python to execute.
@@ -39,11 +39,11 @@ _FUNCTIONS: dict[str, Any] = {
     **{f"math.{name}": getattr(math, name) for name in _MATH},
 }  # fmt: skip
 _MOST = 64
-"""Greatest exponent and shift: sizes are below 2^63, and a number of more digits would not end."""
+"""Greatest exponent and shift: sizes are below 2^63, and larger powers could take unbounded time."""
 
 
 class Sized:
-    """An input in a condition: its shape alone."""
+    """An input in a condition, of which only the shape is known."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.shape = shape

@@ -29,7 +29,7 @@ def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
     product = product.astype(x.dtype)
     beta, alpha = (convert(v, x.dtype) for v in (beta, alpha))
     product = product if alpha == 1 else product * alpha
-    if beta == 0:  # what is not read may be NaN
+    if beta == 0:  # beta = 0 ignores the input, which may be NaN
         return product
     return (x if beta == 1 else x * beta) + product
 

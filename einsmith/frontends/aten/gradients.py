@@ -1,6 +1,6 @@
-"""What PyTorch's graphs of gradients call: the forward formulas pulled back, or sums over what the forward kept.
+"""Operators of PyTorch's gradient graphs: pullbacks of the forward formulas, or sums over what the forward saved.
 
-Where a mask says that a derivative is not wanted it is left out."""
+Derivatives that a mask excludes are not computed."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
 @aten("index_add.default")
 def index_add(x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Value:
     """x[.., index[i], ..] += alpha*source[.., i, ..]"""
-    if x.dtype.is_bool:  # a sum of truth values is whether one holds
+    if x.dtype.is_bool:  # the sum of bools is their disjunction
         scaled = source.astype(dt.i32) * int(alpha)
         return index_add(x.astype(dt.i32), dim, index, scaled) != 0
     return F.index_add(x, dim, index, source, alpha=alpha)
@@ -226,7 +226,7 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
     target = F.broadcast_to(values.astype(x.dtype), (*rest[:front], *shape, *rest[front:]))
     order = (*range(front, front + len(shape)), *range(front), *range(front + len(shape), target.ndim))
     rows = F.permute(target, order).reshape((prod(shape), prod(rest))) if target.ndim else target.reshape((1, 1))
-    # One number for the place among the dimensions that are indexed, which are brought to the front.
+    # Move the indexed dimensions to the front and number their places row-major.
     flat: Any = 0
     for d, i in given:
         place = F.broadcast_to(_wrapped(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
@@ -251,7 +251,7 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     shape = views.broadcast([mask.shape, x.shape])
     where, x = F.broadcast_to(mask, shape).reshape((-1,)), F.broadcast_to(x, shape)
     count = F.cumsum(where.astype(dt.i64), 0)
-    # Where the mask is false nothing is read; the place 0 stands there for the check of the bounds.
+    # Where the mask is false nothing is read; place 0 there passes the check of bounds.
     place = builder.where(where, count - 1, 0)
     taken = F.index_select(source.reshape((-1,)), 0, place)
     return builder.where(where, taken, x.reshape((-1,))).reshape(x.shape).astype(x.dtype)
@@ -294,7 +294,7 @@ def masked_scatter_backward(grad: Value, mask: Value, sizes: Sequence[int]) -> V
     if not count or not grad.size:
         return builder.full(tuple(sizes), 0, grad.dtype)
     before = F.cumsum(chosen.astype(dt.i64), 0)
-    # What is behind the last one that is wanted, or not chosen, is added as nothing at the first place.
+    # Elements beyond the last wanted one, or not chosen, add 0 at the first place.
     wanted = chosen & (before <= count)
     place, added = builder.where(wanted, before - 1, 0), builder.where(wanted, found, 0).astype(grad.dtype)
     sums = F.index_add(builder.full((count,), 0, grad.dtype), 0, place, added)

@@ -46,7 +46,7 @@ def shifted_left(x: Any, n: Any) -> Value:
     """x*2**n, of which the lowest bits are kept; 0 where n is no place of a bit"""
     a, b, common = _pair(x, n)
     product = a.astype(dt.i64) * _power(b)
-    last = builder.where(a % 2 == 0, 0, -(2**62)).astype(dt.i64) * 2  # the highest bit of 64 is that of the sign
+    last = builder.where(a % 2 == 0, 0, -(2**62)).astype(dt.i64) * 2  # the highest of 64 bits is the sign
     whole = builder.where(b == 63, last, product).astype(dt.i64)
     return builder.where((b >= 0) & (b < common.bits), whole.astype(common), 0).astype(common)
 
@@ -71,7 +71,7 @@ _EUCLID = op(
     extents={"k": "K"},
 )
 STEPS = 92
-"""Euclid's algorithm ends within: the numbers of Fibonacci, for which it takes longest, are then above 2**63."""
+"""Most steps of Euclid's algorithm for 64-bit integers: Fibonacci numbers, its worst case, then exceed 2**63."""
 
 
 @aten("gcd.default")

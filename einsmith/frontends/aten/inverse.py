@@ -1,4 +1,4 @@
-"""Inverse functions of the sine, the tangent and their hyperbolic kin, of the functions that formulas have.
+"""Compute inverses of the sine, the tangent and their hyperbolic relatives from functions that formulas have.
 
 atan(x) = 2*atan(x/(1 + sqrt(1 + x*x))) halves an angle, and atan(x) = pi/2 - atan(1/x) brings it below pi/4: after two
 halvings it is below 0.2, where twelve terms of the series t - t**3/3 + t**5/5 - ... give all digits of float64.

@@ -18,7 +18,7 @@ from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 
-# p: the matrix before step k; t: the row of the largest element below; w: the matrix with that row exchanged
+# p: the matrix before step k; t: the pivot's row; w: the matrix with rows k and t exchanged
 _LU = op(
     """
     p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
@@ -32,7 +32,7 @@ _LU = op(
     """,
     extents={"k": "min(A.shape[1], A.shape[2])"},
 )
-# q: the rows' numbers before step k, of which the k-th and the t-th change places
+# q: the permutation before step k, which exchanges entries k and t
 _ORDER = op(
     """
     q[k,b,i] = where(k > 0, r[k-1,b,i], i)
@@ -54,7 +54,7 @@ _CHOLESKY = op(
     """,
     extents={"k": "A.shape[1]"},
 )
-# a: the element on the diagonal, s: the squares below it, e: what the reflection makes of them, v: its vector
+# a: the diagonal element, s: the sum of squares below it, e: their reflection, v: the reflector
 _QR = op(
     """
     p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])

@@ -22,8 +22,8 @@ _OTHER_SIZES = (
 class AtenModule(ModulePart):
     """A network of another framework. Its forward is one of two graphs, by whether it is in training mode.
 
-    Inputs have the types and, but for sizes that may differ, the shapes of the example that the graphs were made with;
-    the result is nested as the network's was. Modes of parts are those of the export: `train` and `eval` choose the
+    Inputs have the types and, except for sizes that may differ, the shapes of the example of the export; the result is
+    nested as the network's is. Modes of parts are those of the export: `train` and `eval` choose the
     graph by the mode of the whole.
     """
 

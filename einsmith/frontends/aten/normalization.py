@@ -36,7 +36,7 @@ def group_norm(
 
 
 class _Running:
-    """A running statistic as `functional.batch_norm` updates a buffer; `new` is what it becomes."""
+    """A running statistic that `functional.batch_norm` updates like a buffer; `new` is its new value."""
 
     def __init__(self, value: Value):
         self.new = self.value = value

@@ -1,4 +1,4 @@
-"""Numbers that are known as a trace is made: sizes, and what Python computes of them."""
+"""Numbers known during tracing: sizes, and Python's arithmetic on them."""
 
 from __future__ import annotations
 

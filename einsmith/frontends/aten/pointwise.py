@@ -138,7 +138,7 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
         return builder.stop_gradient(tensor(F.div(tensor(a, common), b, rounding_mode="trunc"), common))
     if not common.is_float:
         return tensor(a // b, common)
-    # The quotient of what fmod leaves is whole but for its rounding: floor(a/b) would be wrong where a/b rounds up.
+    # (a - fmod)/b is integral up to rounding; floor(a/b) would be wrong where a/b rounds up.
     rest = _rest(a, b)
     whole = (a - rest) / b
     whole = builder.where((rest != 0) & F.logical_xor(rest < 0, tensor(b, common) < 0), whole - 1.0, whole)

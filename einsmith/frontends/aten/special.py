@@ -19,13 +19,13 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 SHIFT = 10
-"""The series are taken of arguments that are at least this."""
+"""Smallest argument at which the asymptotic series are evaluated."""
 BERNOULLI = tuple(
     a / b
     for a, b in ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510), (43867, 798),
                  (-174611, 330), (854513, 138), (-236364091, 2730))
 )  # fmt: skip
-"""Bernoulli's numbers 2, 4, .."""
+"""Bernoulli's numbers B(2), B(4), .."""
 STIRLING = tuple(b / (2 * j * (2 * j - 1)) for j, b in enumerate(BERNOULLI[:7], 1))
 HARMONIC = tuple(b / (2 * j) for j, b in enumerate(BERNOULLI[:7], 1))
 
@@ -63,7 +63,7 @@ def _lgamma(x: Any) -> Any:
 
     below = x <= 0
     rest = builder.where(below, x - builder.floor(x), 0.5)
-    # The sine of pi*x by what x is beyond a whole number: the product with pi would lose it.
+    # sin(pi*x) is computed from the fraction of x, whose digits the product with pi would lose.
     reflected = log(pi) - builder.log(builder.abs(builder.sin(pi * rest)))
     size = positive(builder.where(below, 1 - x, builder.where(x == inf, 1.0, x)))
     return builder.where((x == inf) | (x == -inf), inf, builder.where(below, reflected - size, size))
@@ -148,7 +148,7 @@ def polygamma(n: int, x: Value) -> Value:
 # -------------------------------------------------------------------------------------------------- the error function
 
 _EDGE = exp(-2)
-"""The probability up to which a quantile is one of the normal distribution's tail."""
+"""Largest probability whose normal quantile is computed by the series of the tail."""
 
 
 def _from_middle(q: Any) -> Any:

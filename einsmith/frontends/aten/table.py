@@ -1,8 +1,8 @@
-"""The table of operators: PyTorch's names, `add.Tensor` for aten.add.Tensor, with what each of them is here.
+"""Define the table of ATen's operators: PyTorch's name, `add.Tensor` for aten.add.Tensor, -> function of tensors.
 
-Arguments are those of PyTorch's schema, in its order; tensors come as traced tensors, element types as DTypes, and what
-says where a tensor lies (device, layout, memory format) is left out. Results are those of PyTorch: shapes, types, and
-derivatives, which are derived from the formula.
+Arguments are those of PyTorch's schema, in its order; tensors are traced tensors, element types are DTypes, and
+arguments of placement (device, layout, memory format) are left out. Results have PyTorch's shapes and types;
+derivatives are derived from the formula.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 IGNORED = -100
-"""The label that counts for nothing unless another one is named."""
+"""Label that is ignored by default."""
 
 
 def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value, Value | None]:

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the loss of a sequence whose alignment with its labels is not known."""
+"""Compute connectionist temporal classification: the loss of a sequence with unknown alignment to its labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from einsmith.lang.op import op
 from einsmith.lang.trace import current_trace
 
 LEAST = -1e30
-"""The logarithm of the probability of what cannot be: finite, so that differences of two such are no NaN."""
+"""Logarithm of the probability of an impossible event; finite, so that the difference of two is not NaN."""
 
 FORWARD = op("""
     e[t,b,s] = max(x[t,b,label[b,s]], -1e30)
@@ -83,7 +83,7 @@ def ctc_loss(
     a = FORWARD(x=x, label=label, skip=skip, steps=steps)
     end = lengths * 2
     under_way = current_trace()
-    if under_way is not None:  # steps are compared, not read at: out of range they would be taken for others
+    if under_way is not None:  # steps are only compared; this read makes one out of range an error
         under_way.checked.append(builder.compute((batch,), lambda b: x[steps[b] - 1, b, 0]).tensor)
 
     def ends(b: Any) -> Any:

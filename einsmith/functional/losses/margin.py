@@ -204,7 +204,7 @@ def cosine_embedding_loss(
         raise ShapeError(
             f"{name}: 'input1' {a.shape} and 'input2' {b.shape} need [B, D] or [D], and 'target' {y.shape} [B] or []"
         )
-    e = 1e-12  # of torch: it keeps the root of a zero vector from having no derivative
+    e = 1e-12  # as in torch: gives the root of a zero vector a derivative
 
     def total(u: Value, v: Value) -> Value:
         return builder.sum(u * v, axis=-1)
@@ -235,6 +235,6 @@ def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float =
         long = builder.relu(e - absent)
         return weight * long * long
 
-    # The label is an index here, so that one out of range is an error, as of `cross_entropy`.
+    # The label is used as an index, so that one out of range is an error, as in `cross_entropy`.
     own = builder.compute((), lambda: builder.sum(missing(x[b, y[b]]) - exceeding(x[b, y[b]]), over=b))
     return (own + builder.compute((), lambda: builder.sum(exceeding(x[b, c]), over=(b, c)))) * (1.0 / x.shape[0])

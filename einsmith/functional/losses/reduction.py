@@ -1,4 +1,4 @@
-"""What losses have in common: checks of their arguments, and what is made of the loss of each element."""
+"""Share between losses: checks of their arguments, and the reduction of the elements' losses."""
 
 from __future__ import annotations
 

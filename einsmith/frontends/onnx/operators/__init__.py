@@ -1,4 +1,4 @@
-"""The operators, a file a family. Importing them fills the table."""
+"""Fill the table of operators on import, one file for each family."""
 
 from einsmith.frontends.onnx.operators import (
     activations,

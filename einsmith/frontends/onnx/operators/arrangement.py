@@ -114,7 +114,7 @@ def slice_(
     if 0 in by:
         raise ArgumentError(f"Slice: steps {by} must not be 0")
     ranges = {d: range(*slice(b, e, s).indices(x.shape[d])) for d, b, e, s in zip(dims, begin, stop, by, strict=True)}
-    # Backwards, the standard begins at the first element where a start lies before it.
+    # Backwards, the standard clamps a start before the first element to that element.
     for d, b, e, s in zip(dims, begin, stop, by, strict=True):
         if s < 0:
             m = x.shape[d]

@@ -1,5 +1,5 @@
-"""Branches, loops and sequences. What is decided by shapes and constants is decided as a program is compiled; loops
-whose steps are alike are recurrences, whose compile time does not depend on how many steps there are."""
+"""Branches, loops and sequences. Decisions by shapes and constants are made during compilation; loops whose steps
+have equal shapes are recurrences, whose compile time does not depend on the number of steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ MOST_STEPS = 1000
 
 @onnx("If", static=(0,))
 def if_(n: NodeCall, condition: Value) -> Several:
-    """one of two graphs, by a condition that is known as the program is compiled; of both, in the steps of a loop, by
-    where"""
+    """then_branch or else_branch, by a condition known during compilation; else both, selected by where"""
     holds = n.known(condition)
     if holds is not None:
         return Several(n.evaluate(n.node.attributes["then_branch" if holds.reshape(-1)[0] else "else_branch"], {}))
@@ -45,7 +44,7 @@ def _random(body: OnnxGraph) -> bool:
 
 @onnx("Loop", static=(0,))
 def loop(n: NodeCall, count: Value | None, condition: Value | None, *states: Any) -> Several:
-    """states after the last of at most so many steps, and what each step gives: a recurrence, or written out where the
+    """states after the last of at most `count` steps, and each step's outputs: a recurrence, or unrolled where the
     steps differ in shapes or the condition is known"""
     body: OnnxGraph = n.node.attributes["body"]
     most = None if count is None else int(n.static(count, "the trip count of Loop").reshape(-1)[0])

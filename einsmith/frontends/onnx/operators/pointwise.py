@@ -153,7 +153,7 @@ def bitshift(n: NodeCall, x: Value, y: Value) -> Value:
     bits = np.iinfo(n.result().numpy).bits
     wide, by = x.astype(dt.i64), y.astype(dt.i64)
     power = builder.full((), 1, dt.i64)
-    for k in range(6):  # 2**y by the bits of y
+    for k in range(6):  # computes 2**y from the bits of y
         power = builder.where(by // (1 << k) % 2 == 1, power * (1 << (1 << k)) if k < 5 else power * (2**31) * 2, power)
     left = n.attr("direction", "") == "LEFT"
     if left:

@@ -122,7 +122,7 @@ def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None)
     flat = builder.full((prod(out),), 0, x.dtype)
     k = places.reshape((-1,)).astype(dt.i64)
     if out != small:
-        # Places are those in the smallest tensor; the rows of the given one are longer.
+        # Places index the smallest output; the rows of the given one are longer.
         rest, moved, scale = k, builder.full(k.shape, 0, dt.i64), 1
         for e, whole in zip(reversed(small), reversed(out), strict=True):
             moved, rest, scale = moved + rest % e * scale, rest // e, scale * whole

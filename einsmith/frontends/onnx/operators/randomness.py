@@ -1,5 +1,5 @@
-"""Random numbers: by Einsmith's own generator, each node with a stream of its own; `seed` is not looked at, numbers are
-those of the training step's seed, or of es.manual_seed."""
+"""Random numbers by Einsmith's own generator, with a stream for each node. The attribute `seed` is ignored: the seed is
+that of the training step or of es.manual_seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einsmith.lang.builder import Value
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
 )  # fmt: skip
-"""Operators that draw: of two steps of a loop each draws its own."""
+"""Operators that draw random numbers, anew in every step of a loop."""
 
 
 def _normal(n: NodeCall, shape: Sequence[int], dtype: DType) -> Value:

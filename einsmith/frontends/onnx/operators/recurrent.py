@@ -69,9 +69,9 @@ _QUANTIZED = """
     d[t,b,j] = i32(min(max(round(prev(h,j)/s[t]) + z[t], 0), 255) - z[t])
     q[t,b,n] = p[t,b,n] + s[t]*Rs[n]*f32(sum[j](d[t,b,j]*R[n,j]))
 """
-"""An LSTM's two products where its weights are whole numbers: x is quantized before, h at every step."""
+"""The two products of an LSTM with integer weights: x is quantized beforehand, h at every step."""
 _ROUND = "(floor(@) + where(@-floor(@) > 0.5 or (@-floor(@) == 0.5 and floor(@) != 2*floor(floor(@)/2)), 1, 0))"
-"""The nearest whole number, halves to the even one."""
+"""Rounding to the nearest integer, ties to even."""
 
 
 def _calls(text: str, name: str) -> tuple[str, list[str], str] | None:

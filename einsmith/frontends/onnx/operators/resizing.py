@@ -1,4 +1,4 @@
-"""Other extents by interpolation: scales are known as a program is compiled, and so are the places that are read."""
+"""Other extents by interpolation. Scales, and so the positions that are read, are known during compilation."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def grid_sample(n: NodeCall, x: Value, grid: Value) -> Value:
             first = builder.stop_gradient(builder.floor(at))
             weights = _linear(at - first) if mode == "linear" else _cubic(at - first)
             found = [(first + float(k), w) for k, w in weights]
-        # The neighbours of a place inside may lie outside.
+        # A position inside may have neighbours outside.
         sides.append([(kept(p, e), w) for p, w in found])
 
     def corners_of(d: int) -> list[tuple[list[Value], Value | None]]:

@@ -1,4 +1,4 @@
-"""Tensors of shapes and numbers, and of what is true: made of what is known as the program is compiled."""
+"""Tensors of shapes, numbers and positions of true elements, from values known during compilation."""
 
 from __future__ import annotations
 
