@@ -187,7 +187,7 @@ def _outputs(traced: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 
 class _Definition:
-    """A callable with its parameters, its registrations with torch, and what was traced and compiled for it."""
+    """A callable with its parameters, its registrations with torch, and its traces and programs."""
 
     def __init__(self, f: Callable, params: dict[str, Any], name: str):
         self.f, self.params = f, params

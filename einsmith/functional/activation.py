@@ -65,7 +65,7 @@ def rrelu(
 ) -> Value:
     """Return x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
 
-    The bits of a are those of a dropout. Source: Xu et al. 2015, arXiv 1505.00853.
+    The random bits of a are drawn as in dropout. Source: Xu et al. 2015, arXiv 1505.00853.
     """
     return random_relu(tensor(input, "rrelu", "input", kind="float"), lower, upper, training, "")
 

@@ -44,7 +44,7 @@ def _groups(name: str, groups: int, channels: int, given: int, what: str) -> Non
 
 
 def _correlate(x: Value, w: Value, windows: Sequence[Window], groups: int) -> Value:
-    """Return cross-correlation of x [B, C, *extents] with w [O, C/groups, *kernel]."""
+    """Cross-correlate x [B, C, *extents] with w [O, C/groups, *kernel]."""
     batch, out, inner = x.shape[0], w.shape[0], w.shape[1]
     space = tuple(v.count for v in windows)
     per = out // groups
@@ -120,7 +120,7 @@ def conv1d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Value:
-    """Return cross-correlation of input [B, C, L] (or [C, L]) with weight [O, C/groups, K], plus bias [O]: [B, O, L'].
+    """Cross-correlate input [B, C, L] (or [C, L]) with weight [O, C/groups, K] and add bias [O]: [B, O, L'].
 
     The arguments are those of `conv2d`.
     """
@@ -137,7 +137,7 @@ def conv2d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Value:
-    """Return cross-correlation of input [B, C, H, W] (or [C, H, W]) with weight [O, C/groups, R, S], plus bias [O].
+    """Cross-correlate input [B, C, H, W] (or [C, H, W]) with weight [O, C/groups, R, S] and add bias [O].
 
     `padding` is zeros on both sides: an int, two ints, 'valid' (none) or 'same' (the input's extents; stride 1).
     """
@@ -154,8 +154,7 @@ def conv3d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Value:
-    """Return cross-correlation of input [B, C, D, H, W] (or [C, D, H, W]) with weight [O, C/groups, Q, R, S], plus bias
-    [O].
+    """Cross-correlate input [B, C, D, H, W] (or [C, D, H, W]) with weight [O, C/groups, Q, R, S] and add bias [O].
 
     The arguments are those of `conv2d`.
     """

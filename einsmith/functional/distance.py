@@ -114,9 +114,9 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1
 
 @traced
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Value:
-    """Return distances of all pairs of rows in the p-norm: [..., P, M] and [..., R, M] -> [..., P, R].
+    """Return the distances of all pairs of rows in the p-norm: [..., P, M] and [..., R, M] -> [..., P, R].
 
-    `compute_mode` is accepted: the differences themselves are computed, whatever it says.
+    `compute_mode` is accepted without effect: the differences are always computed.
     """
     a, b = _vectors("cdist", x1=x1, x2=x2)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-1]:

@@ -49,7 +49,7 @@ def embedding(
     input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Value:  # fmt: skip
-    """Return row input[i] of weight [V, K] at each place i: integers [...] -> [..., K].
+    """Look up row input[i] of weight [V, K] for each place i: integers [...] -> [..., K].
 
     padding_idx: a row (negative ones count from the end) that is read as any other, but gets no gradient. An integer
     outside [0, V) is an IndexError at the call. scale_grad_by_freq: a row's gradient is divided by how often it is

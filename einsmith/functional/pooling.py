@@ -446,7 +446,7 @@ def lp_pool2d(
     """Return the sum of x**norm_type over each window of input [..., H, W], to the power 1/norm_type; the largest
     magnitude where norm_type is infinite, the smallest where it is minus infinity.
 
-    A window that overhangs (`ceil_mode`) counts as if its mean went on. The derivative at a window of zeros is zero.
+    A window that overhangs (`ceil_mode`) is filled up with its mean. The derivative at a window of zeros is zero.
     """
     return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
 

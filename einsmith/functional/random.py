@@ -52,7 +52,7 @@ def manual_seed(seed: int) -> None:
 
 
 def _key(trace: Trace) -> tuple[Any, Any]:
-    """Return (seed, step) of what is being traced."""
+    """Return the (seed, step) of a trace."""
     if trace.key is None:
         state = Value(trace.capture(_state, (2,), dt.i32))
         advanced = builder.compute((2,), lambda n: builder.where(n == 0, state[n], state[n] + 1))

@@ -25,7 +25,7 @@ _product("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
 
 
 def _weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
-    """Return beta*x + alpha*product; of integers by the weights' whole parts."""
+    """Return beta*x + alpha*product; for integers beta and alpha are truncated."""
     product = product.astype(x.dtype)
     beta, alpha = (convert(v, x.dtype) for v in (beta, alpha))
     product = product if alpha == 1 else product * alpha

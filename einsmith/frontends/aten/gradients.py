@@ -18,8 +18,10 @@ Ints = Sequence[int]
 
 
 def _pullback(names: str, forward: str, arguments: Callable[..., tuple] = lambda grad, x, *options: options) -> None:
-    """Adds operators of a gradient, an input and options: the pullback of `forward` with what `arguments` makes of
-    them."""
+    """Enter operators of (gradient, input, *options) that are the pullback of `forward`.
+
+    arguments: maps their operands to the options of `forward`.
+    """
 
     def run(grad: Value, x: Value, *options: Any) -> Value:
         given = arguments(grad, x, *options)

@@ -21,7 +21,7 @@ def _halved(t: Any) -> Any:
 
 
 def _small(x: Any) -> Any:
-    """Return atan of |x| <= 1."""
+    """Return atan(x) for |x| <= 1."""
     t = _halved(_halved(x))
     square = t * t
     total: Any = 0.0
@@ -39,13 +39,15 @@ def atan(x: Value) -> Value:
 
 
 def _arc(s: Any) -> Any:
-    """Return asin of |s| <= 1/2."""
+    """Return asin(s) for |s| <= 1/2."""
     return _small(s / builder.sqrt(1 - s * s))
 
 
 def _near(e: Any) -> Any:
-    """Return acos of 1/2 <= e <= 1, by the sine of half the angle: digits are kept, and the derivative at 1 is
-    infinite."""
+    """Return acos(e) for 1/2 <= e <= 1, by the sine of half the angle.
+
+    That loses no digits, and the derivative at 1 is infinite.
+    """
     return 2 * _arc(builder.sqrt(0.5 * (1 - e)))
 
 

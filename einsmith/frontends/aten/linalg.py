@@ -130,7 +130,7 @@ def _order(rows: Value, n: int) -> Value:
 
 
 def _back(order: Value) -> Value:
-    """Return the permutation that undoes one."""
+    """Return the inverse of a permutation."""
     (k,) = builder.axes(order.shape[-1])
     undone = builder.compute(
         order.shape, lambda *i: builder.sum(builder.where(order[(*i[:-1], k)] == i[-1], k, 0), over=k)

@@ -17,7 +17,7 @@ _NUMBERS = {bool: dt.bool_, int: dt.i64, float: DEFAULT}
 
 
 def type_of(x: Any) -> DType:
-    """Return the element type of a tensor, or the one that a Python number has among numbers."""
+    """Return the element type of a tensor, or the default type of a Python number."""
     return x.dtype if isinstance(x, Value) else _NUMBERS[type(x)]
 
 
@@ -57,7 +57,7 @@ def _wrapped(x: Any, dtype: DType) -> Any:
 
 
 def promoted(*operands: Any, floats: bool = False) -> tuple[list[Any], DType]:
-    """Return the operands in their common type, and it. floats: integers and bools become floats."""
+    """Return (the operands in their common type, that type). floats: integers and bools become floats."""
     common = result_type(*operands)
     if floats and not common.is_float:
         common = DEFAULT

@@ -62,7 +62,7 @@ def _sampled(x: Value, grid: Value, mode: int, padding: int, align_corners: bool
         return p if mode == 2 else _kept(p, n, padding, align_corners)
 
     def neighbours(p: Value, n: int) -> list[tuple[Value, Value]]:
-        """Return (place, weight) of what is read along one axis."""
+        """Return (place, weight) of each element that is read along one axis."""
         if mode == 1:
             near = builder.stop_gradient(F.round(p))
             return [(near, F.ones_like(near))]

@@ -31,7 +31,7 @@ HARMONIC = tuple(b / (2 * j) for j, b in enumerate(BERNOULLI[:7], 1))
 
 
 def polynomial(x: Any, coefficients: Any) -> Any:
-    """Return the sum of coefficients*x**n, that of the highest power first."""
+    """Evaluate the polynomial of x with `coefficients`, the highest power's first."""
     total = coefficients[0]
     for c in coefficients[1:]:
         total = total * x + c
@@ -91,7 +91,7 @@ floats("digamma.default", "the derivative of lgamma: its series of x + 10, less 
 
 
 def _hurwitz(s: Any, q: Any) -> Any:
-    """Return the sum over k of (q + k)**-s, of s > 1 and q > 0, by Euler's and Maclaurin's formula."""
+    """Return the sum over k >= 0 of (q + k)**-s, for s > 1 and q > 0, by Euler's and Maclaurin's formula."""
     total: Any = 0.0
     for k in range(SHIFT):
         total = total + (q + k) ** (-s)
@@ -152,12 +152,12 @@ _EDGE = exp(-2)
 
 
 def _from_middle(q: Any) -> Any:
-    """Return x below which a normal number is with probability 1/2 + q."""
+    """Return the quantile of the normal distribution at probability 1/2 + q."""
     return q * QUANTILE(q * q)
 
 
 def _from_end(p: Any) -> Any:
-    """Return x above which a normal number is with probability p, at most exp(-2)."""
+    """Return the x that a normal variable exceeds with probability p, at most exp(-2)."""
     r = builder.sqrt(-2.0 * builder.log(p))
     return r - QUANTILE_FAR(builder.log(r))
 

@@ -94,7 +94,7 @@ def slice_(x: Value, dim: int = 0, start: int | None = None, end: int | None = N
 
 
 def _put(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Value:
-    """Return x with src at begin, begin + step, ... along d, and in front of stop."""
+    """Return x with `src` at begin, begin + step, ... below stop along d."""
     src = F.broadcast_to(src.astype(x.dtype), (*x.shape[:d], len(range(begin, stop, step)), *x.shape[d + 1 :]))
     if not src.size:
         return x

@@ -15,7 +15,7 @@ from einsmith.lang.builder import Value
 
 
 def _above(x: Any) -> Any:
-    """Return x where it is positive, else 0: the hinge, with torch's derivative 1 at 0, as of `clamp`."""
+    """Return max(x, 0), the hinge, with derivative 1 at 0 as `clamp` and torch have it."""
     return builder.where(x < 0, 0.0, x)
 
 
@@ -69,7 +69,7 @@ def _class_weight(name: str, weight: Any, classes: int) -> Value | None:
 def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, *, reduction: str = "mean"
 ) -> Value:
-    """Return sum of max(0, margin - x[y] + x[c])**p over the classes c other than y, divided by their number C.
+    """Sum max(0, margin - x[y] + x[c])**p over the classes c other than y, divided by their number C.
 
     input [B, C] or [C], target: classes [B] or []; weight [C] scales the terms of a target class.
     """
@@ -98,7 +98,7 @@ def multi_margin_loss(
 
 @traced
 def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") -> Value:
-    """Return sum of max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
+    """Sum max(0, 1 - (x[y] - x[c])) over the target classes y and the other classes c, divided by C.
 
     target, of input's shape [B, C] or [C], lists classes; the first -1 ends a row's list.
     """
@@ -216,10 +216,10 @@ def cosine_embedding_loss(
 
 @traced
 def margin_loss(lengths: Any, target: Any, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Value:
-    """Return the loss of capsule networks, 0-d, from lengths [B, C] and the classes [B] that are there.
+    """Return the loss of capsule networks, 0-d, for lengths [B, C] and the samples' classes [B].
 
-    The mean over samples of (what the class's length lacks to `present`)**2 plus `weight` times the sum of (what the
-    others exceed `absent` by)**2. Source: Sabour et al. 2017, arXiv 1710.09829, equation 4.
+    It is the mean over samples of max(0, present - n)**2 for the class's length n, plus `weight` times the sum of
+    max(0, n - absent)**2 over the other lengths n. Source: Sabour et al. 2017, arXiv 1710.09829, equation 4.
     """
     name = "margin_loss"
     x, y = tensor(lengths, name, "lengths", kind="float"), tensor(target, name, "target", kind="int")

@@ -19,7 +19,7 @@ def check_reduction(name: str, reduction: str, known: Sequence[str] = REDUCTIONS
 
 
 def positive(name: str, zero: bool = False, **given: Any) -> None:
-    """Raises ArgumentError for an argument that is no positive number (or, where `zero`, no zero either)."""
+    """Raise ArgumentError for an argument that is not a positive number; `zero` allows 0, too."""
     for what, x in given.items():
         if not (x > 0 or (zero and x == 0)):
             raise ArgumentError(f"{name}: {what}={x!r} must be a {'non-negative' if zero else 'positive'} number")

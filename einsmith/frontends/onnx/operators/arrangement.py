@@ -172,7 +172,7 @@ def pad(
 
 
 def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
-    """Return x with its own elements around it along d, from as far away as it takes."""
+    """Pad x along d with its own elements, repeatedly where the padding exceeds the extent."""
     m = x.shape[d]
     if lo < 0 or hi < 0:
         x = part(x, d, max(-lo, 0), m + min(hi, 0))

@@ -20,7 +20,7 @@ from einsmith.lang.builder import Value
 
 
 def wrapped(k: Value, extent: int) -> Value:
-    """Return integers that count from the front."""
+    """Return integers, negative from the end, counted from the front."""
     k = k.astype(dt.i64)
     return builder.where(k < 0, k + extent, k)
 

@@ -24,7 +24,7 @@ def _along(v: Value, rank: int, d: int) -> Value:
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """Return mean and variance over dims, which are kept."""
+    """Return mean and variance over dims, which stay with extent 1."""
     mean = F.mean(x, tuple(dims), True)
     centred = x - mean
     return mean, F.mean(centred * centred, tuple(dims), True)

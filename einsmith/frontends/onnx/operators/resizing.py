@@ -102,7 +102,7 @@ def _taps(
 
 
 def _along(n: NodeCall, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -> Value:
-    """Return the sums of the places' elements along d."""
+    """Return the weighted sums of the elements at given positions along d."""
     count, taps = places.shape
     shape = (*x.shape[:d], count, *x.shape[d + 1 :])
     even = np.arange(count) * x.shape[d] // max(count, 1)

@@ -39,7 +39,7 @@ def _transform(re: Value, im: Value | None, cosine: Value, sine: Value) -> tuple
 
 
 def _resized(x: Value, length: int) -> Value:
-    """Return the first `length` along the last dimension, zeros behind what there is."""
+    """Cut or zero-pad the last dimension of x to `length`."""
     extent = x.shape[-1]
     if length == extent:
         return x
