@@ -12,7 +12,7 @@ from einsmith.dtypes import DType, dtype_of
 from einsmith.frontends.aten.graph import AtenNode, Kind, Ref
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
-"""Arguments that say where a tensor lies."""
+"""Arguments that choose the placement of a tensor, or its random generator."""
 _TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
 TYPES: dict[torch.dtype, DType] = {getattr(torch, name): dtype_of(name) for name in _TYPES}
 """PyTorch's element type -> Einsmith's."""

@@ -68,33 +68,31 @@ def _several(x: Any) -> tuple[Value, ...]:
 
 @traced
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Value:
-    """Return the sums of the elements up to each along `dim`. Added up in float64, or int64, which is what integers
-    give."""
+    """Return the running sums along `dim`, carried in float64 or int64; integers give int64."""
     return _running("cumsum", input, dim, dtype, True)
 
 
 @traced
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
-    """Return the products of the elements up to each along `dim`, with exact derivatives at zeros. In float64, or
-    int64."""
+    """Return the running products along `dim`, carried in float64 or int64, with exact derivatives at zeros."""
     return _running("cumprod", input, dim, dtype, True)
 
 
 @traced
 def cummax(input: Any, dim: int) -> tuple[Value, Value]:
-    """Return (the largest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
+    """Return (running maxima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummax", input, dim, None, False)
 
 
 @traced
 def cummin(input: Any, dim: int) -> tuple[Value, Value]:
-    """Return (the smallest elements up to each along `dim`, their positions), the last of equal ones; NaN stays."""
+    """Return (running minima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummin", input, dim, None, False)
 
 
 @traced
 def logcumsumexp(input: Any, dim: int) -> Value:
-    """Return the logarithms of the sums of exp(x) up to each element along `dim`, without overflow."""
+    """Return the logarithms of the running sums of exp(x) along `dim`, without overflow."""
     x = tensor(input, "logcumsumexp", "input", kind="float")
     return _running("logcumsumexp", x, dim, None, False)
 

@@ -212,7 +212,7 @@ def _max_unpool(
     total = _PLACED(places, flat, places=prod(extents))
     hits = _PLACED(places, builder.full(flat.shape, 1.0, x.dtype), places=prod(extents))
     # Overlapping windows name a place several times, with equal elements: it counts once, and its gradient goes to
-    # every one.
+    # all of them.
     once = builder.compute(
         total.shape, lambda n, z: builder.where(hits[n, z] > 1, total[n, z] / hits[n, z], total[n, z])
     )

@@ -72,7 +72,7 @@ def std(
     input: Any, dim: Dim = None, unbiased: bool | None = None, keepdim: bool = False, *,
     correction: float | None = None,
 ) -> Value:  # fmt: skip
-    """Return the square root of `var`; its derivative where that is 0 is taken to be 0."""
+    """Return the square root of `var`; its derivative is taken to be 0 where it is 0."""
     return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
 
 

@@ -37,7 +37,7 @@ class Prepared(base.BackendRep):
 
 
 class Backend(base.Backend):
-    """Einsmith as a backend of ONNX, on the processor."""
+    """Einsmith as a backend of ONNX, on the CPU."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:

@@ -27,7 +27,7 @@ MOST_STATIC = 4096
 """Most elements of an input whose values decide extents; a program is compiled for each of its values."""
 
 _RUNNING = {"BatchNormalization": (3, 4)}
-"""Operands that are statistics, not weights."""
+"""Operator -> positions of operands that are running statistics, not weights."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class OnnxModule(ModulePart):
         return self._graph.outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        if isinstance(named.get("known"), CompiledInputs):  # the trace of a call below
+        if isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
             return super().__call__(*inputs, **named)
         given = self._ordered(inputs, named)
         if in_trace(given, {}):

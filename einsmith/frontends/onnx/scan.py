@@ -23,9 +23,9 @@ Step = Callable[[Value, list[Value], list[Value]], tuple[list[Value], list[Value
 def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: int) -> tuple[list[Value], list[Value]]:
     """Return (the states after the last step, the outputs of all steps along a first axis).
 
-    step(number, states, inputs) gives (the states after it, its outputs), and is called once; inputs have the steps
-    along their first axis. Raises ShapeError where states change their shapes or types from step to step, and
-    RecurrenceError where a step is no formula of the one before, as where it is a recurrence itself.
+    step(number, states, inputs) returns (the states after it, its outputs), and is called once; inputs have the steps
+    along their first axis. Raises ShapeError if states change their shapes or types from step to step, and
+    RecurrenceError if a step is not a formula of the previous one, for example if it is a recurrence itself.
     """
     own = [Value(leaf(v.shape, v.dtype)) for v in states]
     rows = [Value(leaf(x.shape[1:], x.dtype)) for x in inputs]

@@ -43,7 +43,7 @@ class Options:
     winograd: bool = False
 
     def say(self, what: str, why: str, line: str) -> None:
-        """Warn that `what` runs in PyTorch, once for each `line`; raise TraceError if fallback is "error"."""
+        """Warn, once for each `what` and `line`, that it runs in PyTorch; raise TraceError if fallback is "error"."""
         text = f"{what} runs in PyTorch: {why}" + (f"\n    {line}" if line else "")
         if self.fallback == "error":
             raise TraceError(text)
@@ -248,7 +248,7 @@ class _Parts:
         return torch.fx.GraphModule(self.module, self.out)
 
     def _wanted(self, nodes: Sequence[FxNode], output: FxNode) -> set[FxNode]:
-        """Return the operators in regions whose results are stored: PyTorch, an output or another level reads them."""
+        """Return the operators of Einsmith whose results are stored: PyTorch, an output or another level reads them."""
         wanted: set[FxNode] = set()
 
         def need(n: FxNode) -> None:
