@@ -1,4 +1,4 @@
-"""What a back end answers: everything below the plan of a program, for one kind of machine."""
+"""Define the interface of a back end: everything below the plan of a program, for one kind of machine."""
 
 from __future__ import annotations
 
@@ -24,31 +24,39 @@ __all__ = ["Backend", "Found", "Part", "Raced", "Runnable", "Tell", "Watched"]
 
 
 class Runnable(Protocol):
-    """A program: steps (`runtime.steps`) that one call runs. `table` holds every address as np.uint64, and
-    `slots[(step, i)]` is where pointer i of a step stands in it (for a check, i = 0; for a loop, its base i, "stop" and
-    "first"). What is written there holds from the next run on."""
+    """A program: the steps (`runtime.steps`) that one call of `run` executes.
+
+    `table` holds every address as np.uint64. `slots[(step, i)]` is the position in the table of pointer i of a step; a
+    check has i = 0, a loop has its base i, "stop" and "first". A word written to the table takes effect at the next
+    run.
+    """
 
     table: np.ndarray
     slots: dict[tuple[int, int | str], int]
 
     def run(self) -> int:
-        """Runs all steps: 0, or the code of the first check that fails, after which nothing is run."""
+        """Run all steps; return 0, or the code of the first check that fails, after which no step runs."""
         ...
 
     def run_timed(self) -> tuple[int, np.ndarray]:
-        """`run`, and the seconds that each step took in all turns."""
+        """Run all steps; return the result of `run` and the seconds that each step took, summed over all turns."""
         ...
 
     def move_scratch(self, address: int) -> None:
-        """From the next run on, scratch lies there."""
+        """Move the program's scratch memory to `address`, from the next run on."""
         ...
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What a checked run knows of the whole. graph, bind: as they were given; inputs: the graph's that are no part of
-    bind; outputs: in whose memory each output lies; calls, kernels: what runs, and what was made of it; block: the
-    memory of intermediate results, of which the first `own` bytes are the program's."""
+    """What a checked run needs to know of the whole program.
+
+    graph, bind: as the caller of compilation passed them
+    inputs: the graph's inputs that are not in `bind`
+    outputs: the tensors in whose memory the outputs lie, in order
+    calls, kernels: the kernel calls, and the code compiled for each
+    block: the memory of intermediate results, whose first `own` bytes are the program's
+    """
 
     graph: Graph
     bind: Mapping[Leaf, np.ndarray]
@@ -64,8 +72,8 @@ class Watched:
 
 @dataclass(frozen=True)
 class ProgramTable:
-    """A program as data: its words; how many steps it has; which words are addresses; by word, the codes of the checks
-    that may fail."""
+    """A program as data: its words, the number of its steps, the indices of words that are addresses, and for the
+    words of checks the codes with which they fail."""
 
     words: tuple[int, ...]
     steps: int
@@ -79,8 +87,12 @@ one that may not be used."""
 
 
 class Proposed(NamedTuple):
-    """What a workshop answers. text: a configuration, None where there is none left to try; fault: why it may not be
-    used; seconds: of a processor that the answer took."""
+    """A workshop's answer.
+
+    text: a configuration; None where there is none left to try
+    fault: why the configuration may not be used; empty where it may
+    seconds: processor seconds that the answer took
+    """
 
     text: str | None
     fault: str
@@ -88,168 +100,185 @@ class Proposed(NamedTuple):
 
 
 class Workshop(Protocol):
-    """Where configurations are thought of, compiled and vetted while a program runs (`training.dynamic`). May be used
-    by several threads."""
+    """The place where configurations are proposed, compiled and vetted while a program runs (`training.dynamic`).
+    Several threads may use it."""
 
     @property
     def busy(self) -> bool:
-        """Whether it works now, on the processors that others need."""
+        """Return whether the workshop computes now, on processors that the program could use."""
         ...
 
     @property
     def begun(self) -> int:
-        """How many times it has begun to work, or gone on."""
+        """Return how many times the workshop has begun to compute or has resumed after a pause."""
         ...
 
     def pause(self, seconds: float) -> None:
-        """Stops whatever works for so many seconds from now, unless this is called again; 0 lets it go on."""
+        """Pause the workshop for `seconds` from now, replacing an earlier pause; 0 resumes it at once."""
         ...
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:
-        """What to try next of a kernel, each only once."""
+        """Propose the configuration of a kernel to try next; no configuration is proposed twice."""
         ...
 
     def vet(self, kernel: Kernel | Rows, text: str) -> Proposed:
-        """Compiles a configuration and finds out what may be wrong with it."""
+        """Compile a configuration of a kernel and find out whether it may be used."""
         ...
 
     def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
-        """What a configuration took."""
+        """Report the seconds that a configuration of a kernel took; infinity where it may not be used."""
         ...
 
     def least(self, kernel: Kernel | Rows) -> float:
-        """Seconds below which no configuration of a kernel is predicted to be."""
+        """Return a lower bound of a kernel's predicted seconds over all configurations."""
         ...
 
     def keep(
         self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
     ) -> None:
-        """Records a configuration that is faster inside a program. spread: the part of the seconds by which runs
-        differ; prior: seconds of the model's choice; confirmed: whether programs that are compiled from now on have it;
-        else it is a first guess, where nothing that they have is known."""
+        """Record a configuration that is faster inside a program.
+
+        spread: the fraction of `seconds` by which runs differ
+        prior: seconds of the model's choice
+        confirmed: whether programs compiled from now on use the configuration; if not, it is recorded as a first
+        guess, unless a record that programs use exists
+        """
         ...
 
     def close(self) -> None:
-        """Ends it, from whatever thread."""
+        """End the workshop; any thread may call this."""
         ...
 
     def leave(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Drop the workshop in a forked child without ending it: it belongs to the parent."""
         ...
 
 
 class Backend(ABC):
-    """One kind of machine: its facts, its patterns, how kernels are compiled, where memory comes from, and what runs a
-    program's steps. `name` is that of its targets (`Target.backend`).
+    """One kind of machine: its facts, its patterns, its compiler, its memory, and what runs a program's steps.
 
-    Addresses outside of what `allocate` gives (a program's inputs, outputs and bound arrays) are the process's own
-    memory."""
+    `name` is that of its targets (`Target.backend`). Addresses outside the blocks that `allocate` returns (a program's
+    inputs, outputs and bound arrays) are memory of this process.
+    """
 
     name: str
 
     @property
     @abstractmethod
     def patterns(self) -> Sequence[Pattern]:
-        """Those that are asked about kernels for its targets."""
+        """Return the patterns that may compile kernels for targets of this back end."""
 
     @abstractmethod
     def target(self, threads: int) -> Target:
-        """This machine, with no more cores than `threads`."""
+        """Return the target that describes this machine, with at most `threads` cores."""
 
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
-        """What is run for each kernel. Raises CompileError."""
+        """Compile each kernel to the configuration recorded or chosen for it. Raises CompileError."""
 
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
-        """What is run for kernels that are decided about by the caller: the texts of `decisions`, empty for the
-        model's choice. Raises CompileError for what cannot be."""
+        """Compile kernels to configurations that the caller decides. `texts`: decisions in the form that `decisions`
+        reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
         raise CompileError(f"kernels of the back end {self.name!r} are compiled to the model's choice alone")
 
     def without(self, graph: Graph, target: Target) -> frozenset[str]:
-        """The passes without which a graph's program was measured to be faster."""
+        """Return the passes that tuning recorded to be left out of a graph's program, as it was measured faster
+        without them."""
         return frozenset()
 
     def keep_without(
         self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
-        """Records that, with the median seconds of a run, the part of them by which runs differ, and the seconds with
-        all passes; forgets it where there are none."""
+        """Record the passes without which a graph's program is faster, or forget an earlier record where `passes` is
+        empty.
+
+        seconds: median seconds of a run
+        spread: the fraction of `seconds` by which runs differ
+        prior: seconds with all passes
+        """
         raise self._untuned()
 
     def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
-        """Seconds of a kernel that tuning has measured; None where it has not."""
+        """Return the seconds of a kernel that tuning has measured; None where it has not."""
         return None
 
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
-        """Runs two programs in turns, for so many seconds at most, but several times. Raises ArgumentError where the
-        back end's graphs are not tuned."""
+        """Time two programs in alternating runs, for at most `seconds` but several rounds. Raises ArgumentError where
+        the back end does not tune graphs."""
         raise self._untuned()
 
     def _untuned(self) -> ArgumentError:
         return ArgumentError(f"the graphs of programs of the back end {self.name!r} are not tuned")
 
     def workshop(self, target: Target, threads: int) -> Workshop:
-        """For programs of a target. Raises ArgumentError where there is no such thing."""
+        """Return a workshop for programs of a target. Raises ArgumentError where the back end has none."""
         raise ArgumentError(f"programs of the back end {self.name!r} are not tuned while they run; use mode='static'")
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:
-        """Memory for intermediate results. Raises OutOfMemoryError."""
+        """Allocate memory for intermediate results. Raises OutOfMemoryError."""
 
     @abstractmethod
     def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
-        """The assembled steps as a program. `scratch_bytes`: of one thread; `scratch`: where `scratch_area` bytes lie
-        for it."""
+        """Return the assembled steps as a program. `scratch_bytes`: scratch of one thread; `scratch`: address of the
+        `scratch_area` bytes reserved for it."""
 
     def scratch_area(self, scratch_bytes: int, threads: int) -> int:
-        """Bytes of memory that a program needs for its scratch, besides its intermediate results."""
+        """Return the bytes of memory that a program needs for its scratch, besides its intermediate results."""
         return 0
 
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
-        """`program` under EINSMITH_CHECK. Raises CheckError where there is no such thing."""
+        """Return the assembled steps as a program that is checked while it runs (EINSMITH_CHECK). Raises CheckError
+        where the back end cannot check."""
         raise CheckError(f"EINSMITH_CHECK cannot watch programs of the back end {self.name!r}; unset it")
 
     @abstractmethod
     def seconds_of(
         self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
-        """Seconds of a kernel in each (pattern, configuration), on data of its own."""
+        """Measure a kernel in each (pattern, configuration) on data of its own; return the seconds of each."""
 
     def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
-        """Searches the configurations of a program's kernels for so many seconds, and records what is faster than the
-        model's choices and right: programs that are compiled from now on are made of that. `tell`: told of everything
-        that was measured. Raises ArgumentError where there is no such thing."""
+        """Search the configurations of a program's kernels for `seconds`, and record those that are correct and faster
+        than the model's choices; programs compiled later use them.
+
+        `tell` is called with every measurement. Raises ArgumentError where the back end has no search.
+        """
         raise ArgumentError(f"the back end {self.name!r} has no search; tune=0 is what it can")
 
     def keep(self, found: Found, target: Target) -> None:
-        """Records what was found for a kernel."""
+        """Record the best configuration found for a kernel."""
         raise ArgumentError(f"the back end {self.name!r} keeps nothing")
 
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
-        """Notes that what was found for a kernel is the faster one inside a program too, or forgets it for what was
-        recorded before."""
+        """Confirm that the configuration found for a kernel is the faster one inside a program too; where it is not,
+        restore the record that stood before."""
         raise ArgumentError(f"the back end {self.name!r} has no search")
 
     def ahead(self) -> AheadOfTime:
-        """What compiles for a library that runs without this process. Raises CompileError where there is no such
-        thing."""
+        """Return the compiler for libraries that run without this process. Raises CompileError where the back end
+        cannot export."""
         raise CompileError(f"programs of the back end {self.name!r} cannot be exported")
 
 
 class AheadOfTime(ABC):
-    """What a back end adds where nothing runs here: a program is a table, whose words stand for functions from
-    `functions` on, numbered as they were compiled, and for intermediate results from `arena` on."""
+    """A back end that compiles programs for export instead of running them here.
+
+    A program is a table. Its words from `functions` on stand for functions, numbered in the order of compilation; its
+    words from `arena` on stand for intermediate results.
+    """
 
     functions: int
     arena: int
     pool_bytes: int
-    """Of the memory that threads share."""
+    """Bytes of the memory that threads share."""
 
     @abstractmethod
     def table(self, program: Runnable) -> ProgramTable:
-        """A program that this back end has made."""
+        """Return the table of a program that this back end has built."""
 
     @abstractmethod
     def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
-        """An object file: the functions of these numbers as `prefix_functions`, `prefix_constants`, and what runs a
-        table on threads as `prefix_run`, `prefix_worker` and `prefix_stop`."""
+        """Return an object file that holds the functions of these numbers as `prefix_functions`, the constants as
+        `prefix_constants`, and the code that runs a table on threads as `prefix_run`, `prefix_worker` and
+        `prefix_stop`."""

@@ -1,4 +1,4 @@
-"""The back end for processors: loop nests, compiled by LLVM, run by a native program on a pool of threads."""
+"""Compile kernels to loop nests, then to machine code by LLVM, and run them on a pool of threads: the CPU back end."""
 
 from __future__ import annotations
 
@@ -32,39 +32,40 @@ from einsmith.tune.race import Raced
 from einsmith.tune.session import Found, Part, Tell
 
 LONG_TASK = 0.05
-"""Predicted seconds of a task from which on it looks at signals itself."""
+"""Predicted seconds of a task from which on the task itself checks for signals."""
 
 
 class Decision(NamedTuple):
-    """What a kernel is to be compiled to, as `decisions` reads it; empty for the model's choice. `recorded`:
-    tuning has found it to be the fastest, so that the model's choice stands where it cannot be."""
+    """The configuration that a kernel is to be compiled to, as `decisions` reads it; empty for the model's choice.
+    `recorded`: the text is a tuning record, so the model's choice is used where the text cannot be followed."""
 
     text: str = ""
     recorded: bool = False
 
     @property
     def key(self) -> bytes:
-        """Its part of a key of compiled code."""
+        """Return the decision's part of a key of compiled code."""
         return b"tuned\0" * self.recorded + self.text.encode()
 
 
 MODEL = Decision()
-"""The model's choice."""
+"""The decision that leaves a kernel to the cost model."""
 _NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
     Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
 )
-"""What no program uses any more is found again here, without a look at the disk."""
+"""Cache of compiled kernels in memory: a kernel that no program uses any more is found again without a disk access."""
 _SAID = Once("records of tuning that cannot be followed")
 
 
 def identity() -> bytes:
-    """Return what tells one set of patterns from another in a key of compiled code: names, and the code of patterns
-    that are not Einsmith's own. Raises CompileError where that cannot be found out."""
+    """Return the part of a key of compiled code that identifies the set of patterns: their names, and the code of
+    patterns that are not Einsmith's own. Raises CompileError where that cannot be determined."""
     return b" ".join(p.name.encode() + key_of(p) for p in autoconfig.PATTERNS)
 
 
 def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, Decision]:
-    """What is decided about each kernel: by an override, else by what tuning has found, else by the model."""
+    """Decide on each kernel's configuration: an override comes first, then a tuning record, then the model's
+    choice."""
     found = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
     if knobs.TUNED.get():
         tuned = records.texts_of([k for k, decision in found.items() if not decision.text], target)
@@ -75,14 +76,14 @@ def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kerne
 def compile_decided(
     kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
 ) -> list[CompiledKernel]:
-    """Machine code for each kernel, from memory, from disk, or made now. Its key is the kernel, the target, what is
-    decided about it, and the patterns, which choose where nothing is."""
+    """Return machine code for each kernel, from memory, from disk, or compiled now. The key of the code is the kernel,
+    the target, the decision, and the patterns, which choose where nothing is decided."""
     found = {k: _NATIVE.get((k, target, decided[k])) for k in dict.fromkeys(kernels)}
     missing = [k for k, kernel in found.items() if kernel is None]
     patterns = identity() if None in found.values() else b""
 
     def choose(wanted: Sequence[int]) -> None:
-        """Chooses one after the other, so that what choosing goes through stays in the core's caches."""
+        """Choose configurations of all kernels in a row, so that the chooser's data stays in the core's caches."""
         for k in (missing[n] for n in wanted):
             if not decided[k].text:
                 autoconfig.choose(k, target)
@@ -118,8 +119,8 @@ def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, made: CompiledKer
 def _follow(
     kernel: Kernel | Rows, target: Target, decision: Decision
 ) -> tuple[Decision, autoconfig.Choice, Lowered, str]:
-    """Return the decision that is followed, its choice and launches, and a sentence on a record that cannot be followed
-    and gives way to the model's choice, else an empty one. Raises CompileError for any other decision."""
+    """Return the decision that is followed, its choice and launches, and a sentence on a record that cannot be
+    followed and gives way to the model's choice, else an empty one. Raises CompileError for any other decision."""
     try:
         choice = decisions.choice_of(kernel, target, decision.text)
         return decision, choice, decisions.lowered(choice), ""
@@ -132,7 +133,7 @@ def _follow(
 def lower(
     kernel: Kernel | Rows, target: Target, decision: Decision = MODEL
 ) -> tuple[list[nest.Function], dict[str, Any]]:
-    """(functions, metadata) of a kernel that is in no cache."""
+    """Lower a kernel that is in no cache; return its functions and metadata."""
     decision, choice, lowered, unfollowed = _follow(kernel, target, decision)
     if knobs.debug() >= 3:
         print(decisions.explain(kernel, target), file=sys.stderr)
@@ -161,7 +162,7 @@ def lower(
 
 
 class Cpu(Backend):
-    """See the module."""
+    """The CPU back end: see the module's docstring."""
 
     name = facts.CPU
 
@@ -272,7 +273,8 @@ class Cpu(Backend):
 
 
 def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:
-    """What is recorded for a kernel here or elsewhere, or for others of its form, as far as it can be used."""
+    """Return the candidates recorded for a kernel here or elsewhere, or for kernels that differ in extents alone,
+    without those that cannot be used."""
     texts = [records.text_of(kernel, target), *records.guesses(kernel, target), *records.near(kernel, target)]
     return [c for text in texts if (c := candidate_of(kernel, target, text)) is not None]
 

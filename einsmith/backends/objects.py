@@ -1,8 +1,8 @@
-"""Programs for the CPU as object code and data, for libraries that run without this process.
+"""Compile programs for the CPU to object code and data, for libraries that run without this process.
 
-Kernels are chosen and lowered as for programs that run here, so that they compute the same, bit for bit. Nothing is
-loaded: functions and intermediate results have addresses at which no process has memory, and whoever puts a library
-together exchanges them.
+Kernels are chosen and lowered as for programs that run here, so exported programs compute the same values, bit for
+bit. Nothing is loaded: functions and intermediate results get addresses at which no process has memory, and the code
+that builds a library replaces them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from einsmith.target.facts import Target
 
 
 class ObjectCode(Cpu, AheadOfTime):
-    """See the module. One for all programs of a library, which share their kernels' code."""
+    """A compiler of programs to object code. One instance serves all programs of a library, which share their kernels'
+    code."""
 
     functions, arena = 1 << 60, 1 << 61
     pool_bytes = entry_program.STATE_BYTES

@@ -1,7 +1,7 @@
-"""Decisions that take the place of the model's choice: a kernel, the pattern that is to compile it, and its genes.
+"""Override the model's choice: fix a kernel's pattern and genes within a `with` block.
 
 with override.overriding({"3f9a21": "contraction mr=6 nv=4"}):
-    y = f(x)          # what is compiled in here
+    y = f(x)          # compiled with the override
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Rows
 
 SHORTEST = 4
-"""Digits of a kernel's digest that tell it from others, at least."""
+"""Fewest hexadecimal digits of a kernel's digest that an override may give."""
 
 
 class Overrides:
-    """What has been decided, by the beginnings of kernels' digests (as `einsmith explain` prints them); `seen`: the
-    kernels that were compiled meanwhile, `used`: the decisions that one of them follows."""
+    """Decisions by the leading digits of kernels' digests (as `einsmith explain` prints them). `seen`: the kernels
+    compiled while the overrides are active; `used`: the decisions that some kernel follows."""
 
     def __init__(self, texts: Mapping[str, str]):
         self.texts = dict(texts)
@@ -37,7 +37,8 @@ class Overrides:
                 raise CompileError(f"nothing is decided for the kernel {digest}: a pattern and genes are needed")
 
     def text_of(self, kernel: Kernel | Rows) -> str:
-        """What is decided for a kernel; empty where nothing is. Raises CompileError where two decisions name it."""
+        """Return the decision for a kernel; empty where there is none. Raises CompileError where two decisions name
+        the kernel."""
         digest = name_of(kernel)
         self.seen[digest] = kernel
         found = [x for x in self.texts if digest.startswith(x)]
@@ -52,8 +53,8 @@ _OVERRIDES: ContextVar[Overrides | None] = ContextVar("overrides", default=None)
 
 @contextmanager
 def overriding(texts: Mapping[str, str]) -> Iterator[None]:
-    """Kernels that are compiled inside follow these decisions, texts as `decisions.decided` reads them. Raises
-    CompileError as that does, and, at the end, for a kernel that was not compiled."""
+    """Compile kernels inside the `with` block to these decisions. `texts`: texts as `decisions.decided` reads them.
+    Raises CompileError for a text that cannot be read, and, at the end, for a kernel that was not compiled."""
     made = Overrides(texts)
     token = _OVERRIDES.set(made)
     try:
@@ -67,6 +68,6 @@ def overriding(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 def text_of(kernel: Kernel | Rows) -> str:
-    """What is decided for a kernel here and now; empty where nothing is."""
+    """Return the decision that the active overrides hold for a kernel; empty where there is none."""
     found = _OVERRIDES.get()
     return "" if found is None else found.text_of(kernel)

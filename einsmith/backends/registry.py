@@ -1,4 +1,4 @@
-"""The back ends, by the names that targets have for them."""
+"""Register back ends under the names that targets use for them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from einsmith.target.facts import Target
 
 BACKENDS: dict[str, Backend] = {CPU.name: CPU}
 DEFAULT: Backend = CPU
-"""Whose target programs are compiled for where none is given."""
+"""The back end whose target programs are compiled for where none is given."""
 
 
 def register(backend: Backend) -> None:
-    """Adds a back end: programs for targets with its name are its own. Raises CompileError where there is one, or where
-    one of its patterns has the name of another back end's."""
+    """Register a back end, so that programs for targets with its name are compiled by it. Raises CompileError where
+    the name is taken, or where one of its patterns has the name of another back end's pattern."""
     if backend.name in BACKENDS:
         raise CompileError(f"there is a back end {backend.name!r} already: every one has a name of its own")
     taken = {p.name for known in BACKENDS.values() for p in known.patterns} | {autoconfig.ROWS.name}
@@ -26,7 +26,7 @@ def register(backend: Backend) -> None:
 
 
 def backend_of(target: Target) -> Backend:
-    """The back end of a target. Raises CompileError where there is none."""
+    """Return the back end of a target. Raises CompileError where there is none."""
     found = BACKENDS.get(target.backend)
     if found is None:
         raise CompileError(f"no back end {target.backend!r} for {target!r}; there are {', '.join(BACKENDS)}")

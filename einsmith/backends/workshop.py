@@ -1,8 +1,8 @@
-"""What to try next in a program that runs, and whether it is right: asked of a process that leaves the processors to
-everybody else.
+"""Propose, compile and vet configurations for a running program in a separate low-priority process.
 
-That process proposes configurations (`tune.genetic`), compiles them into the cache of object code, where the program's
-own process finds them, and compares them with the evaluator on guarded memory. It may crash or hang without harm.
+The process proposes configurations (`tune.genetic`), compiles them into the cache of object code, where the program's
+own process finds them, and compares their results with the evaluator's on guarded memory. It may crash or hang without
+harm.
 """
 
 from __future__ import annotations
@@ -27,24 +27,29 @@ from einsmith.tune.genetic import Search, candidate_of
 from einsmith.tune.session import least
 
 LIMIT = 20.0
-"""Seconds of a processor that an answer may take."""
+"""Processor seconds that an answer may take."""
 WAITED = 600.0
-"""Seconds by the clock: where others keep all processors busy, this process gets little of them."""
+"""Wall-clock seconds that an answer may take: the process gets little time where other programs keep all processors
+busy."""
 LOOK = 1.0
-"""Seconds between two looks whether a pause is over."""
+"""Seconds between two checks whether a pause is over."""
 FIRST = 4
-"""First guesses of each kind that are tried."""
+"""Most first guesses of each kind that are tried."""
 
 
 class Shop:
-    """What the process answers. Every answer comes with the seconds of a processor that it took."""
+    """The server inside the workshop process. Every answer includes the processor seconds that it took."""
 
     def __init__(self) -> None:
         self._searches: dict[tuple[Kernel | Rows, Target], Search] = {}
 
     def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
-        """limit: seconds of a processor that an answer may take, after which the process ends; patterns: a user's own;
-        idle: it runs where nothing else does."""
+        """Set the process up.
+
+        limit: processor seconds that an answer may take, after which the process ends
+        patterns: the user's own patterns
+        idle: whether the process runs only when processors are idle
+        """
         if idle:
             os.nice(19)
             if hasattr(os, "SCHED_IDLE"):
@@ -59,8 +64,12 @@ class Shop:
     def propose(
         self, kernel: Kernel | Rows, target: Target, guesses: Sequence[str], tried: Sequence[Tried]
     ) -> tuple[str | None, float]:
-        """What to try next; None where nothing is left. guesses: what others have found; tried: all that was, which is
-        news to a process that was started anew."""
+        """Return the text of the configuration to try next, or None where none is left, and the processor seconds
+        spent.
+
+        guesses: texts of configurations that others have found
+        tried: configurations measured so far, which a restarted process does not know
+        """
         begun = self._begun()
         search = self._searches.get((kernel, target))
         if search is None:
@@ -76,8 +85,9 @@ class Shop:
         return None if c is None else c.text, time.process_time() - begun
 
     def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
-        """Why a configuration may not be used: it cannot be compiled, touches what it must not, or makes other results
-        than the evaluator does of random data; empty where it is right."""
+        """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
+        compiled, touches memory that it must not, or differs from the evaluator on random data; the reason is empty
+        where it is correct."""
         begun = self._begun()
         try:
             (made,) = cpu.compile_decided([kernel], {kernel: cpu.Decision(text)}, target)
@@ -90,7 +100,7 @@ class Shop:
 
 
 class _Aside(BenchProcess):
-    """The process."""
+    """The workshop process, seen from its parent."""
 
     module = "einsmith.backends.workshop"
     idle = True
@@ -99,25 +109,28 @@ class _Aside(BenchProcess):
     def __init__(self) -> None:
         super().__init__()
         self.resumed = 0
-        """How many times it has gone on."""
+        """Number of times that the process has resumed after a pause."""
         self._pausing = locks.lock()
         self._awaited = False
         self._until = 0.0
-        """When the pause ends that was asked for last."""
+        """Clock time at which the latest pause ends."""
         self._paused_at, self._rested = 0.0, 0.0
-        """Since when it is paused (0: it is not), and for how many seconds it was before."""
+        """Clock time since when the process is paused (0: it is not), and total seconds of earlier pauses."""
 
     def pause(self, seconds: float) -> None:
-        """Stops the process for so many seconds from now, or lets it go on (0), which has as much time for its answer
-        as it had before. It is stopped only while somebody waits for its answer, who lets it go on after that: whoever
-        has stopped it may never come again. Nor is it stopped before it has begun: only then it ends with its parent.
+        """Pause the process for `seconds` from now, or resume it (0). Time spent paused does not count towards an
+        answer's limit.
+
+        The process is stopped only while a thread waits for its answer, because that thread resumes it afterwards,
+        whereas the caller of `pause` may never call again. It is not stopped before it has begun: from then on it ends
+        with its parent.
         """
         with self._pausing:
             self._until = time.monotonic() + seconds
             self._stop_or_go_on()
 
     def _stop_or_go_on(self) -> None:
-        """Does what was asked for last."""
+        """Stop or resume the process according to the latest call of `pause`."""
         with self._pausing:
             process, now = self._process, time.monotonic()
             paused = self._awaited and now < self._until
@@ -151,7 +164,7 @@ class _Aside(BenchProcess):
         return super()._wait(pipe, min(seconds, LOOK))
 
     def kill(self) -> None:
-        """Ends the process, and lets no other begin."""
+        """End the process, and let no other one start."""
         self.over = True
         process = self._process
         if process is not None:
@@ -169,7 +182,7 @@ class _Aside(BenchProcess):
 
 
 class ProcessWorkshop:
-    """The process, from outside (`backend.Workshop`)."""
+    """A workshop (`backend.Workshop`) that hands requests to the workshop process."""
 
     def __init__(self, target: Target, threads: int):
         self._aside = _Aside()

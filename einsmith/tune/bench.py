@@ -1,4 +1,4 @@
-"""The process that measures candidates, from outside: what it hangs or dies of is said and left behind."""
+"""Control the process that measures candidates: a candidate that hangs or crashes it is reported and left behind."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from einsmith.target.facts import Target
 from einsmith.tune.genetic import Candidate
 
 CHOICE = 0
-"""The number of the model's choice, with which all others are compared."""
+"""The number of the model's choice, with which all other candidates are compared."""
 LIMIT = 20.0
 """Seconds that compiling a candidate and running it once, or a race, may take at most; LLVM takes up to 2 for the
 largest kernels there are."""
 RUNS = 40
-"""Of each candidate in a race that ends as soon as it may, in case they are slow."""
+"""Runs of each candidate that the time limit of a race allows for, in case the candidates are slow."""
 START = 60.0
 """Seconds that a process may take to start."""
 _SAID = Once("patterns that tuning leaves out", 64)
 
 
 def unsendable(pattern: Pattern) -> str:
-    """Return why another process cannot have a pattern; empty where it can."""
+    """Return why another process cannot import a pattern; empty where it can."""
     if type(pattern).__module__ == "__main__":
         return "its class stands in a script"
     try:
@@ -47,7 +47,7 @@ def unsendable(pattern: Pattern) -> str:
 
 
 def own_patterns() -> list[Pattern]:
-    """The user's patterns that another process can import (`worker.register`). Warns once of each other one."""
+    """Return the user's patterns that another process can import (`worker.register`). Warns once of each other one."""
     found = [(p, unsendable(p)) for p in autoconfig.PATTERNS if not is_builtin(p)]
     for pattern, why in found:
         if why and _SAID((pattern.name, why)):
@@ -61,16 +61,16 @@ def own_patterns() -> list[Pattern]:
 
 
 class Lost(EinsmithError):
-    """The process died of what it was asked, or did not answer in time."""
+    """The measuring process died while it worked on a request, or did not answer in time."""
 
 
 class Failed(EinsmithError):
-    """What was asked raised an error in the process."""
+    """A request raised an error in the measuring process."""
 
 
 class BenchProcess:
-    """`worker.Bench` (or another one, which `module` serves) in a process of its own, started when it is first needed
-    and again when it was lost. Used by one thread at a time; `with` ends the process."""
+    """A `worker.Bench` (or the server that `module` names) in a process of its own. The process starts when it is
+    first needed, and again after it was lost. One thread at a time may use it; `with` ends the process."""
 
     module = "einsmith.tune.worker"
 
@@ -81,7 +81,7 @@ class BenchProcess:
         self._begun = False
         self._known: set[int] = set()
         self.starts = 0
-        """Processes that were started."""
+        """Number of processes started so far."""
 
     def __enter__(self) -> BenchProcess:
         return self
@@ -90,20 +90,21 @@ class BenchProcess:
         self.close()
 
     def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
-        """The kernel from now on. A pattern of the user's that no other process can import is left out."""
+        """Set the kernel that later requests are about. User patterns that no other process can import are left
+        out."""
         self._given = (kernel, target, threads, cold, own_patterns())
         self._begun = False
         self._known = set()
 
     def prepare(self, number: int, candidate: Candidate) -> str:
-        """Compiles a candidate and runs it once; the reason where it cannot be, else nothing."""
+        """Compile a candidate and run it once; return the reason where it cannot be run, else an empty string."""
         reason = self._ask("prepare", number, candidate)
         if not reason:
             self._known.add(number)
         return reason
 
     def ready(self, number: int) -> bool:
-        """Whether a candidate is prepared: a process that was lost has taken all with it."""
+        """Return whether a candidate is prepared: a process that was lost has lost all its candidates."""
         return self._begun and number in self._known
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -115,12 +116,12 @@ class BenchProcess:
     def race(
         self, numbers: Sequence[int], seconds: float, whole: bool = False, run: float = 0.0
     ) -> tuple[list[list[float]], str]:
-        """See `worker.Bench.race`; run: seconds that a run takes, about."""
+        """Race candidates in the process; see `worker.Bench.race`. run: approximate seconds of one run."""
         limit = self.limit + seconds + RUNS * run * len(numbers)
         return self._ask("race", list(numbers), seconds, whole, limit=limit)
 
     def vet(self, number: int, seed: int) -> str:
-        """See `worker.Bench.vet`."""
+        """Return why a candidate may not be used; see `worker.Bench.vet`."""
         return self._ask("vet", number, seed)
 
     def _ask(self, name: str, *arguments: Any, limit: float | None = None) -> Any:
@@ -169,11 +170,11 @@ class BenchProcess:
         return out
 
     def _wait(self, pipe: int, seconds: float) -> bool:
-        """Waits for so long at the most until there is something to read; whether there is."""
+        """Wait at most `seconds` for data to read; return whether there is some."""
         return bool(select.select([pipe], [], [], seconds)[0])
 
     def _now(self) -> float:
-        """Seconds by the clock that limits are meant by."""
+        """Return the seconds of the clock that time limits refer to."""
         return time.monotonic()
 
     def _start(self) -> None:
@@ -185,7 +186,7 @@ class BenchProcess:
         self.starts += 1
 
     def _lose(self, late: bool, limit: float) -> str:
-        """Ends the process; what became of it, in words."""
+        """End the process and return in words what became of it."""
         process = self._process
         assert process is not None
         if late:
@@ -199,7 +200,7 @@ class BenchProcess:
         return f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         process, self._process = self._process, None
         self._begun, self._known = False, set()
         if process is None:
@@ -211,5 +212,5 @@ class BenchProcess:
                 pipe.close()
 
     def leave(self) -> None:
-        """In a forked child: the process is the parent's."""
+        """Drop the process in a forked child without ending it: it belongs to the parent."""
         self._process, self._begun, self._known = None, False, set()

@@ -1,11 +1,11 @@
-"""Calibration: the machine's coefficients, measured once in about a second, stored, and used by every choice since.
+"""Calibrate the machine: measure its coefficients once, in seconds, store them, and use them in every later choice.
 
 Kernels are chosen by predicted cost, so the coefficients decide what is computed in which order. They are therefore
 measured once a machine and then read from the store: a choice never changes between two runs. They are rounded
-coarsely. A figure whose runs disagree is measured again while there is time; one that stays unsteady, or that is far
-from what the static facts say, is left out: the static figure stands, and the record, and `einsmith info`, say why.
-What is measured while the machine does something else (`tune.load`) is not stored: the process that has measured it
-goes on with it, and the next one measures again.
+coarsely. A figure whose runs disagree is measured again while there is time. A figure that stays unsteady, or that is
+far from what the static facts say, is left out: the static figure stands, and the record, and `einsmith info`, say
+why. A figure measured while the machine does something else (`tune.load`) is not stored: the process that has measured
+it uses it, and the next process measures again.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ _SAID = Once("why a machine is not measured", 64)
 BUDGET = 2.6
 """Seconds that a calibration may take; probes that find no time keep their static figures."""
 ROUNDS_SECONDS = 0.8
-"""Seconds of measuring when all probes are made: long enough to meet quiet moments."""
+"""Seconds of measuring after all probes are compiled: long enough to include quiet moments."""
 MEASURE_SECONDS = 0.3
-"""What is left of the budget for measuring when probes take long to make."""
+"""Seconds of the budget reserved for measuring when probes take long to compile."""
 ATTEMPTS = 3
-"""Calibrations that are made where one is asked for, until the machine is quiet in one."""
+"""Most calibrations made on request, until the machine is quiet in one."""
 MIN_ROUNDS = 4
 SLOW_EVERY = 6
 SLOWER, FASTER = 5.0, 20.0
-"""How many times slower or faster than the static figure a measured one may be. A disturbed one is only ever slower."""
+"""Factors by which a measured figure may be slower or faster than the static one. A disturbance only ever makes a
+figure slower."""
 INVERTED = 1.25
-"""How many times faster a level of the memory may look than the one before it."""
+"""Factor by which a level of the memory hierarchy may measure faster than the level before it."""
 STEPS_A_DECADE = 24
 
 PATTERN_SECONDS = 0.2
-"""What measuring for one registered pattern may take, once a machine."""
+"""Seconds that measuring for one registered pattern may take, once a machine."""
 
 _lock = locks.lock()
 _target: Target | None = None
@@ -60,12 +61,12 @@ _patterns = 0  # how many patterns had been registered when _target was found
 
 
 def target(threads: int | None = None) -> Target:
-    """This machine as kernels are chosen for: with measured coefficients, unless EINSMITH_CALIBRATE is 0, and with no
-    more cores than `threads`.
+    """Return this machine as a target with measured coefficients, unless EINSMITH_CALIBRATE is 0, and with at most
+    `threads` cores.
 
-    Measured at the first call on a machine that does nothing else, read from the store later, and the same for the life
-    of the process. Where nothing can be stored, the static figures stand: choices that changed from run to run would
-    change rounding.
+    The coefficients are measured at the first call on a machine that does nothing else, read from the store later, and
+    constant for the life of the process. Where nothing can be stored, the static figures stand: choices that changed
+    from run to run would change rounding.
     """
     global _target, _patterns
     with _lock:
@@ -78,15 +79,15 @@ def target(threads: int | None = None) -> Target:
 
 
 def forget() -> None:
-    """Makes the next `target()` look at the knob and the store again."""
+    """Make the next `target()` read the knob and the store again."""
     global _target
     with _lock:
         _target = None
 
 
 class Figures(NamedTuple):
-    """What probes find: seconds per unit of work by name, why others are left out, and what makes all of them doubtful;
-    empty if nothing does."""
+    """Results of the probes: seconds per unit of work by name, the reasons why other figures are left out, and what
+    disturbed the measurement (empty if nothing did)."""
 
     seconds: dict[str, float]
     left_out: dict[str, str]
@@ -113,10 +114,10 @@ def _find() -> Target:
 
 
 def calibrate() -> Target:
-    """Measures this machine anew, ATTEMPTS times at most, and records it in the place of what was recorded before.
+    """Measure this machine anew, at most ATTEMPTS times, and replace its record.
 
-    Returns the machine with its coefficients. Raises BusyError where it was never quiet; what was recorded stands.
-    Raises OSError where nothing can be stored.
+    Returns the machine with its coefficients. Raises BusyError where the machine was never quiet; the earlier record
+    stands. Raises OSError where nothing can be stored.
     """
     static = native.host_target()
     _writable(store.path_of(static).parent)
@@ -129,7 +130,7 @@ def calibrate() -> Target:
 
 
 def _measured(static: Target) -> Figures:
-    """What probes find and may be so."""
+    """Run the probes; return their plausible figures, and the reasons why others are left out."""
     start = time.perf_counter()
     seconds, left_out, disturbance = measure(static, BUDGET)
     found, rejected = plausible(static, seconds)
@@ -151,14 +152,15 @@ def _say(what: str) -> None:
 
 
 def _warn(what: str) -> None:
-    """Warn once that measurements are done without."""
+    """Warn once that kernels are chosen without measurements."""
     if _SAID(what):
         warnings.warn(what, StoreWarning, stacklevel=4)
 
 
 def with_patterns(target: Target, overwrite: bool) -> Target:
-    """The machine with what registered patterns measure for themselves (`Pattern.probes`), from the store where it is
-    known for the pattern's source. Where nothing can be measured or kept, the defaults in the patterns stand."""
+    """Return the machine with the coefficients that registered patterns measure for themselves (`Pattern.probes`),
+    from the store where they are recorded for the pattern's source. Where nothing can be measured or stored, the
+    patterns' defaults stand."""
     if not knobs.CALIBRATE.get():
         return target
     found: dict[str, float] = {}
@@ -187,7 +189,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
 
 
 def _made(programs: Iterable[Probe], latest: float) -> list[Probe]:
-    """The probes, each run once, as far as they are ready at `latest`."""
+    """Return the probes that are compiled before `latest`, each after one run."""
     out: list[Probe] = []
     for probe in programs:
         probe.run()
@@ -198,9 +200,9 @@ def _made(programs: Iterable[Probe], latest: float) -> list[Probe]:
 
 
 def _run(made: Sequence[Probe], end: float, latest: float) -> None:
-    """All probes in turn, many times: a disturbance hits one run of each rather than every run of one. At least
-    MIN_ROUNDS, and until `end`; but no run begins after `latest`, as one may take a thousand times longer on a machine
-    whose cores are busy with something else."""
+    """Run all probes in turn, many times: a disturbance then hits one run of each instead of every run of one. At
+    least MIN_ROUNDS rounds are run, and rounds go on until `end`. No run begins after `latest`, as one may take a
+    thousand times longer on a machine whose cores are busy with something else."""
     rounds = 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
         for probe in made:
@@ -213,7 +215,7 @@ def _run(made: Sequence[Probe], end: float, latest: float) -> None:
 
 
 def _writable(folder: Path) -> None:
-    """Raises OSError before time is spent on what cannot be kept."""
+    """Raise OSError where `folder` cannot be written, before time is spent on figures that cannot be stored."""
     files.make_private(folder)
     probe = folder / f".try-{threading.get_ident()}"
     probe.touch()
@@ -221,7 +223,7 @@ def _writable(folder: Path) -> None:
 
 
 def measure(static: Target, budget: float) -> Figures:
-    """What the probes find that have time to run in `budget` seconds."""
+    """Return the figures of those probes that have time to run in `budget` seconds."""
     latest = time.perf_counter() + budget
     made = _made(probes(static, memory_bytes(static)), latest - MEASURE_SECONDS)
     watch = Watch()
@@ -235,7 +237,7 @@ def measure(static: Target, budget: float) -> Figures:
 
 
 def defaults(static: Target) -> dict[str, float]:
-    """What the static facts say that probes find, in seconds per unit of work."""
+    """Return the figures that the static facts predict for the probes, in seconds per unit of work."""
     out = {fn: seconds for fn, seconds in static.special_seconds}
     out |= {n: getattr(static, f"{n}_seconds") for n in ("load", "unaligned", "store", "broadcast", "gather")}
     out |= {n: 1 / rate for n, rate in zip(_LEVELS, static.bytes_per_second, strict=False)}
@@ -248,8 +250,8 @@ _LEVELS = ("l1", "l2", "l3", "memory")
 
 
 def plausible(static: Target, found: dict[str, float]) -> tuple[dict[str, float], dict[str, str]]:
-    """(the findings that may be so, why the others may not): far from the static figure, or a level of the memory that
-    is slower than the one behind it."""
+    """Split figures into plausible ones and reasons why the others are not. A figure is implausible where it is far
+    from the static one, or where a level of the memory hierarchy measures slower than the level behind it."""
     copy, rejected = found.get(PLAIN, 0.0), dict[str, str]()
     for name, default in defaults(static).items():
         if name in found:
@@ -264,7 +266,8 @@ def plausible(static: Target, found: dict[str, float]) -> tuple[dict[str, float]
 
 
 def memory_bytes(static: Target) -> int:
-    """How much memory the bandwidth of main memory is measured on: beyond the caches, and little of what is free."""
+    """Return the bytes on which the bandwidth of main memory is measured: more than the caches hold and little of what
+    is free; 0 where there is too little free memory."""
     try:
         lines = dict(x.split(":", 1) for x in Path("/proc/meminfo").read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) << 10
@@ -275,7 +278,8 @@ def memory_bytes(static: Target) -> int:
 
 
 def assemble(static: Target, found: dict[str, float]) -> Target:
-    """A machine's coefficients from the probes' seconds per unit; what is not among them stays static."""
+    """Return the machine with coefficients computed from the probes' seconds per unit; a coefficient without a probe
+    stays static."""
 
     def rate(name: str, default: float) -> float:
         return rounded(1 / bounded(found[name], 1 / default)) if name in found else default
@@ -316,14 +320,15 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
 
 
 def met(static: Target, found: dict[str, float]) -> bool:
-    """Whether all threads were seen at work at once. Where others keep the cores busy they never are; then the probes
-    say nothing about launches and shared levels, and the static figures give the proportions."""
+    """Return whether all threads were seen at work at once. Where other programs keep the cores busy they never are; the
+    probes then say nothing about launches and shared levels, and the static figures give the proportions."""
     task, launch = found.get("task", 0.0), found.get("launch", math.inf)
     return static.cores > 1 and launch - task < 0.5 * task * (static.cores - 1)
 
 
 def shared(found: dict[str, float], level: str, alone: float, share: float, cores: int, together: bool) -> float:
-    """Bytes per second of all cores from a level, of which one core alone gets `alone`."""
+    """Return the bytes per second of all cores together from a level of the memory hierarchy; one core alone gets
+    `alone`."""
     share = max(1.0, min(share, cores))
     if together and f"{level} all" in found and level in found:
         share = max(1.0, min(found[level] / found[f"{level} all"], cores))
@@ -331,11 +336,12 @@ def shared(found: dict[str, float], level: str, alone: float, share: float, core
 
 
 def bounded(seconds: float, default: float) -> float:
-    """`seconds`, within the plausible factors of `default`."""
+    """Clamp `seconds` to the plausible factors of `default`."""
     return min(max(seconds, default / FASTER), default * SLOWER)
 
 
 def rounded(value: float) -> float:
-    """The nearest of STEPS_A_DECADE steps a decade (10 % apart), to three digits: two calibrations mostly agree."""
+    """Round to the nearest of STEPS_A_DECADE steps a decade (10 % apart), to three digits, so that two calibrations
+    mostly agree."""
     step = 10 ** (round(math.log10(value) * STEPS_A_DECADE) / STEPS_A_DECADE)
     return float(f"{step:.3g}")

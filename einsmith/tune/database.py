@@ -1,8 +1,8 @@
-"""The SQLite file of tuned configurations: how it is made, opened, and put aside where it is damaged.
+"""Create, open and repair the SQLite file of tuned configurations.
 
-Every piece of work has a connection of its own, so that no process inherits one, and is one transaction: a process that
-is killed loses at most what it was writing. The file comes into being whole, by a link to a finished one. It is in WAL
-mode, in which who reads waits for nobody, or where the file system has no shared memory in SQLite's plain one.
+Every operation has a connection of its own, so that no process inherits one, and is one transaction: a process that is
+killed loses at most what it was writing. The file comes into being whole, by a link to a finished one. It is in WAL
+mode, in which readers wait for nobody, or in SQLite's plain mode where the file system has no shared memory.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from einsmith import files, knobs, locks
 from einsmith.caches import Once
 
 FORMAT = 1
-"""Grows with every change of the tables."""
+"""Number of the format; it grows with every change of the tables."""
 PATIENCE = 2.0
-"""Seconds that work waits for another process's."""
+"""Seconds that an operation waits for another process's transaction."""
 REST = 60.0
-"""Seconds for which a store that could not be used is left alone."""
+"""Seconds for which a store that could not be used is not tried again."""
 _TABLES = """
 CREATE TABLE records (
     kernel TEXT NOT NULL, machine TEXT NOT NULL, version TEXT NOT NULL, own INTEGER NOT NULL, text TEXT NOT NULL,
@@ -39,20 +39,22 @@ T = TypeVar("T")
 _LOCK = locks.Awaited("using the store of tuned configurations")
 _said = Once("problems of the store of tuned configurations", 64)
 _resting: dict[bool, tuple[Path, float]] = {}
-"""A store that could not be written (True) or read, and until when it is left alone in that."""
+"""The store that could not be written (key True) or read (key False), and the clock time until which it is not tried
+again."""
 
 
 class Foreign(sqlite3.DatabaseError):
-    """A file of another format."""
+    """The file has another format."""
 
 
 def path_of() -> Path:
-    """Where the store lies; there need be none yet."""
+    """Return the path of the store, which need not exist yet."""
     return knobs.cache_dir() / "tuning" / "records.sqlite"
 
 
 def attempt(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
-    """As `run`; `nothing` where the store cannot be used, which is said once: whoever asks goes on without."""
+    """Run `work` like `run`, but return `nothing` where the store cannot be used; a message says so once, and the
+    caller continues without the store."""
     path = path_of()
     left, until = _resting.get(write, (None, 0.0))
     if left == path and time.monotonic() < until:
@@ -66,9 +68,10 @@ def attempt(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = F
 
 
 def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:
-    """What `work` returns of the store, in a transaction if it is to `write`; `nothing` where there is none to read.
+    """Return what `work` returns for a connection to the store, or `nothing` where there is no store to read. With
+    `write`, the work is one transaction that may create the store.
 
-    A damaged store, or one of another format, is put aside and begun anew, which is said. Raises sqlite3.Error or
+    A damaged store, or one of another format, is moved aside and begun anew, with a message. Raises sqlite3.Error or
     OSError where the store cannot be used.
     """
     path = path_of()
@@ -117,7 +120,7 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
 
 
 def _create(path: Path) -> None:
-    """Puts an empty store in place, unless another process is quicker."""
+    """Put an empty store in place, unless another process is quicker."""
     files.make_private(path.parent)
     with files.beside(path) as work:
         link = sqlite3.connect(work, PATIENCE, isolation_level=None)
@@ -141,7 +144,8 @@ def _is_damage(e: sqlite3.Error) -> bool:
 
 
 def _put_aside(path: Path, seen: int, why: Exception) -> None:
-    """Moves a damaged store away, if it is still the file of that number: of two processes that find it, one does."""
+    """Move a damaged store away if it is still the file with inode `seen`: of two processes that find the damage, only
+    one moves the file."""
     if _number(path) != seen:
         return
     aside = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{seen}"
@@ -152,7 +156,7 @@ def _put_aside(path: Path, seen: int, why: Exception) -> None:
 
 
 def _number(path: Path) -> int:
-    """What tells a file from another one that is put in its place; 0 where there is none."""
+    """Return the file's inode number, which tells it from a file put in its place; 0 where there is no file."""
     try:
         return path.stat().st_ino
     except OSError:

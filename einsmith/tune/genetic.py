@@ -1,9 +1,10 @@
-"""A genetic search over the configurations of a kernel: what to measure next.
+"""Propose configurations of a kernel to measure, by a genetic search that the cost model guides.
 
-Its first generation is what the cost model ranks first, of every pattern that takes the kernel. Later ones are children
-of the fastest that were measured: genes of two parents mixed, some changed to a value near theirs, everything legal
-before it is compiled. Of several children the one is proposed that the model holds to be the quickest, corrected by
-what was measured so far. (The search is NeoFlow's, section 4; that the model guides it is ours.)
+The first generation holds the configurations that the cost model ranks first, of every pattern that takes the kernel.
+Later ones are children of the fastest that were measured: genes of two parents mixed, some changed to a value near
+theirs, everything legal before it is compiled. Of several children the one with the least predicted seconds is
+proposed; predictions are corrected by the measurements so far. (The search is NeoFlow's, section 4; the guidance by
+the model is ours.)
 """
 
 from __future__ import annotations
@@ -24,24 +25,26 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 FIRST = 8
-"""Candidates of the first generation: what is measured before children are made."""
+"""Candidates of the first generation, which are measured before children are bred."""
 FAR = 6.0
-"""A pattern whose best prediction is so many times the choice's is not measured for its own sake."""
+"""Most times the choice's predicted seconds that a pattern's best prediction may be for the pattern to be measured in
+the first generation."""
 PARENTS = 6
-"""The fastest that were measured, from which parents are drawn."""
+"""Number of fastest measured candidates from which parents are drawn."""
 BROOD = 8
-"""Children of which the most promising is proposed."""
+"""Number of children bred for each proposal, of which the most promising is proposed."""
 TRIES = 60
-"""Drawn configurations after which legal ones that are new count as used up."""
+"""Configurations drawn without a new legal one, after which none is assumed to be left."""
 CROSSED, NEAR = 0.5, 0.7
-"""How often a child has two parents, and how often a changed gene takes a value near its own, where values are ordered.
-"""
+"""Probability that a child has two parents, and that a changed gene takes a value near its own, where values are
+ordered."""
 MUTATED = 1.5
-"""Genes that are changed, on average."""
+"""Genes that a child changes, on average."""
 FIXED = (FORM, "way", "pattern")
-"""Genes by which a configuration has its other ones: a child has those of its first parent."""
+"""Genes that determine which other genes a configuration has; a child takes their values from its first parent."""
 RIDGE = 1.0
-"""Measurements without a deviation that are added for every value of a gene, so that one alone tells little."""
+"""Weight of the ridge penalty: pseudo-measurements without a deviation added for every value of a gene, so that a
+single measurement moves the prediction little."""
 
 
 class Candidate(NamedTuple):
@@ -52,7 +55,7 @@ class Candidate(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The decision that stands for it (`decisions.written`)."""
+        """Return the decision's text for this candidate (`decisions.written`)."""
         return written(autoconfig.pattern_of(self.pattern), self.config)
 
     def __str__(self) -> str:
@@ -60,7 +63,8 @@ class Candidate(NamedTuple):
 
 
 def candidate_of(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | None:
-    """What a decision stands for; the model's choice where it is empty, None where it cannot be followed."""
+    """Return the candidate that a decision's text names: the model's choice for an empty text, None where the text
+    cannot be followed."""
     try:
         choice = choice_of(kernel, target, text)
     except CompileError:
@@ -69,10 +73,11 @@ def candidate_of(kernel: Kernel | Rows, target: Target, text: str) -> Candidate 
 
 
 class Search:
-    """The search over one kernel. `propose` says what to measure next, `tell` what came of it.
+    """A search over the configurations of one kernel. `propose` returns the candidate to measure next; `tell` reports
+    its seconds.
 
-    first: what is proposed before anything else (what other machines or kernels of this form have found). guided: False
-    leaves the model out of account: the first generation is drawn at random, and every child is as good as another.
+    first: candidates proposed before all others (found on other machines, or for kernels that differ in extents)
+    guided: False leaves the model out of account; the first generation is drawn at random, and children are not ranked
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class Search:
         self.choice = autoconfig.choose(kernel, target)
         self.chosen = Candidate(self.choice.pattern.name, self.choice.config)
         self.measured: dict[Candidate, float] = {}
-        """Seconds of what was told about; infinity for what cannot run."""
+        """Seconds of each candidate reported by `tell`; infinity for one that cannot run."""
         self._random = random.Random(seed)
         self._patterns = {p.name: p for p in autoconfig.asked(kernel, target) if p.match(kernel)}
         self._spaces: dict[str, Space] = {}
@@ -96,7 +101,7 @@ class Search:
     # -- asking and telling
 
     def propose(self) -> Candidate | None:
-        """What to measure next, each only once; None where nothing legal is left."""
+        """Return a candidate to measure that was never proposed before; None where no legal one is left."""
         if self._over:
             return None
         found = next(self._first, None) or self._child()
@@ -108,14 +113,14 @@ class Search:
         return self._new(found)
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
-        """What a candidate was measured to take; infinity where it cannot run or is wrong."""
+        """Report a candidate's measured seconds; infinity where it cannot run or gives wrong results."""
         self._seen.add(candidate)
         self.measured[candidate] = seconds
         self._off = None
 
     @property
     def best(self) -> Candidate | None:
-        """The fastest that was measured."""
+        """Return the fastest measured candidate; None where none could run."""
         known = {c: s for c, s in self.measured.items() if s < inf}
         return min(known, key=known.__getitem__) if known else None
 
@@ -126,7 +131,8 @@ class Search:
     # -- the first generation
 
     def _by_rank(self) -> list[Candidate]:
-        """What the patterns hold to be worth a measurement: the cheapest by prediction first, or in any order."""
+        """Return the candidates that the patterns hold to be worth a measurement, the cheapest by prediction first, or
+        shuffled in an unguided search."""
         found = self.choice.alternatives
         self._costs |= {Candidate(name, config): cost.rank for name, config, cost in found}
         ranked = [Candidate(name, config) for name, config, _ in found]
@@ -135,7 +141,8 @@ class Search:
         return ranked
 
     def _generation_of(self, first: Sequence[Candidate]) -> Iterator[Candidate]:
-        """The choice, what is handed in, the best of every pattern that may win, and the next by rank."""
+        """Yield the first generation: the choice, the candidates handed in, the best of every pattern that may win,
+        and the next by rank."""
         if not self.guided:
             yield from self._ranked[:FIRST]
             return
@@ -148,7 +155,8 @@ class Search:
     # -- children
 
     def _child(self) -> Candidate | None:
-        """A legal configuration that was not proposed before, made of the fastest ones; None where none is found."""
+        """Breed a legal candidate that was not proposed before from the fastest ones; return None where none is
+        found."""
         known = sorted((s, n, c) for n, (c, s) in enumerate(self.measured.items()) if s < inf)
         every = [(c, s) for s, _, c in known]
         pools = [every[:PARENTS], *([p for p in every if p[0].pattern == name][:PARENTS] for name in self._patterns)]
@@ -166,11 +174,11 @@ class Search:
         return min(brood, key=brood.__getitem__) if brood else None
 
     def _parent(self, parents: Sequence[tuple[Candidate, float]]) -> tuple[Candidate, float]:
-        """One of two drawn at random, the faster one."""
+        """Return the faster of two parents drawn at random."""
         return parents[min(self._random.randrange(len(parents)) for _ in range(2))]
 
     def _of(self, first: Candidate, second: Candidate) -> Candidate | None:
-        """A child of two candidates, of which the second gives genes where both have the same ones; None where it is
+        """Cross and mutate two candidates; the second contributes genes that both have. Return None where the child is
         not legal."""
         pattern = self._patterns[first.pattern]
         own = genes(first.config)
@@ -204,7 +212,7 @@ class Search:
         return Candidate(first.pattern, config)
 
     def _value(self, values: Sequence[Any], now: Any) -> Any:
-        """Another value of a gene: often a near one, where they have an order."""
+        """Return another value of a gene: with probability NEAR a neighbouring one, where values are ordered."""
         ordered = all(type(v) is int for v in values) and now in values
         if ordered and self._random.random() < NEAR:
             at = values.index(now)
@@ -213,8 +221,8 @@ class Search:
         return self._random.choice([v for v in values if v != now])
 
     def _promise(self, child: Candidate) -> float:
-        """Seconds that a child is held to take: predicted, and as far off as the predictions for what was measured tell
-        of the values of its genes."""
+        """Return a child's predicted seconds, corrected by how far off the predictions were for measured candidates
+        with the same gene values."""
         if self._off is None:
             self._off = Correction([(c, log(s / self._cost(c))) for c, s in self.measured.items() if s < inf])
         return self._cost(child) * exp(self._off(child))
@@ -237,8 +245,8 @@ def _fixed(gene: str) -> bool:
 
 
 class Correction:
-    """How far off predictions are, in logarithms: a ridge regression of what was measured on the values of genes, each
-    of which adds its own part, and on the pattern."""
+    """Logarithm of measured over predicted seconds of a candidate, by ridge regression on its pattern and the values
+    of its genes."""
 
     def __init__(self, known: Sequence[tuple[Candidate, float]]):
         self._columns: dict[Any, int] = {}

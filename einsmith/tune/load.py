@@ -1,7 +1,7 @@
-"""What else a machine does while something is measured on it.
+"""Detect what else the machine does while a measurement runs.
 
-A figure that is taken beside other work agrees with itself as long as that goes on: the spread of its runs does not
-tell. What the processors did, and how long this thread was kept from running, does.
+The spread of a figure's runs does not show other work: runs agree with each other as long as that work goes on. The
+time that the processors worked, and the time for which this thread was kept from running, do show it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import time
 from pathlib import Path
 
 OTHERS = 0.2
-"""The part of the processors' time that others may take: a desktop at rest takes a few hundredths, one more program on
-two cores half of it."""
+"""Most of the processors' time, as a fraction, that other programs may take; a desktop at rest takes a few hundredths,
+one more program on two cores takes half."""
 TICK = 0.01
-"""Seconds of a processor that the system may count to a time next to theirs (proc(5): hundredths of a second)."""
+"""Processor seconds by which the system's count may exceed the process's own (proc(5) counts hundredths of a
+second)."""
 KEPT = 0.2
-"""The part of the time in which this thread may not run: it waits for other threads' ends as well, up to a tenth."""
+"""Most of the wall-clock time, as a fraction, for which this thread may not run; waiting for other threads to finish
+alone takes up to a tenth."""
 
 
 class Watch:
-    """What the machine did since the watch was made, by a thread that computes all the time."""
+    """Record of what the machine does since its creation, for a thread that computes all the time."""
 
     def __init__(self) -> None:
         self._start = _times()
 
     def disturbance(self) -> str:
-        """What makes figures taken meanwhile doubtful, for people; empty if nothing does."""
+        """Return what makes figures measured since then doubtful, as text for people; empty if nothing does."""
         wall, thread, process, total = (b - a for a, b in zip(self._start, _times(), strict=True))
         if wall <= 0:
             return ""
@@ -39,20 +41,21 @@ class Watch:
 
 
 def _times() -> tuple[float, float, float, float]:
-    """Seconds: by the clock, of this thread, of this process, and of all that the processors did."""
+    """Return four times in seconds: of the clock, of this thread, of this process, and of all work of the
+    processors."""
     return time.perf_counter(), time.thread_time(), time.process_time(), _worked()
 
 
 def _processors() -> frozenset[int]:
-    """The numbers of the processors that this process may use."""
+    """Return the numbers of the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def _worked() -> float:
-    """Seconds that these processors have worked, or were withheld by the host of a virtual machine; 0 where the system
-    does not tell."""
+    """Return the seconds that this process's processors have worked, or were withheld by the host of a virtual
+    machine; 0 where the system does not tell."""
     try:
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
         mine = {f"cpu{n}" for n in _processors()}

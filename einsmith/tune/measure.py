@@ -1,4 +1,4 @@
-"""The time of single kernels in given configurations, on data of their own."""
+"""Measure the time of single kernels in given configurations, on data of their own."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from einsmith.target.facts import Target
 MIN_ROUNDS = 5
 SLOW = 4.0
 SMALL = 8
-"""Whole numbers are below: classes, positions in a window, counts."""
+"""Bound below which random whole numbers lie, as classes, positions in a window and counts do."""
 
 
 def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
-    """Memory for every buffer of a kernel: normal random floats, random truth values and small whole numbers, where
-    they are indices within what they index."""
+    """Return random data for every buffer of a kernel: normal floats, truth values and small whole numbers; indices
+    lie within the extent that they index."""
     rng = default_rng(seed)
     limits = _limits(kernel)
     out = []
@@ -40,8 +40,8 @@ def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
 
 
 def _limits(kernel: Kernel | Rows) -> dict[int, int]:
-    """Of each buffer whose elements are indices, the least extent that they index; 1, so that all are zeros, where
-    something is computed of them first."""
+    """Return, by buffer number, the smallest extent that a buffer of indices addresses. The limit is 1, so that all
+    elements are zeros, where an index is computed from the elements first."""
     out: dict[int, int] = {}
     if isinstance(kernel, Rows):
         for member in kernel.members:
@@ -68,7 +68,7 @@ def _limits(kernel: Kernel | Rows) -> dict[int, int]:
 
 class MachineCode(NamedTuple):
     """A kernel's machine code in one configuration: (address, tasks, once) of each launch (`kernels.pattern.Launch`),
-    bytes of a thread's scratch and of the workspace."""
+    bytes of a thread's scratch, and bytes of the workspace."""
 
     launches: list[tuple[Any, int, bool]]
     scratch: int
@@ -76,7 +76,7 @@ class MachineCode(NamedTuple):
 
 
 def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
-    """Compiles a kernel in one configuration. Raises CompileError where it cannot be lowered."""
+    """Compile a kernel in one configuration. Raises CompileError where it cannot be lowered."""
     lowered = pattern.lower(kernel, config, target)
     functions = [x.function for x in lowered.launches]
     addresses = native.compile_functions(functions, target)
@@ -85,15 +85,15 @@ def make(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> Ma
 
 
 class Prepared(NamedTuple):
-    """A kernel in one configuration, ready to run; `memory` is what it runs on."""
+    """A kernel in one configuration, ready to run; `memory` holds the arrays that it runs on."""
 
     program: Program
     memory: list[np.ndarray]
 
 
 def on(made: MachineCode, arrays: Sequence[np.ndarray], workspace: np.ndarray, threads: int) -> Prepared:
-    """A kernel's machine code ready to run on `arrays`, one for each of its buffers (`example_buffers`), after its
-    first run."""
+    """Prepare machine code to run on `arrays`, one for each of the kernel's buffers (`example_buffers`), and run it
+    once."""
     pointers = [a.ctypes.data for a in (*arrays, workspace)]
     steps = [RunLaunch(address, tasks, pointers) for address, tasks, _ in made.launches]
     Program(steps, threads, made.scratch).run()
@@ -104,7 +104,8 @@ def on(made: MachineCode, arrays: Sequence[np.ndarray], workspace: np.ndarray, t
 def prepare(
     kernel: Kernel | Rows, pattern: Any, config: Any, target: Target, threads: int, arrays: Sequence[np.ndarray]
 ) -> Prepared:
-    """A kernel compiled in one configuration for `arrays`, one for each of its buffers (`example_buffers`).
+    """Compile a kernel in one configuration and prepare it for `arrays`, one for each of its buffers
+    (`example_buffers`).
 
     Raises CompileError where it cannot be lowered.
     """
@@ -113,10 +114,11 @@ def prepare(
 
 
 def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float]:
-    """Seconds of each candidate: the shortest of interleaved runs, caches warm.
+    """Return the seconds of each candidate: the shortest of interleaved runs, with warm caches.
 
-    budget: seconds to spend in all, but each has MIN_ROUNDS turns; one that takes SLOW times as long as the quickest
-    is left after two. A turn is two runs: the workers may sleep when a candidate follows one that needs no worker.
+    budget: seconds to spend in all, though each candidate has MIN_ROUNDS turns; one that takes SLOW times as long as
+    the quickest stops after two. A turn is two runs: the workers may sleep when a candidate follows one that needs no
+    worker.
     """
     best = [float("inf")] * len(candidates)
     end, rounds = time.perf_counter() + budget, 0
@@ -131,9 +133,9 @@ def shortest(candidates: Sequence[Prepared], budget: float = 0.05) -> list[float
 def seconds_of(
     kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target, threads: int, budget: float = 0.05
 ) -> list[float]:
-    """Seconds of a kernel in each (pattern, configuration), on data of its own, by `shortest`.
+    """Measure a kernel in each (pattern, configuration) by `shortest`, on data of its own; return the seconds of each.
 
-    budget: seconds to spend in all, compilation apart. Raises CompileError where a candidate cannot be lowered.
+    budget: seconds to spend in all, without compilation. Raises CompileError where a candidate cannot be lowered.
     """
     arrays = example_buffers(kernel)
     return shortest([prepare(kernel, p, c, target, threads, arrays) for p, c in candidates], budget)

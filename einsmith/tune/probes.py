@@ -1,7 +1,7 @@
-"""Small programs that each measure one coefficient of the machine, as functions of the loop nest.
+"""Build small programs that each measure one coefficient of the machine, as functions of the loop nest.
 
-Every probe runs through the same code generator and run time as a kernel does, so what it finds is what a kernel gets.
-A control buffer holds [elements of a task, repetitions], so that one function serves every size.
+Every probe runs through the code generator and run time that kernels use, so its figures hold for kernels. A control
+buffer holds [elements of a task, repetitions], so that one function serves every size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from einsmith.target.facts import Target
 
 BINARY = ("div", "pow", "floordiv", "mod")
 PLAIN = "copy"
-"""Load and store alone; its time is taken off that of a special function."""
+"""The probe of a load and a store alone; its time is subtracted from that of a special function."""
 UNROLL = 4
 CHAINED = 8
 SPECIAL_ELEMENTS = 2048
@@ -30,20 +30,23 @@ K = 128
 SMALL = 4096  # f32 elements that lie in the first level: 16 KiB
 LAUNCHES = 16
 RUN_SECONDS = 3e-5
-"""What one run of a probe that fits a cache is made to take: long beside the clock, short beside a time slice."""
+"""Seconds that one run of a probe that fits a cache takes: long compared with the clock's resolution, short compared
+with a time slice."""
 
 
 TASK_TURNS = 6000
-"""Turns of a task of the launch probe: some microseconds, so that every thread has taken its share of a sweep."""
+"""Iterations in a task of the launch probe: some microseconds, so that every thread has taken its share of a
+launch."""
 
 
 AGREEING, SPREAD = 3, 0.1
-"""How many runs of a probe agree on its figure, and within what part of it."""
+"""Number of runs of a probe that must agree on its figure, and the relative spread within which they agree."""
 
 
 @dataclass
 class Probe:
-    """`work` units (elements, bytes, ...) a step of `program`. `slow`: too long to be run in every round."""
+    """A program that measures a coefficient; a step of it does `work` units (elements, bytes, ...). `slow`: it takes
+    too long to be run in every round."""
 
     name: str
     program: Program
@@ -53,25 +56,26 @@ class Probe:
     runs: list[float] = field(default_factory=list)
 
     def run(self) -> None:
-        """One run; its shortest step counts, as whatever disturbs a step only lengthens it."""
+        """Run the program once and record its shortest step, as a disturbance only lengthens a step."""
         self.runs.append(float(self.program.run_timed()[1].min()))
 
     @property
     def seconds(self) -> float:
-        """Per unit of work: the shortest run's."""
+        """Return the shortest run's seconds per unit of work."""
         return min(self.runs) / self.work
 
     @property
     def steady(self) -> bool:
-        """Whether the shortest run is no lone one: on a busy machine each is disturbed in another way."""
+        """Return whether AGREEING runs are as short as the shortest one: on a busy machine every run is disturbed
+        differently."""
         runs = sorted(self.runs)
         return len(runs) >= AGREEING and runs[AGREEING - 1] <= (1 + SPREAD) * runs[0]
 
 
 def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
-    """Makes the probes one after the other, those that matter most first, so that a caller may stop in between.
+    """Yield compiled probes, those that matter most first, so that a caller may stop in between.
 
-    memory_bytes: how much the probes of main memory may take; 0 leaves them out. Raises CompileError, MemoryError.
+    memory_bytes: bytes that the probes of main memory may take; 0 leaves them out. Raises CompileError, MemoryError.
     """
     lanes = target.lanes()
     yield _tile(target)
@@ -90,7 +94,7 @@ def probes(target: Target, memory_bytes: int) -> Iterator[Probe]:
 
 
 def _third(target: Target) -> int:
-    """Bytes that lie in the shared level and in no smaller one."""
+    """Return a number of bytes that fits the shared L3 and no smaller cache."""
     return max(min(target.l3 // 4, 16 << 20), min(3 * target.l2 * target.cores, target.l3 // 2))
 
 
@@ -105,7 +109,7 @@ def _control(elements: int, repeats: int) -> np.ndarray:
 
 
 def _random(n: int) -> np.ndarray:
-    """Numbers between 0.25 and 2.25, where every special function is at work."""
+    """Return random numbers between 0.25 and 2.25, where every special function takes its general path."""
     out = buffers.empty((n,), np.float32)
     some = default_rng(0).random(min(n, SMALL), np.float32) * 2 + 0.25
     whole = n // len(some) * len(some)
@@ -120,8 +124,8 @@ def _launch(function: Function, target: Target, arrays: list[np.ndarray], tasks:
 
 
 def probe(name: str, f: Function, target: Target, arrays: list[np.ndarray], work: float) -> Probe:
-    """A program that runs `f` as one task on one thread; `work` units a run. f has a buffer for each array, and one
-    more, which is the last array again. Raises CompileError."""
+    """Return a probe that runs `f` as one task on one thread, with `work` units a run. `f` has a buffer for each
+    array, and one more, which is the last array again. Raises CompileError."""
     return Probe(name, Program([_launch(f, target, arrays)], 1), work, keep=arrays)
 
 
@@ -132,8 +136,9 @@ def _sweep(
     body: Callable[[Builder, SSAValue, list[SSAValue]], list[SSAValue]],
     sums: Sequence[tuple[float, int]] = (),
 ) -> Function:
-    """`body(b, offset, sums)` for every `step`-th element of the task's own, as often as the control buffer says; the
-    last buffer is the control. `sums` are carried, and stored into the first buffer in the end."""
+    """Build a function that runs `body(b, offset, sums)` for every `step`-th element of the task, as often as the
+    control buffer says. The last buffer is the control. `sums` are carried, and stored into the first buffer at the
+    end."""
     b = Builder(name, arrays + 2)
     control = b.buffers[arrays]
     size = b.load(control, b.const(0), "i64")
@@ -150,7 +155,8 @@ def _sweep(
 
 
 def _tile(target: Target) -> Probe:
-    """The register tile of a product on packed panels: what a contraction's multiply-adds are counted in."""
+    """Measure the register tile of a product on packed panels, which gives the rate of a contraction's
+    multiply-adds."""
     lanes, nv = target.lanes(), 2
     mr = 12 if target.vector_registers >= 32 else 6
     repeats = 48
@@ -175,7 +181,7 @@ def _tile(target: Target) -> Probe:
 
 
 def _chain(target: Target) -> Probe:
-    """Multiply-adds of vectors, of which each waits for the one before."""
+    """Measure the latency of vector multiply-adds by a chain in which each waits for the one before."""
     lanes, repeats = target.lanes(), 512
     b = Builder("probe_chain", 2)
     factor, more = (b.splat(b.load(b.buffers[0], b.const(i), "f32"), lanes) for i in range(2))
@@ -191,7 +197,8 @@ def _chain(target: Target) -> Probe:
 
 
 def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
-    """z = x + y on three arrays of `nbytes` in all: on one core, and, where a level is shared, on all cores."""
+    """Measure z = x + y on three arrays of `nbytes` in all: on one core, and on all cores where the level is
+    shared."""
     lanes = target.lanes()
     step = lanes * UNROLL
     cores = target.cores if level in ("l3", "memory") else 1
@@ -222,7 +229,8 @@ def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
 
 
 def _launches(target: Target) -> Iterator[Probe]:
-    """The same task once on one thread, and once on every thread: what the second takes more is the launch."""
+    """Measure a launch: one task on one thread, then one task on every thread; the difference of their times is the
+    launch."""
     b = Builder("probe_task", 2)
     with b.loop(0, TASK_TURNS, init=[b.const(1.0, "f32")]) as loop:
         loop.next = [b.mul(loop.carried[0], b.const(0.5, "f32"))]
@@ -239,7 +247,7 @@ def _small(target: Target, name: str, f: Function, arrays: list[np.ndarray], ele
 
 
 def _load(target: Target, name: str, first: int) -> Probe:
-    """Vectors that follow each other, from element `first` of an aligned buffer on."""
+    """Measure loads of consecutive vectors, from element `first` of an aligned buffer on."""
     lanes, count = target.lanes(), 8
 
     def body(b: Builder, at: SSAValue, sums: list[SSAValue]) -> list[SSAValue]:
@@ -287,7 +295,7 @@ def _gather(target: Target, name: str) -> Probe:
 
 
 def special_function(target: Target, fn: str, lanes: int) -> Probe:
-    """y = fn(x) (or fn(x, x') of two arrays), along vectors."""
+    """Measure y = fn(x), or fn(x, x') of two arrays, on vectors."""
 
     def body(b: Builder, at: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
         x, other, y, *_ = b.buffers

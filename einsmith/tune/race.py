@@ -1,4 +1,4 @@
-"""When a race between two candidates is decided: statistics of runs in turns, without an assumption about noise."""
+"""Decide races between two candidates by nonparametric statistics of alternating runs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from typing import NamedTuple
 from einsmith.tune import load
 
 LEAST, MOST = 5, 60
-"""Rounds of a race: from 5 on the shortest and the longest of paired runs are a bound of their median with 94 %."""
+"""Fewest and most rounds of a race. From 5 rounds on, the smallest and largest ratio of paired runs bound their median
+with 94 % confidence."""
 WHOLE = 100
 """Rounds of a race that decides whether a candidate is kept."""
 APART = 0.01
-"""Candidates that differ by less are as good as each other: a race does not go on to tell which is first."""
+"""Relative difference below which candidates count as equal: a race does not go on to tell which is first."""
 SLOW = 1.5
-"""Who takes so many times as long in both of the first rounds is out."""
+"""Ratio of times in both of the first two rounds from which on a candidate loses at once."""
 OUTSIDE = 0.0625
-"""How often a median may lie outside of its bounds."""
+"""Probability with which the median may lie outside its bounds."""
 STEPS = 40
-"""Rounds of a race of whole programs that decides."""
+"""Rounds of a race of whole programs that is decided."""
 SLOWER = 1.03
-"""A program that takes so many times as long, with confidence, is out before that."""
+"""Ratio of times from which on a program, with confidence, loses before its last round."""
 
 
 class Raced(NamedTuple):
-    """A race of two programs. first, second: the median seconds of a run of each; ratio: the median of those of paired
-    runs, which lies between low and high with 94 %; busy: what else the machine did; decides: it went on to its end."""
+    """The result of a race of two programs.
+
+    first, second: median seconds of a run of each
+    ratio: the median ratio of paired runs, second over first, which lies between `low` and `high` with 94 % confidence
+    busy: what else the machine did; empty if nothing
+    decides: whether the race went on to its end
+    """
 
     first: float
     second: float
@@ -39,7 +45,7 @@ class Raced(NamedTuple):
 
 
 def told_apart(first: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether paired runs tell, with confidence, that one is faster than the other, or that both are equal."""
+    """Return whether paired runs show with confidence that one candidate is faster, or that both are equal."""
     ratios = paired(first, other)
     if len(ratios) >= 2 and ratios[0] > SLOW:
         return True
@@ -50,8 +56,8 @@ def told_apart(first: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def of_programs(first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
-    """Runs two programs in turns for so many seconds at most, but in LEAST rounds; it ends early for a second one that
-    is slower with confidence."""
+    """Race two programs in alternating runs for at most `seconds`, but for at least LEAST rounds. The race ends early
+    where the second program is slower with confidence."""
     runs = first, second
     times: tuple[list[float], list[float]] = [], []
     for run in (*runs, *runs):  # the first runs are slow
@@ -71,12 +77,13 @@ def of_programs(first: Callable[[], object], second: Callable[[], object], secon
 
 
 def paired(first: Sequence[float], other: Sequence[float]) -> list[float]:
-    """The other's runs over those of the first in the same rounds, in order."""
+    """Return the ratios of the other's times to the first's in each round, in ascending order."""
     return sorted(b / a for a, b in zip(first, other, strict=False))
 
 
 def bounds(ordered: Sequence[float]) -> tuple[float, float]:
-    """Between which the median lies all but OUTSIDE of the time, of five or more: the sign test's order statistics."""
+    """Return bounds of the median of five or more ordered ratios that fail with probability at most OUTSIDE: the order
+    statistics of the sign test."""
     n, out = len(ordered), 0
     tail = term = 0.5**n
     while out < (n - 1) // 2:

@@ -1,8 +1,8 @@
-"""Tuned configurations: of a kernel on a machine, the one that was measured to be the fastest.
+"""Store and look up tuned configurations: for a kernel on a machine, the one that was measured to be the fastest.
 
-What was found on this machine with these sources is used; anything else about the same kernel, or about kernels that
-differ from it in extents alone, is a first guess for a search. A record is a text, as `decisions` reads it:
-whoever uses one finds out whether it can be. Where the store cannot be used, work goes on as if it were empty.
+A record found on this machine with these sources is used; any other record of the kernel, or of kernels that differ
+from it in extents alone, is a first guess for a search. A record is a text, as `decisions` reads it; its reader finds
+out whether it can be followed. Where the store cannot be used, work goes on as if it were empty.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ from einsmith.target.facts import Target
 from einsmith.tune import database, store
 
 MOST_RECORDS = 20_000
-"""Those that are kept, the newest."""
+"""Most records kept; the oldest are removed first."""
 GUESSES = 8
-"""First guesses of one kind, at most."""
+"""Most first guesses of one kind."""
 EXPORTED = "einsmith: tuned configurations"
 _ASKED = 500
-"""Kernels in one question: SQLite's own limit may be 999."""
+"""Most kernels in one query: SQLite's own limit on parameters may be 999."""
 
 T = TypeVar("T")
 
 
 class Record(NamedTuple):
-    """The fastest configuration of a kernel, or the passes that a graph's program is faster without. kernel: the digest
-    of either, in hexadecimal digits; seconds: the median, spread:
-    the part of it by which its runs differ; prior: seconds of the model's own choice, measured beside it; when: in
-    seconds since 1970; confirmed: how often it was faster again inside a program; described: the kernel, for people."""
+    """The fastest configuration of a kernel, or the passes that a graph's program is faster without.
+
+    kernel: the digest of the kernel or graph, in hexadecimal digits
+    seconds: the median; spread: the fraction of it by which runs differ
+    prior: seconds of the model's own choice, measured beside it
+    when: seconds since 1970
+    confirmed: how often it was faster again inside a program
+    described: the kernel, for people
+    """
 
     kernel: str
     text: str
@@ -55,8 +60,8 @@ class Record(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """A record and where it is from. machine: as `store.machine_of` has it; version: of the sources that made the code;
-    own: it was measured here, not imported."""
+    """A record and its origin. machine: as `store.machine_of` returns it; version: hash of the sources that made the
+    code; own: whether it was measured here, not imported."""
 
     record: Record
     machine: str
@@ -65,24 +70,25 @@ class StoredRecord(NamedTuple):
 
 
 _OWN = "kernel=? AND machine=? AND version=? AND own=1"
-"""What was found here for a kernel."""
+"""SQL condition of a record found for a kernel on this machine with these sources."""
 _USED = "own=1 AND confirmed>0"
-"""What programs are compiled to: found here, and faster inside a program too. A search that is killed leaves others."""
+"""SQL condition of records that programs are compiled to: found here, and faster inside a program too. A search that
+is killed leaves unconfirmed ones."""
 _OF_RECORD = "kernel, text, seconds, spread, prior, at, confirmed, described"
 GRAPH = "graph"
-"""The structure of a graph's record."""
+"""The `structure` of a graph's record."""
 WITHOUT = "without "
-"""What its text begins with; names of passes follow."""
+"""Beginning of the text of a graph's record; names of passes follow."""
 _COLUMNS: dict[str, type] = {
     "kernel": str, "machine": str, "version": str, "text": str, "seconds": float, "spread": float, "prior": float,
     "at": float, "confirmed": int, "described": str, "structure": str, "extents": str,
 }  # fmt: skip
-"""Of the table of records, but for whether a record is this machine's own."""
+"""Columns of the table of records, except the one that says whether a record is this machine's own."""
 _PUT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?, ' * len(_COLUMNS)}?)"
 
 
 def version() -> str:
-    """The sources that make the code of a configuration: figures of other code are not these figures."""
+    """Return a hash of the sources that make the code of a configuration: figures of other code do not apply."""
     return store.sources("kernels/**/*.py", "loops/**/*.py", "codegen/**/*.py")
 
 
@@ -102,12 +108,12 @@ def _found(query: str, asked: Sequence[Any]) -> list[tuple]:
 
 
 def text_of(kernel: Kernel | Rows, target: Target) -> str:
-    """What is recorded for a kernel; empty where nothing is."""
+    """Return the recorded configuration of a kernel; empty where there is none."""
     return texts_of((kernel,), target).get(kernel, "")
 
 
 def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, str]:
-    """What is recorded for kernels; those are left out for which nothing is."""
+    """Return the recorded configurations of those kernels that have one."""
     if not database.path_of().exists():
         return {}
     by_name = {name_of(k): k for k in kernels}
@@ -127,16 +133,16 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
 
 
 def guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
-    """What is recorded for a kernel by other machines, with other sources, or in an imported file, or was never
-    confirmed, the newest first."""
+    """Return first guesses for a kernel, newest first: its records by other machines, with other sources, from
+    imported files, or never confirmed."""
     query = f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_USED}) ORDER BY at DESC"
     rows = _found(query, (name_of(kernel), *_here(target)))
     return list(dict.fromkeys(str(text) for (text,) in rows))[:GUESSES]
 
 
 def near(kernel: Kernel | Rows, target: Target) -> list[str]:
-    """What is recorded for kernels that differ in extents alone: what was found here first, and of these the nearest
-    extents."""
+    """Return first guesses from kernels that differ in extents alone: records of this machine and these sources first,
+    each group by increasing distance of the extents."""
     query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
     rows = _found(query, (*_here(target), structure(kernel), name_of(kernel)))
     own = extents(kernel)
@@ -153,12 +159,12 @@ def near(kernel: Kernel | Rows, target: Target) -> list[str]:
 
 
 def new(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
-    """A record of what is found now."""
+    """Return a record with the current time."""
     return Record(name_of(kernel), text, seconds, spread, prior, time.time(), confirmed, describe(kernel))
 
 
 def put(kernel: Kernel | Rows, target: Target, record: Record) -> None:
-    """Records what was found for a kernel here, in the place of what was found before."""
+    """Record the configuration found for a kernel here, in the place of an earlier one."""
     _put(record, target, structure(kernel), _sizes(kernel))
 
 
@@ -185,19 +191,19 @@ def _trim(link: sqlite3.Connection) -> None:
 
 
 def confirm(kernel: Kernel | Rows, target: Target) -> None:
-    """Notes that what is recorded for a kernel was the fastest once more."""
+    """Count that a kernel's recorded configuration was the fastest once more."""
     _change(f"UPDATE records SET confirmed=confirmed+1 WHERE {_OWN}", kernel, target)
 
 
 def find(kernel: Kernel | Rows, target: Target) -> Record | None:
-    """What was found for a kernel here."""
+    """Return the record found for a kernel on this machine with these sources; None where there is none."""
     query = f"SELECT {_OF_RECORD} FROM records WHERE {_OWN}"
     rows = _found(query, (name_of(kernel), *_here(target)))
     return Record(*rows[0]) if rows else None
 
 
 def remove(kernel: Kernel | Rows, target: Target) -> None:
-    """Forgets what was found for a kernel here."""
+    """Remove the record found for a kernel on this machine with these sources."""
     _change(f"DELETE FROM records WHERE {_OWN}", kernel, target)
 
 
@@ -210,8 +216,8 @@ def _change(query: str, kernel: Kernel | Rows, target: Target) -> None:
 
 
 def name_of_graph(graph: Graph) -> str:
-    """What a graph is known by, in hexadecimal digits: its structure, and the sources of the passes that it goes
-    through."""
+    """Return a digest of a graph, in hexadecimal digits: of its structure, and of the sources of the passes that it
+    goes through."""
     stored, read = (p for p, _ in graph.updates), (t for t in postorder(graph.roots) if isinstance(t, Leaf))
     inputs = (*graph.inputs, *stored, *read)
     known = {x: Leaf(-1 - n, x.shape, x.dtype) for n, x in enumerate(dict.fromkeys(inputs))}
@@ -222,7 +228,7 @@ def name_of_graph(graph: Graph) -> str:
 
 
 def without(graph: Graph, target: Target) -> frozenset[str]:
-    """The passes that are recorded to be left out of a graph's program."""
+    """Return the passes that are recorded to be left out of a graph's program."""
     query = f"SELECT kernel, text FROM records WHERE structure=? AND machine=? AND version=? AND {_USED}"
     found = {str(name): str(text) for name, text in _found(query, (GRAPH, *_here(target)))}
     text = found.get(name_of_graph(graph), "") if found else ""
@@ -232,7 +238,7 @@ def without(graph: Graph, target: Target) -> frozenset[str]:
 def put_without(
     graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
 ) -> None:
-    """Records the passes that a graph's program is faster without; where there are none, forgets what was."""
+    """Record the passes that a graph's program is faster without; where there are none, remove the earlier record."""
     name, text = name_of_graph(graph), WITHOUT + ", ".join(sorted(passes))
     if passes:
         made = sum(isinstance(t, Compute) for t in postorder(graph.roots))
@@ -259,15 +265,15 @@ def _all(query: str) -> list[tuple]:
 
 
 def every() -> list[StoredRecord]:
-    """All that is recorded, the newest first."""
+    """Return all records, the newest first."""
     query = f"SELECT machine, version, own, {_OF_RECORD} FROM records ORDER BY at DESC"
     rows = _all(query)
     return [StoredRecord(Record(*record), machine, made, bool(own)) for machine, made, own, *record in rows]
 
 
 def forget(prefix: str = "") -> int:
-    """Removes what is recorded of the kernels whose digests begin so, from wherever it is; how many
-    records there were."""
+    """Remove the records of kernels whose digests begin with `prefix`, whatever their origin; return how many there
+    were."""
 
     def remove(link: sqlite3.Connection) -> int:
         query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
@@ -277,7 +283,8 @@ def forget(prefix: str = "") -> int:
 
 
 def export_file(path: Path) -> int:
-    """Writes what was found on this machine, with whatever sources, to a file for others; how many records that are."""
+    """Write all records found on this machine, with whatever sources, to a file for others; return how many they
+    are."""
     query = f"SELECT {', '.join(_COLUMNS)} FROM records WHERE own=1 ORDER BY kernel, machine, version"
     rows = _all(query)
     records = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
@@ -291,8 +298,8 @@ def export_file(path: Path) -> int:
 
 
 def import_file(path: Path) -> int:
-    """Keeps what another machine's file says as first guesses; how many records that are. Raises StoreError, with
-    nothing changed, for a file that is none of `export_file`, or is damaged."""
+    """Store the records of another machine's file as first guesses; return how many they are. Raises StoreError, with
+    nothing changed, for a file that `export_file` did not write, or that is damaged."""
     try:
         rows = _content(json.loads(path.read_bytes()))
     except OSError as e:
@@ -309,7 +316,7 @@ def import_file(path: Path) -> int:
 
 
 def _content(found: Any) -> list[tuple]:
-    """The rows of a file. Raises ValueError, KeyError or TypeError where it is not sound."""
+    """Return the rows of a file. Raises ValueError, KeyError or TypeError where the file is not sound."""
     if not isinstance(found, dict) or found.get("format") != EXPORTED:
         raise ValueError("it holds something else")
     if found["number"] != database.FORMAT:

@@ -1,9 +1,9 @@
-"""Tuning the kernels of a program: which of them is searched next, and what is kept.
+"""Tune the kernels of a program: decide which kernel is searched next, and which configurations are kept.
 
-Every visit to a kernel measures one generation of candidates against the model's choice, in turns. The next visit goes
-where most is left to gain: the part of the step that a kernel takes beyond what its bytes and operations take at the
-least, the less the more visits in a row brought nothing. What is faster is compared with the evaluator, and raced once
-more, before it is kept.
+Every visit to a kernel measures one generation of candidates against the model's choice, in alternating runs. The next
+visit goes to the kernel with most to gain: the part of the step that it takes beyond the least time for its bytes and
+operations, reduced for every visit in a row that brought nothing. A faster candidate is compared with the evaluator,
+and raced once more, before it is kept.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from einsmith.tune.genetic import Candidate, Search
 from einsmith.tune.race import bounds, paired
 
 GENERATION = 4
-"""Candidates that race at once with the choice."""
+"""Most candidates of one kernel."""
 VISIT = 2
-"""Generations of a visit."""
+"""Most seconds of a race, and of the race that decides."""
 MOST = 100
-"""Candidates of one kernel, at most."""
+"""Most of the choice's time, as a fraction, that a configuration may take to be kept: a smaller gain is lost in the
+noise of a program."""
 RACE, FINAL = 0.3, 1.0
-"""Seconds of a race at most, and of the one that decides."""
+"""Fraction of the roofline (what its bytes and operations allow) from which on a kernel is not searched."""
 GAIN = 0.98
-"""What a configuration must take of the choice's time, at most, to be kept: less is lost in the noise of a program."""
+"""Fraction of the program's time below which no kernel is worth a visit."""
 PEAK = 0.95
-"""A kernel that does this part of what its bytes and operations allow is left alone."""
+"""Most times that a deciding race is run where the machine is busy."""
 LEAST = 0.002
-"""The part of the program's time below which nothing is worth a visit."""
+"""Most candidates of a visit that get a deciding race of their own."""
 PATIENCE = 3
-"""Times that a race that decides is repeated where the machine is busy."""
+"""Fraction of its predicted time that a kernel not measured yet is assumed to lose."""
 DECIDED = 2
 """Candidates of a visit that a race of their own decides about, at most."""
 UNKNOWN = 0.3
@@ -54,10 +55,15 @@ class Part(NamedTuple):
 
 @dataclass
 class Found:
-    """What is known of one kernel: seconds of the model's choice (`prior`) and of the best configuration, which is the
-    choice where `best` is None; spread: the bounds of the best one's median over the choice's; tried: candidates that
-    were measured or cannot run; faults: those that crash, hang or are wrong, and how; busy: what else the machine did
-    when that kept a faster one from being told apart."""
+    """State and result of the search over one kernel.
+
+    prior: seconds of the model's choice
+    seconds: seconds of the best configuration, which is the choice where `best` is None
+    spread: the bounds of the median ratio of the best configuration's time to the choice's
+    tried: number of candidates that were measured or cannot run
+    faults: candidates that crash, hang or are wrong, and how
+    busy: what else the machine did when that kept a faster candidate from being significantly faster
+    """
 
     kernel: Kernel | Rows
     turns: int
@@ -70,19 +76,20 @@ class Found:
     faults: list[tuple[Candidate, str]] = field(default_factory=list)
     busy: str = ""
     over: str = ""
-    """Why it is not searched any further."""
+    """Why the kernel is not searched any further; empty while it is."""
     former: Any = None
-    """What was recorded before, in whose place the best one was put."""
+    """The earlier record, which the best configuration has replaced."""
 
 
 Tell = Callable[[Found, Candidate, float], None]
-"""Told of every candidate that was measured: what is known of its kernel, and its seconds (infinity: it cannot run)."""
+"""Callback for every measured candidate: the state of its kernel's search, the candidate, and its seconds (infinity:
+it cannot run)."""
 First = Callable[[Kernel | Rows], Sequence[Candidate]]
-"""What others have found for a kernel, as first guesses."""
+"""Function that returns the first guesses for a kernel, which others have found."""
 
 
 def least(kernel: Kernel | Rows, target: Target) -> float:
-    """Seconds that its bytes take at the least."""
+    """Return the fewest seconds in which a kernel's bytes can be moved."""
     if isinstance(kernel, Rows):
         moved = sum(b.nbytes for b in kernel.buffers)
     else:
@@ -91,9 +98,12 @@ def least(kernel: Kernel | Rows, target: Target) -> float:
 
 
 class KernelSearch:
-    """The search over one kernel. Candidates are told to it in seconds that stand in the same proportion to the
-    choice's first measured ones as they did in their own race: the machine is not equally fast all the time. make: the
-    search (`genetic.Search`) of a kernel, a target, a seed and first guesses."""
+    """The tuning of one kernel: its `genetic.Search`, its races and their results.
+
+    Each candidate's seconds are scaled by its race: the ratio to the choice in that race times the choice's first
+    measured seconds, as the machine is not equally fast all the time. make: function that returns the search for a
+    kernel, a target, a seed and first guesses.
+    """
 
     def __init__(self, part: Part, target: Target, make: Callable[..., Search] = Search):
         self.make = make
@@ -104,13 +114,13 @@ class KernelSearch:
         self.floor = max(least(part.kernel, target), self.choice.pattern.bound(part.kernel, target))
         self.search: Search | None = None
         self.barren = 0
-        """Visits since one that brought something."""
+        """Number of visits since the last one that brought a gain."""
         self.number = CHOICE
         self._decided: set[Candidate] = set()
 
     @property
     def worth(self) -> float:
-        """Seconds of a run of the program that another visit may bring."""
+        """Return the seconds that another visit may save in a run of the program."""
         f = self.found
         if f.over:
             return 0.0
@@ -119,7 +129,7 @@ class KernelSearch:
         return f.turns * (f.seconds - self.floor) * 0.5**self.barren
 
     def visit(self, bench: BenchProcess, threads: int, end: float, tell: Tell, first: First) -> None:
-        """Measures some candidates, and keeps what is faster. Raises Lost or Failed where the choice itself cannot be
+        """Measure some candidates, and keep a faster one. Raises Lost or Failed where the choice itself cannot be
         measured."""
         f, before = self.found, self.found.seconds
         if self.search is None:
@@ -138,12 +148,12 @@ class KernelSearch:
         self.barren = 0 if f.seconds < GAIN * before else self.barren + 1
 
     def _anchor(self, bench: BenchProcess) -> None:
-        """Prepares the choice, with which everything is compared."""
+        """Prepare the choice, with which every candidate is compared."""
         if reason := bench.prepare(CHOICE, self.found.choice):
             raise Failed(reason)
 
     def _generation(self, bench: BenchProcess, search: Search, tell: Tell) -> bool:
-        """Races some candidates with the choice; whether there were any."""
+        """Race some candidates with the choice; return whether there were any."""
         f, ready = self.found, dict[int, Candidate]()
         while len(ready) < GENERATION and f.tried < MOST:
             candidate = search.propose()
@@ -165,8 +175,8 @@ class KernelSearch:
         return bool(found)
 
     def _fit(self, bench: BenchProcess, search: Search, candidate: Candidate, tell: Tell) -> int | None:
-        """The number of a candidate that can be compiled and run, else None. Where the process dies of it, those that
-        were prepared before are lost with it."""
+        """Prepare a candidate; return its number, or None where it cannot be compiled and run. Where the process dies
+        of it, the candidates prepared before are lost."""
         self.number += 1
         try:
             reason = bench.prepare(self.number, candidate)
@@ -183,7 +193,8 @@ class KernelSearch:
     def _raced(
         self, bench: BenchProcess, search: Search, ready: dict[int, Candidate], seconds: float, whole: bool = False
     ) -> tuple[dict[int, list[float]], str]:
-        """Of every candidate the times of paired runs over the choice's, in order; and what disturbed them."""
+        """Race candidates with the choice; return the ascending ratios of each candidate's times to the choice's, by
+        number, and what disturbed the race."""
         if not ready:
             return {}, ""
         f = self.found
@@ -202,7 +213,8 @@ class KernelSearch:
         return {n: paired(times[0], own) for n, own in pairs}, disturbed
 
     def _decide(self, bench: BenchProcess, search: Search, tell: Tell) -> None:
-        """Keeps what is faster than all before it, right, and told apart from the choice."""
+        """Keep the fastest candidate that is faster than all before it, correct, and significantly faster than the
+        choice."""
         f = self.found
         known = sorted((s, n, c) for n, (c, s) in enumerate(search.measured.items()) if c not in self._decided)
         for s, _, candidate in known[:DECIDED]:
@@ -244,8 +256,12 @@ def tune(
     parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell = lambda *_: None,
     first: First = lambda _: (), keep: Callable[[Found], None] = lambda _: None,
 ) -> list[Found]:  # fmt: skip
-    """Searches the kernels of a program for so many seconds, or until nothing is left to gain. keep: called for each
-    kernel whenever a faster configuration of it is found, so that an end at any moment loses at most the last one.
+    """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
+
+    keep: called for each kernel whenever a faster configuration of it is found, so that an end at any moment loses at
+    most the last one
+    tell: called with every measured candidate
+    first: returns first guesses for a kernel
     """
     turns: dict[Kernel | Rows, int] = {}
     for part in parts:

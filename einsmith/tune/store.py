@@ -1,8 +1,8 @@
-"""The record of a machine's measured coefficients: one small JSON file a machine in the cache directory.
+"""Store a machine's measured coefficients: one small JSON file a machine in the cache directory.
 
-A record is trusted only if its format, key and checksum fit; anything else counts as absent and is written anew. It is
-written beside its place and moved there, and the first of several processes that measure at once wins: all of them go
-on with its figures, so that they choose, and add up, alike.
+A record is trusted only if its format, key and checksum fit; any other counts as absent and is written anew. It is
+written to a temporary file and moved into place. The first of several processes that measure at once wins: all of them
+use its figures, so that they choose, and add up, alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from einsmith import files, knobs
 from einsmith.target.facts import Target
 
 FORMAT = 3
-"""Grows with every change of the record: older ones are measured anew."""
+"""Number of the format; it grows with every change of the record, and machines with older records are measured
+anew."""
 COEFFICIENTS = (
     "fma_per_second", "multiplies", "bytes_per_second", "l3_bandwidth", "memory_bandwidth", "core_bandwidth",
     "load_seconds", "unaligned_seconds", "store_seconds", "broadcast_seconds", "gather_seconds", "special_seconds",
@@ -28,18 +29,18 @@ COEFFICIENTS = (
 
 
 def facts_of(target: Target) -> dict[str, Any]:
-    """What a machine is known by: everything about it that is not measured."""
+    """Return the facts that identify a machine: all fields of the target that are not measured."""
     return {f.name: getattr(target, f.name) for f in fields(target) if f.name not in (*COEFFICIENTS, "measured")}
 
 
 def machine_of(target: Target) -> str:
-    """What a machine is known by, in hexadecimal digits."""
+    """Return a digest of the facts that identify a machine, in hexadecimal digits."""
     return hashlib.blake2b(_text(facts_of(target)), digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=8)
 def sources(*patterns: str) -> str:
-    """A hash of those of Einsmith's sources whose paths are like one of these, in hexadecimal digits."""
+    """Return a hash, in hexadecimal digits, of Einsmith's source files whose paths match one of these patterns."""
     root = Path(__file__).resolve().parent.parent
     out = hashlib.blake2b(digest_size=8)
     for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
@@ -48,18 +49,20 @@ def sources(*patterns: str) -> str:
 
 
 def version() -> str:
-    """The sources that make the measured code: figures of other code are not these figures."""
+    """Return a hash of the sources that make the measured code: figures of other code do not apply."""
     return sources("codegen/**/*.py", "tune/probes.py", "tune/calibrate.py")
 
 
 def path_of(target: Target, pattern: str = "") -> Path:
-    """Where the record of a machine (with static coefficients or others) lies, or that of a pattern on it."""
+    """Return the path of a machine's record, or of a pattern's record on the machine. The target's coefficients do not
+    matter."""
     key = hashlib.blake2b(_text([FORMAT, version(), facts_of(target)]), digest_size=8).hexdigest()
     return knobs.cache_dir() / "calibration" / (f"{key}-{pattern}.json" if pattern else f"{key}.json")
 
 
 def _body(target: Target, path: Path) -> dict[str, Any] | None:
-    """What a sound record of this machine at `path` holds; None where there is none, or others may have written it."""
+    """Return the content of the sound record of this machine at `path`; None where there is none, or where other users
+    may have written it."""
     if files.distrust(path.parent):
         return None
     try:
@@ -73,19 +76,21 @@ def _body(target: Target, path: Path) -> dict[str, Any] | None:
 
 
 def load_pattern(target: Target, pattern: str) -> dict[str, float] | None:
-    """What the pattern of that key has measured on this machine; None where there is no sound record."""
+    """Return the coefficients that the pattern with key `pattern` has measured on this machine; None where there is no
+    sound record."""
     body = _body(target, path_of(target, pattern))
     return body["coefficients"] if body is not None else None
 
 
 def save_pattern(target: Target, pattern: str, found: dict[str, float], overwrite: bool) -> dict[str, float]:
-    """Records what a pattern has measured; returns what stands recorded, as `save` does."""
+    """Record the coefficients that a pattern has measured; return the recorded ones, which may be another process's
+    (see `save`)."""
     _write(target, path_of(target, pattern), {"coefficients": found}, overwrite)
     return load_pattern(target, pattern) or found
 
 
 def load(target: Target) -> Target | None:
-    """The machine with the coefficients that are recorded for it; None where there is no sound record."""
+    """Return the machine with its recorded coefficients; None where there is no sound record."""
     body = _body(target, path_of(target))
     if body is None:
         return None
@@ -99,20 +104,20 @@ def load(target: Target) -> Target | None:
 
 
 def measured(target: Target) -> list[str]:
-    """The names of what was measured, not taken from the static facts; for people."""
+    """Return the names of coefficients that were measured, not taken from the static facts; for people."""
     body = _body(target, path_of(target))
     return list(body["measured"]) if body is not None else []
 
 
 def rejected(target: Target) -> dict[str, str]:
-    """Why something was measured and is not used, by its name; for people."""
+    """Return, by name, why a measured coefficient is not used; for people."""
     body = _body(target, path_of(target))
     return dict(body["rejected"]) if body is not None else {}
 
 
 def save(target: Target, names: list[str], overwrite: bool, rejected: dict[str, str] | None = None) -> Target:
-    """Records the coefficients, the names of those that were measured, and why others are not used; returns the
-    coefficients that stand recorded, another process's where it came first and `overwrite` is False. Raises OSError
+    """Record the coefficients, the names of measured ones, and why others are not used; return the machine with the
+    recorded coefficients. These are another process's where it came first and `overwrite` is False. Raises OSError
     where nothing can be written."""
     coefficients = {name: value for name, value in asdict(target).items() if name in COEFFICIENTS}
     content = {"coefficients": coefficients, "measured": names, "rejected": rejected or {}}
@@ -122,7 +127,7 @@ def save(target: Target, names: list[str], overwrite: bool, rejected: dict[str, 
 
 
 def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool) -> bool:
-    """Puts a record in place, unless there is a sound one and `overwrite` is False; whether it did."""
+    """Put a record in place, unless there is a sound one and `overwrite` is False; return whether it was put."""
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
     text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
     files.make_private(path.parent)
@@ -137,7 +142,7 @@ def _write(target: Target, path: Path, content: dict[str, Any], overwrite: bool)
 
 
 def _link(work: Path, path: Path) -> bool:
-    """Puts a file in place unless there is one already; where a file system has no links, only checks."""
+    """Put a file in place unless one exists already; where a file system has no links, only check."""
     try:
         os.link(work, path)
         return True

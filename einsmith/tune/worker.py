@@ -1,7 +1,7 @@
-"""The process in which candidates are compiled, timed and compared: it may crash or hang without harm.
+"""Compile, time and check candidates in a process of its own, which may crash or hang without harm.
 
-Started by `tune.bench`, which it talks to in pickles, each behind its length in 8 bytes: a request is the name of a
-method of `Bench` and its arguments, an answer is True and what it returned, or False and the error in words.
+`tune.bench` starts the process and talks to it in pickles, each after its length in 8 bytes. A request is the name of
+a method of `Bench` and its arguments; an answer is True and the returned value, or False and the error in words.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from einsmith.tune.genetic import Candidate
 from einsmith.tune.race import LEAST, MOST, WHOLE, told_apart
 
 COPIES = 64
-"""Of the data of a kernel, at most: of the smallest ones some lie in a cache all the same."""
+"""Most copies of a kernel's data; with the smallest kernels, some copies stay in a cache all the same."""
 WARM = 2e-3
-"""Seconds for which each candidate runs before a race: without, the choice, which is the first, seemed 20 % slower in
+"""Seconds for which each candidate runs before a race. Without it the choice, which runs first, seemed 20 % slower in
 the first race of a process than in all later ones."""
 
 
 class Ready(NamedTuple):
-    """A candidate, its machine code, that on each copy of the data in turn, and the workspace of them all."""
+    """A candidate, its machine code, an iterator over its programs on each copy of the data, and the workspace that
+    they share."""
 
     candidate: Candidate
     made: measure.MachineCode
@@ -50,13 +51,15 @@ class Ready(NamedTuple):
 
 
 class Bench:
-    """One kernel at a time, in several configurations. Its data lies there several times, and every run is on the next
-    copy: inside a program, too, a kernel finds little of it in the caches of its core, as others came before it."""
+    """The measurement of one kernel at a time, in several configurations. There are several copies of its data, and
+    every run uses the next copy: inside a program, too, a kernel finds little of its data in the caches of its core,
+    as other kernels ran before it."""
 
     def begin(
         self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool, patterns: Sequence[Pattern]
     ) -> None:
-        """The kernel from now on. cold: what it touches is not even in the last cache; patterns: a user's own."""
+        """Set the kernel that later requests are about. cold: its data is not even in the last-level cache; patterns:
+        the user's own."""
         self.kernel, self.target, self.threads = kernel, target, threads
         register(patterns)
         first = measure.example_buffers(kernel)
@@ -66,7 +69,7 @@ class Bench:
         self._ready: dict[int, Ready] = {}
 
     def prepare(self, number: int, candidate: Candidate) -> str:
-        """Compiles a candidate and runs it; the reason where that cannot be, else nothing."""
+        """Compile a candidate and run it; return the reason where it cannot be run, else an empty string."""
         if candidate.pattern not in {p.name for p in autoconfig.asked(self.kernel, self.target)}:
             return f"no other process can import the pattern {candidate.pattern!r}; define its class in a module"
         pattern = autoconfig.pattern_of(candidate.pattern)
@@ -83,15 +86,19 @@ class Bench:
         return ""
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Forgets candidates."""
+        """Forget candidates."""
         for n in numbers:
             self._ready.pop(n, None)
 
     def race(self, numbers: Sequence[int], seconds: float, whole: bool) -> tuple[list[list[float]], str]:
-        """Seconds of each candidate's runs, one a round, in turns, so that what slows the machine meets them all; and
-        what else it did meanwhile (`load.Watch`). The first is who the others are compared with: one is out as soon as
-        it is told apart from that one with confidence, or after `seconds` in all. whole: none is out before that, or
-        before WHOLE rounds: who looks again and again will see what is not there."""
+        """Race candidates; return each one's seconds, one run a round, and what else the machine did meanwhile
+        (`load.Watch`).
+
+        Runs alternate, so that a disturbance meets all candidates. All are compared with the first one. A candidate is
+        out as soon as it is significantly different from the first, or after `seconds` in all. whole: no candidate is
+        out before `seconds` have passed and WHOLE rounds are run, as repeated tests find differences that do not
+        exist.
+        """
         runs = [self._ready[n].runs for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
         running = list(range(len(numbers)))
@@ -112,7 +119,7 @@ class Bench:
         return times, watch.disturbance()
 
     def vet(self, number: int, seed: int) -> str:
-        """Why a candidate may not be used; nothing where it is right (`fault_of`)."""
+        """Return why a candidate may not be used; empty where it is correct (`fault_of`)."""
         candidate, made, _, _ = self._ready[number]
         subject = subject_of(self.kernel, self.target, self.threads, made, candidate.pattern, str(candidate.config))
         choice = self._ready.get(CHOICE)
@@ -120,7 +127,7 @@ class Bench:
 
 
 def register(patterns: Sequence[Pattern]) -> None:
-    """Adds a user's own patterns to those of this process."""
+    """Add a user's own patterns to those of this process."""
     known = {p.name for p in autoconfig.PATTERNS}
     for p in patterns:
         if p.name not in known:
@@ -130,7 +137,7 @@ def register(patterns: Sequence[Pattern]) -> None:
 def subject_of(
     kernel: Kernel | Rows, target: Target, threads: int, made: measure.MachineCode, pattern: str, config: str
 ) -> CheckedKernel:
-    """Machine code that is to be looked at."""
+    """Return machine code as a kernel to check."""
     launches = tuple((address, tasks) for address, tasks, _ in made.launches)
     nothing = KernelSource("", (), 0, 0)
     return CheckedKernel(
@@ -139,9 +146,9 @@ def subject_of(
 
 
 def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: int) -> str:
-    """What is wrong with a kernel's machine code: it touches what it must not, does not do the same on guarded memory
-    in several ways, or makes other results of random data than the evaluator in float64 or, where that would take too
-    long, than the model's choice. Empty where it is right."""
+    """Return what is wrong with a kernel's machine code; empty where it is correct. Faults are that it touches memory
+    that it must not, gives different results in several runs on guarded memory, or differs on random data from the
+    evaluator in float64 or, where that would take too long, from the model's choice."""
     kernel = subject.kernel
     arrays = measure.example_buffers(kernel, seed)
     pairs = zip(arrays, kernel.buffers, strict=True)
@@ -173,7 +180,7 @@ def _copy(a: np.ndarray) -> np.ndarray:
 
 
 def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answers with what the methods of a bench return, until the input ends."""
+    """Answer requests with what the methods of a bench return, until the input ends."""
     while header := source.read(8):
         data = source.read(int.from_bytes(header, "little"))
         try:
@@ -187,7 +194,7 @@ def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def main(bench: object) -> None:
-    """Serves this process's own input and output."""
+    """Serve requests on this process's own input and output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this is asked to stop too, and closes the input
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a candidate or a pattern prints is no answer
