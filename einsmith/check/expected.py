@@ -1,4 +1,4 @@
-"""What a kernel's buffers must hold after it, and how far from that a correct kernel may be."""
+"""Compute what a kernel's buffers must hold after it, and bounds of a correct kernel's error."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.plan.kernel import Kernel, Rows
 
 WORK = 4_000_000
-"""Values of expressions that one comparison may take; of more, a part is computed."""
+"""Expression values that one comparison may evaluate; of a larger kernel only a part is computed."""
 WINOGRAD = 64.0
-"""How many times as much Winograd's form rounds (F(4x4, 3x3): Lavin and Gray 2016, section 5)."""
+"""Factor by which Winograd's form rounds more (F(4x4, 3x3): Lavin and Gray 2016, section 5)."""
 
 
 class Wanted(NamedTuple):
-    """A buffer's values and bounds of their errors; the greatest magnitude met on the way; `known`: the part of it that
-    was computed (None: all)."""
+    """A buffer's expected values and bounds of their errors; the greatest magnitude met during evaluation; `known`:
+    the part of the buffer that was computed (None: all)."""
 
     value: np.ndarray
     error: np.ndarray
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
 
 
 def read_buffers(kernel: Kernel | Rows) -> set[int]:
-    """The buffers whose elements a kernel reads before it writes them."""
+    """Return the numbers of the buffers whose elements a kernel reads before it writes them."""
     if not isinstance(kernel, Rows):
         return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
     seen: set[int] = set()
@@ -45,7 +45,8 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 
 @lru_cache(maxsize=1024)
 def written_buffers(kernel: Kernel | Rows) -> Mapping[int, np.ndarray | None]:
-    """The buffers that a kernel writes, each with the elements that it does (None: all of them)."""
+    """Return the buffers that a kernel writes, by number, each with a mask of the elements written (None: all of
+    them)."""
     out: dict[int, np.ndarray | None] = {}
     if isinstance(kernel, Rows):
         for m in kernel.members:
@@ -79,15 +80,17 @@ def _points(p: Piece) -> tuple[slice, ...]:
 
 @lru_cache(maxsize=4096)
 def work(t: Template) -> int:
-    """How many values of expressions its evaluation takes."""
+    """Return the number of expression values that a template's evaluation computes."""
     return sum(prod(p.domain) * sum(1 for _ in postorder(p.bodies)) for p in t.parts)
 
 
 def wanted(
     kernel: Kernel | Rows, arrays: Sequence[np.ndarray], rng: np.random.Generator, pattern: str = ""
 ) -> list[dict[int, Wanted]] | None:
-    """What the written buffers must hold, for what the buffers hold before: of a kernel that is too large to be
-    evaluated whole, in some boxes of its output, the first and the last among them. None: that would be too much, too.
+    """Return the expected content of the written buffers, by number, given the buffers' content before the kernel.
+
+    A kernel that is too large to be evaluated whole is evaluated in some boxes of its output, the first and the last
+    among them: one mapping a box. Return None where even that would be too much.
     """
     factor = WINOGRAD if pattern == "winograd" else 1.0
     if isinstance(kernel, Rows):
@@ -110,7 +113,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 def _boxes(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> list[Box]:
-    """The first, the last, and one more box of about so many points, longest along the last axis."""
+    """Return the first, the last, and one random box of at most `points` points, longest along the last axis."""
     extents = [1] * len(shape)
     for d in reversed(range(len(shape))):
         extents[d] = max(1, min(shape[d], points // prod(extents)))
@@ -159,7 +162,7 @@ def _rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> dict[int
 
 
 def restricted(t: Template, box: Box) -> Template:
-    """The template at the output's points in a box only (the others are given no value)."""
+    """Return the template restricted to the output's points in a box; the other points are given no value."""
     parts = []
     for p in t.parts:
         assert isinstance(p, Piece)
@@ -186,7 +189,8 @@ def _plus(axis: int, n: int) -> Apply:
 
 
 class Difference(NamedTuple):
-    """How results differ from what is wanted: the number of elements that do, and the worst one's index and values."""
+    """The difference of a result from the expected one: the number of wrong elements, and the worst one's index,
+    values and error bound."""
 
     elements: int
     at: tuple[int, ...]
@@ -196,7 +200,7 @@ class Difference(NamedTuple):
 
 
 def difference(got: np.ndarray, want: Wanted, dtype: DType, mask: np.ndarray | None) -> Difference | None:
-    """None where every element (of the mask) lies within its bound."""
+    """Compare a result with the expected one; return None where every element (of the mask) lies within its bound."""
     where = want.known or ()
     g, v, e = got[where], want.value[where], want.error[where]
     with np.errstate(all="ignore"):

@@ -1,4 +1,5 @@
-"""Memory in which every touch beside a block shows: forbidden pages around each, red zones where a page is not full."""
+"""Allocate memory that detects accesses outside its blocks: forbidden pages lie around each block, red zones fill its
+last page."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from einsmith.runtime.buffers import ALIGNMENT
 
 PAGE = mmap.PAGESIZE
 GUARD = 16 * PAGE
-"""Bytes that cannot be touched on either side of a block."""
+"""Bytes on either side of a block that cannot be accessed."""
 RED = 0xA5
-"""What the rest of a block's pages holds; whoever writes it is noticed."""
+"""Byte that fills the rest of a block's pages, so that a write there is noticed."""
 
 
 class GuardedBlock(NamedTuple):
-    """What is asked for: a name for messages, bytes, and whether it begins on a cache line."""
+    """The request for a block: a name for messages, bytes, and whether it begins on a cache line."""
 
     name: str
     nbytes: int
@@ -29,15 +30,16 @@ class GuardedBlock(NamedTuple):
 
 
 def view(address: int, nbytes: int) -> np.ndarray:
-    """Bytes at an address, whose memory the caller keeps alive."""
+    """Return the `nbytes` bytes at an address as an array; the caller keeps their memory alive."""
     if nbytes == 0:
         return np.zeros(0, np.uint8)
     return as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
 
 class Guarded:
-    """Blocks with forbidden pages on both sides. Each ends where those behind it begin or, if `before`, begins where
-    those before it end. `bytes[i]` is block i, `addresses[i]` where it begins."""
+    """Blocks with forbidden pages on both sides. Each block ends where the forbidden pages behind it begin or, if
+    `before`, begins where the forbidden pages before it end. `bytes[i]` is block i; `addresses[i]` is its first
+    address."""
 
     def __init__(self, blocks: Sequence[GuardedBlock], before: bool):
         self.blocks, self.before = tuple(blocks), before
@@ -71,7 +73,8 @@ class Guarded:
         protect(self.low + at, GUARD, 0)
 
     def written_beside(self) -> tuple[int, int] | None:
-        """(block, byte from its beginning) of a red zone that does not hold what it did."""
+        """Return (block, byte from its beginning) of the first overwritten byte in a red zone; None where there is
+        none."""
         for i, (front, back) in enumerate(self._zones):
             for zone, first in ((front, -front.size), (back, self.bytes[i].size)):
                 wrong = zone != RED
@@ -80,7 +83,7 @@ class Guarded:
         return None
 
     def nearest(self, address: int) -> tuple[int, int]:
-        """(block, byte from its beginning) of the block to which a forbidden page that was touched belongs."""
+        """Return (block, byte from its beginning) of the block nearest to an address in a forbidden page."""
         apart = [0 if a <= address < b else min(abs(address - a), abs(address - b)) for a, b in self._pages]
         i = int(np.argmin(apart))
         return i, address - self.addresses[i]

@@ -1,4 +1,4 @@
-"""One kernel on guarded memory, run in several ways that must agree, and compared with the evaluator."""
+"""Run one kernel on guarded memory in several ways that must agree, and compare it with the evaluator."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from einsmith.runtime.steps import RunLaunch
 from einsmith.target.facts import Target
 
 FILLS = 0xFF, 0x2B
-"""Bytes of what nothing has been stored to: NaN and -1, and then numbers that are no NaN, so that results which depend
-on them differ."""
+"""Bytes that fill memory to which nothing has been stored: the first makes NaN and -1, the second numbers that are no
+NaN, so that results which depend on them differ."""
 
 
 Written = Mapping[int, np.ndarray | None]
-"""Buffers that are stored to, each with the elements that are (None: all)."""
+"""The buffers that are stored to, by number, each with a mask of the elements stored (None: all)."""
 
 
 class KernelSource(NamedTuple):
-    """A kernel's LLVM text, and (function, tasks) of each launch."""
+    """A kernel's LLVM text, (function, tasks) of each launch, bytes of a thread's scratch, and bytes of the
+    workspace."""
 
     text: str
     launches: tuple[tuple[str, int], ...]
@@ -53,8 +54,8 @@ class CheckedKernel:
 
 
 class Held(NamedTuple):
-    """A buffer as the kernel finds it: where it lies (buffers whose memory overlaps do so when they are run here, too),
-    its bytes, and which of them hold a value (None: all)."""
+    """A buffer before the kernel runs: its address, its bytes, and a mask of the bytes that hold a value (None: all).
+    Buffers whose memory overlaps at these addresses overlap in the check too."""
 
     address: int
     values: np.ndarray
@@ -65,13 +66,14 @@ class Held(NamedTuple):
 
 
 def elements(spanned: np.ndarray, buffer: KernelBuffer) -> np.ndarray:
-    """The elements of a buffer, of all that it spans in memory (`Buffer.size`): a view."""
+    """Return a view of a buffer's elements within all the memory that it spans (`Buffer.size`)."""
     strides = [spanned.itemsize * n for n in buffer.strides]
     return np.lib.stride_tricks.as_strided(spanned, buffer.shape, strides)
 
 
 class KernelFault(Exception):
-    """What is wrong with a kernel: a sentence, and the number of the buffer concerned (None: scratch or workspace)."""
+    """A kernel is wrong: a sentence that says how, and the number of the buffer concerned (None: scratch or
+    workspace)."""
 
     def __init__(self, text: str, buffer: int | None = None):
         super().__init__(text)
@@ -86,7 +88,8 @@ class Outcome(NamedTuple):
 
 
 class RunMode(NamedTuple):
-    """How a kernel is run. `threads` 0: task by task, with poisoned scratch."""
+    """The conditions of a run: `before` places blocks right behind forbidden pages, `fill` is the byte of unwritten
+    memory, `threads` 0 runs task by task with poisoned scratch."""
 
     before: bool
     fill: int
@@ -101,10 +104,13 @@ def check(
     turn: int = 0,
     written: Written | None = None,
 ) -> Outcome:
-    """Runs a kernel for buffers in a given state and says what they hold then; `work`: the workspace before (None: it
-    holds nothing yet). `compare`: it is run in all ways, which must agree. Else in one way, which changes from one
-    `turn` to the next. `written`: the buffers that it writes, with the elements of each (None: what its formula says).
-    Raises Fault."""
+    """Run a kernel for buffers in a given state and return what they hold afterwards.
+
+    work: the workspace before the run (None: it holds nothing yet)
+    compare: run in all modes, which must agree; otherwise run in one mode, which changes from one `turn` to the next
+    written: the buffers that the kernel writes, with the elements of each (None: what its formula says)
+    Raises KernelFault.
+    """
     written = written_buffers(subject.kernel) if written is None else written
     ways = [RunMode(False, FILLS[0]), RunMode(True, FILLS[1])]
     if not compare:
@@ -142,7 +148,7 @@ def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np
 
 
 def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: int = 0) -> bool:
-    """Compares results with the evaluator's; whether that could be afforded. Raises Fault."""
+    """Compare results with the evaluator's; return whether the evaluation was affordable. Raises KernelFault."""
     kernel = subject.kernel
     arrays = []
     for h, b in zip(held, kernel.buffers, strict=True):
@@ -165,7 +171,7 @@ def evaluate(subject: CheckedKernel, held: Sequence[Held], got: Outcome, seed: i
 
 
 def told(d: Difference, count: int, whose: str) -> str:
-    """A difference in words."""
+    """Return a difference in words."""
     return (
         f"{d.elements} of {count} elements are not {whose}'s, the first at {list(d.at)}: got {d.got!r}, want "
         f"{d.want!r} within {d.error:.3g}"
@@ -175,7 +181,8 @@ def told(d: Difference, count: int, whose: str) -> str:
 def run(
     subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None, way: RunMode, written: Written
 ) -> Outcome:
-    """One run in one way. Raises Fault for what is touched that must not be, and for buffers changed that are read."""
+    """Run the kernel once in one mode. Raises KernelFault where it accesses memory that it must not, or changes a
+    buffer that it only reads."""
     kernel = subject.kernel
     read = read_buffers(kernel)
     groups = _groups(held, written)
@@ -237,7 +244,7 @@ def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndar
 
 
 def _groups(held: Sequence[Held], written: Written) -> list[list[int]]:
-    """Buffers together that share memory of which some is written; each of the others for itself."""
+    """Group buffers that share memory of which some is written; every other buffer is a group of its own."""
     groups: list[list[int]] = []
     for n, h in enumerate(held):
         mine = [n]
@@ -255,7 +262,7 @@ def _meet(a: Held, b: Held) -> bool:
 
 
 def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMode, groups: list[list[int]]) -> None:
-    """All launches, and what they have touched."""
+    """Run all launches. Raises KernelFault where one of them accesses forbidden memory."""
     table = (ctypes.c_uint64 * len(pointers))(*pointers)
     scratch = memory.bytes[-1]
     with trap.trapped(memory.low, memory.high) as touched:
@@ -284,7 +291,7 @@ def _go(subject: CheckedKernel, memory: Guarded, pointers: list[int], way: RunMo
 
 
 def with_code(subject: CheckedKernel, addresses: Sequence[int], source: KernelSource, name: str) -> CheckedKernel:
-    """The same kernel as other machine code."""
+    """Return the kernel with other machine code."""
     launches = tuple((a, n) for a, (_, n) in zip(addresses, source.launches, strict=True))
     return replace(
         subject, launches=launches, scratch=source.scratch, workspace=source.workspace, config=name,

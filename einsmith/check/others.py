@@ -1,4 +1,5 @@
-"""The same kernel by other ways: compiled without optimisation, for older instruction sets, in other configurations."""
+"""Build a kernel in other ways to compare results: without optimisation, for older instruction sets, in other
+configurations."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}
-"""What a processor with a feature can run as well, as LLVM's names and ours."""
+"""Older instruction sets that a processor with a feature can run as well: LLVM's name and ours for each."""
 
 
 def source_of(choose: Callable[[], autoconfig.Choice]) -> KernelSource:
-    """The text that a kernel is compiled from as it is chosen."""
+    """Return the LLVM text to which a kernel is lowered in the configuration that `choose` returns."""
     choice = choose()
     return _source(choice.pattern.lower(choice.kernel, choice.config, choice.target), choice.target)
 
@@ -48,15 +49,16 @@ def _source(lowered: Lowered, target: Target) -> KernelSource:
 
 
 def compiled(subject: CheckedKernel, source: KernelSource, target: Target, opt: int, name: str) -> CheckedKernel:
-    """The subject as the code of a text, for a target (whose processor must be able to run on this machine)."""
+    """Return the subject compiled from a text for a target, whose processor's code must run on this machine."""
     names = [name for name, _ in source.launches]
     addresses = native.compile_text(source.text, names, target, opt).addresses
     return with_code(subject, [addresses[n] for n, _ in source.launches], source, name)
 
 
 def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
-    """The kernel's own text compiled in other ways, which must give the same bits; and the kernel in another
-    configuration or by another pattern, which must give about the same numbers (told by False)."""
+    """Yield the kernel built in other ways, and whether its results must be bit-identical. The kernel's own text
+    compiled otherwise must give the same bits (True); another configuration or pattern must give approximately equal
+    numbers (False)."""
     source, target = subject.source(), subject.target
     yield compiled(subject, source, target, 0, "unoptimised"), True
     _, features, triple = native.jit.resolve(target)[:3]
@@ -77,7 +79,7 @@ def rebuilt(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool]]:
 
 
 def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written: Written) -> None:
-    """Raises Fault where the kernel, built in another way, gives other results."""
+    """Compare the kernel's results with those of other builds. Raises KernelFault where they differ."""
     for other, exact in rebuilt(subject):
         try:
             found = run(other, held, None, RunMode(False, 0xFF), written)
@@ -96,7 +98,8 @@ def compare(subject: CheckedKernel, held: Sequence[Held], got: Outcome, written:
 
 
 def apart(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
-    """Where two results differ by more than another order of summation explains, told by the largest of them all."""
+    """Return a mask of the elements in which two results differ by more than another order of summation explains,
+    relative to the largest element."""
     if not dtype.is_float:
         positions = any(
             isinstance(p.body, Reduce) and p.body.combiner.startswith("arg")

@@ -1,8 +1,8 @@
-"""A program whose kernels run one at a time, each on guarded memory, and whose tensors are kept apart from it.
+"""Run a program with its kernels one at a time, each on guarded memory, and check its tensors against copies.
 
-For every tensor the bytes that were stored to it are known (a `_Shadow`). Before a kernel reads a tensor, the memory
-that the program has given to it must hold these bytes: otherwise another kernel has overwritten it, because two tensors
-lie in the same place, or because kernels run in a wrong order. What was never stored to is filled with NaN.
+The bytes stored to every tensor are known (a `_Shadow`). Before a kernel reads a tensor, the memory that the program
+has given to it must hold these bytes. If it does not, another kernel has overwritten it, because two tensors lie in
+the same place, or because kernels run in a wrong order. Bytes never stored to are filled with NaN.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, R
 
 _TIMES = RUN_WORDS.index("times")
 _ELSEWHERE = 1 << 60
-"""Where buffers lie that a launch is given no memory of."""
+"""Address of buffers to which a launch is given no memory."""
 
 
 class ReportContext(NamedTuple):
-    """What a fault's report needs of the whole: the graph as it was given, its bound leaves first among its inputs, how
-    many these are, arrays of leaves that the program does not read, whether Winograd's form is allowed, and in whose
-    memory each output lies."""
+    """What a fault's report needs to know of the whole program.
+
+    graph: the graph before any pass, its bound leaves first among its inputs
+    bound: the number of bound leaves
+    bind: arrays of leaves that the program does not read
+    winograd: whether Winograd's form is allowed
+    outputs: the tensors in whose memory the outputs lie
+    """
 
     graph: Graph
     bound: int
@@ -43,14 +48,15 @@ class ReportContext(NamedTuple):
 
 
 class _Shadow:
-    """What a tensor's memory must hold, by byte."""
+    """The bytes that a tensor's memory must hold, and a mask of those that are known."""
 
     def __init__(self, nbytes: int):
         self.values = np.full(nbytes, kernel_check.FILLS[0], np.uint8)
         self.known = np.zeros(nbytes, bool)
 
     def read(self, offset: int, n: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Bytes, and which are known (None: all). Those outside of the tensor are not."""
+        """Return `n` bytes from `offset`, and a mask of the known ones (None: all). Bytes outside the tensor are
+        unknown."""
         if 0 <= offset and offset + n <= self.values.size:
             known = self.known[offset : offset + n]
             return self.values[offset : offset + n], None if known.all() else known
@@ -71,13 +77,18 @@ class _Shadow:
 
 
 def due(n: int) -> bool:
-    """Whether the n-th of many runs, from 1 on, is compared: the first three, and then ever fewer."""
+    """Return whether the n-th of many runs, counted from 1, is compared: runs 1 to 3 and every power of two."""
     return n <= 3 or n & (n - 1) == 0
 
 
 class CheckedProgram(Program):
-    """`Program` for EINSMITH_CHECK. `made`: who assembled the steps; `subjects`: its kernels; `labels`: their names;
-    `arena`: the memory of intermediate tensors; `level`: the variable's value. Runs raise CheckError."""
+    """A `Program` that runs under EINSMITH_CHECK; runs raise CheckError.
+
+    made: the assembler of the steps
+    subjects, labels: its kernels, and their names
+    arena: the memory of intermediate tensors
+    level: the value of the environment variable
+    """
 
     def __init__(
         self, made: Assembler, subjects: Sequence[CheckedKernel], labels: Sequence[str], arena: np.ndarray,
@@ -99,7 +110,8 @@ class CheckedProgram(Program):
             raise CheckError(f"scratch of threads overlaps: {self._stride} bytes apart, {scratch_bytes} are needed")
 
     def place(self, at: At) -> PointerTarget | None:
-        """What a pointer points into, loops' moves left out; None: nothing that may be touched."""
+        """Return the memory that a pointer points into, without the moves of loops; None where the pointer may not be
+        used."""
         while at in self.moved:
             at = self.moved[at]
         return self.made.places.get(at)
@@ -118,7 +130,7 @@ class CheckedProgram(Program):
 
 
 class _Run:
-    """One run."""
+    """The state of one checked run."""
 
     def __init__(self, program: CheckedProgram):
         self.p = program
@@ -148,7 +160,7 @@ class _Run:
     # -- steps
 
     def all_steps(self) -> int:
-        """Every step in order; 0, or the code of the check that ends the run."""
+        """Run every step in order; return 0, or the code of the check that ends the run."""
         steps, n = self.p.steps, 0
         while n < len(steps):
             step = steps[n]
@@ -205,7 +217,7 @@ class _Run:
             self.table[self.p.slots[m.step, m.pointer]] = np.uint64((base + m.offset + m.delta * turn) % 2**64)
 
     def settle(self, key: Any, place: PointerTarget) -> None:
-        """An update has become the value of the memory that it was stored to."""
+        """Make an update the value of the memory that it was stored to."""
         new = self.shadows.pop(key)
         self.shadow(place.owner).write(0, new.values, None if new.known.all() else new.known)
         del self.updates[key]
@@ -224,7 +236,8 @@ class _Run:
     # -- kernels
 
     def held(self, at: At, nbytes: int, what: str, read: bool, also_written: bool = False) -> Held:
-        """What a pointer's tensor must hold there; raises where the memory does not."""
+        """Return what the memory behind a pointer must hold, from its tensor's shadow. Raises CheckError where the
+        memory holds other bytes and `read` is set."""
         address, place = int(self.table[self.p.slots[at]]), self.p.place(at)
         if place is None:
             unknown = np.zeros(nbytes, bool)
@@ -303,7 +316,8 @@ class _Run:
     # -- the end
 
     def finish(self, status: int) -> None:
-        """What lives on holds what it must; after a check that failed, what it held."""
+        """Check at the end of a run that parameters, state and outputs hold the stored bytes; after a failed check,
+        that nothing was updated."""
         for key, place in list(self.updates.items()):
             if status:
                 raise self.blame("memory was updated before the check that ended the run")
@@ -323,7 +337,8 @@ class _Run:
             self.compare_whole()
 
     def compare_whole(self) -> None:
-        """The results next to the evaluator's for the graph as it was before any pass, where that can be afforded."""
+        """Compare the results with the evaluator's for the graph before any pass, where its evaluation is
+        affordable."""
         graph = self.p.context.graph
         nodes = list(postorder(graph.roots))
         if any(isinstance(n, Recurrence) for n in nodes):
@@ -346,7 +361,7 @@ class _Run:
                 )
 
     def compare_native(self, status: int, run: Callable[[], int]) -> None:
-        """The whole program as it always runs, on all threads, gives the same bits."""
+        """Check that the whole program, run natively on all threads, gives the same bits."""
         kept = {
             owner: (*at, self.shadow(owner).values) for owner, at in self.base.items()
             if isinstance(owner, Leaf) or owner in self.p.context.outputs
@@ -369,14 +384,14 @@ class _Run:
                 )
 
     def blame(self, message: str) -> CheckError:
-        """The error of a fault that is no single kernel's."""
+        """Return the error of a fault that no single kernel has caused."""
         context = self.p.context
         values = [self.value(x) for x in context.graph.inputs]
         facts = {"threads": self.p.threads, "winograd": context.winograd}
         return report.graph_fault(message, context.graph, context.bound, values, facts)
 
     def value(self, x: Leaf) -> np.ndarray:
-        """An input's value before the run."""
+        """Return an input's value before the run."""
         if x in self.before:
             return self.before[x].view(x.dtype.numpy).reshape(x.shape)
         if x in self.p.context.bind:

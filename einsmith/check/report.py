@@ -1,4 +1,4 @@
-"""A fault in a folder of its own: what is wrong, and all that it takes to see it again."""
+"""Write a fault to a folder of its own: what is wrong, and all that is needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ print("no fault")
 
 
 def folder() -> Path:
-    """A new folder for a fault, in the directory of the cache or, where that cannot be written, in the working one."""
+    """Create a folder for a fault, in the cache directory or, where that cannot be written, in the working
+    directory."""
     for root in (knobs.cache_dir() / "faults", Path.cwd() / "einsmith-faults"):
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def folder() -> Path:
 
 
 def describe(subject: CheckedKernel, label: str = "") -> str:
-    """A kernel in words: how it is built, and its formulas."""
+    """Describe a kernel in words: how it is built, and its formulas."""
     lines = [f"kernel {label or subject.kernel.digest.hex()[:12]}, {subject.pattern} [{subject.config}]"]
     kernel = subject.kernel
     members = [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]
@@ -82,7 +83,7 @@ def describe(subject: CheckedKernel, label: str = "") -> str:
 
 
 def kernel_fault(subject: CheckedKernel, held: Sequence[Held], fault: KernelFault, label: str = "") -> CheckError:
-    """The error of a kernel's fault, whose folder is written."""
+    """Write the folder of a kernel's fault; return the error to raise."""
     text = describe(subject, label)
     message = fault.text if fault.buffer is None else f"buffer {fault.buffer}: {fault.text}"
     where = folder()
@@ -105,7 +106,8 @@ def kernel_fault(subject: CheckedKernel, held: Sequence[Held], fault: KernelFaul
 def graph_fault(
     message: str, graph: Graph, bound: int, inputs: Sequence[np.ndarray], facts: Mapping[str, object]
 ) -> CheckError:
-    """The error of a program's fault. `bound`: how many inputs, the first ones, live as long as the program."""
+    """Write the folder of a program's fault; return the error to raise. `bound`: how many inputs, counted from the
+    first, live as long as the program."""
     where = folder()
     arrays = {f"input{n}": x for n, x in enumerate(inputs)}
     try:
@@ -139,7 +141,7 @@ def _tuples(x: Any) -> Any:
 
 
 def replay(where: Path | str, anew: bool = False) -> None:
-    """Runs the kernel of a folder again. Raises CheckError if it is still wrong. `anew`: it is lowered again."""
+    """Run the kernel of a folder again. Raises CheckError if it is still wrong. `anew`: lower the kernel again."""
     facts, arrays = _read(Path(where))
     kernel: Kernel | Rows = from_data(facts["kernel"])
     target = Target(**{k: _tuples(v) for k, v in facts["target"].items()})
@@ -166,8 +168,8 @@ def replay(where: Path | str, anew: bool = False) -> None:
 def opinions(
     subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
 ) -> kernel_check.Outcome:
-    """What a kernel gives in all ways of running it, by the evaluator and, where that computes no more than parts, as
-    other machine code. Raises Fault where two differ."""
+    """Run a kernel in all modes and compare it with the evaluator; return its results. Where the evaluator computes
+    only parts, compare other machine code of the kernel too. Raises KernelFault where two results differ."""
     got = kernel_check.check(subject, held, work, True, turn)
     whole = kernel_check.evaluate(subject, held, got, turn)
     if rebuilt and not whole and work is None:
@@ -176,7 +178,7 @@ def opinions(
 
 
 def graph_of(where: Path | str) -> tuple[Graph, list[np.ndarray], dict]:
-    """The graph of a folder, its inputs' values, and what else was written."""
+    """Return the graph of a folder, its inputs' values, and the other facts in it."""
     facts, arrays = _read(Path(where))
     graph: Node = from_data(facts["graph"])
     assert isinstance(graph, Graph)

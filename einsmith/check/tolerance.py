@@ -1,12 +1,12 @@
-"""How far a computed result may lie from the exact one: a running error analysis of a graph.
+"""Bound the distance of a computed result from the exact one by a running error analysis of a graph.
 
 Every value is carried with a bound of its error. A scalar function is evaluated at the corners of its arguments'
-intervals, which covers steps (floor, comparisons) too, and adds a rounding of its own, of the greatest number in its
-interval; a sum of K terms adds K roundings of the sum of absolute values (N. Higham, Accuracy and Stability of
-Numerical Algorithms, 2002, section 4.2), which like terms that one accumulator takes in turn come near. Where a
-decision (a comparison, argmax) falls within the error its result is uncertain, and what depends on it may be either
-side's. A factor that stands before a sum (`distributes`) meets what is infinite in another order: whether the result is
-infinite, and of which sign, or NaN is then uncertain, and so is what depends on it.
+intervals, which covers steps (floor, comparisons) too; it adds a rounding of the greatest number in its interval. A
+sum of K terms adds K roundings of the sum of absolute values (N. Higham, Accuracy and Stability of Numerical
+Algorithms, 2002, section 4.2); equal terms in one accumulator come near that bound. Where a decision (a comparison,
+argmax) falls within the error its result is uncertain, and dependent values may be those of either side. A factor that
+stands before a sum (`distributes`) meets infinite terms in another order: whether the result is infinite, and of which
+sign, or NaN is then uncertain, as are all values that depend on it.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ def _unit(dtype: DType) -> float:
 
 
 def within(most: np.ndarray, value: np.ndarray, error: np.ndarray, dtype: DType) -> np.ndarray:
-    """The bound of an error; none where finite numbers on the way, `most` at most, may leave the type: infinities come
-    of them, NaN, and what is made of these."""
+    """Return the error bound, infinite where a finite result may have overflowed on the way. `most`: greatest finite
+    magnitude met; beyond the type's range it turns into infinities and NaN."""
     return np.where(np.isfinite(value) & ~(most <= dtype.max), np.inf, error)
 
 
 def _lost(value: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Where NaN may be any infinity as well: no corner of an interval says so."""
+    """Return a mask of elements where NaN may be any infinity as well, which no corner of an interval shows."""
     return np.isinf(error) & np.isnan(value)
 
 
 def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = None) -> tuple[list[Pair], float]:
-    """(value, error bound) of every output and then of every update, float64 or integer, and the greatest magnitude of
-    any number met. `run`: an analysis that has met nothing so far."""
+    """Return (value, error bound) of every output and then of every update, as float64 or integers, and the greatest
+    magnitude of any number met. `run`: a fresh analysis."""
     run = run or Analysis()
     pairs: dict = {}
     for x, a in zip(graph.inputs, inputs, strict=True):
@@ -83,7 +83,7 @@ def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = No
 
 
 def pair_of(a: np.ndarray, dtype: DType) -> Pair:
-    """An array as it is read: exact, but that denormal numbers may count as zero."""
+    """Return an argument's values and error bounds: exact, except that denormal numbers may count as zero."""
     value = interp._widen(a, dtype, a.shape, "an argument")
     error = np.zeros(a.shape)
     if dtype.is_float:
@@ -93,15 +93,15 @@ def pair_of(a: np.ndarray, dtype: DType) -> Pair:
 
 
 def template_errors(t: Template, args: Sequence[Pair]) -> tuple[list[Pair], float]:
-    """The results of a template for arguments with errors of their own, and the greatest magnitude met."""
+    """Return the results of a template for arguments with errors, and the greatest magnitude met."""
     run = Analysis()
     with np.errstate(all="ignore"):
         return run.template(t, args), run.greatest
 
 
 def distributes(body: Reduce, rank: int) -> bool:
-    """Whether terms of a sum are multiplied or divided by what depends on some of the axes summed over only, or on
-    none: that may be done to sums of the others, which is the same but beside infinities."""
+    """Return whether a sum's terms have a factor or divisor that does not depend on all axes summed over. Code
+    generation may apply that factor to partial sums, which gives equal results except beside infinities."""
     over = frozenset(range(rank, rank + len(body.extents)))
     products = (e for e in postorder(body.bodies) if isinstance(e, Apply) and e.fn in ("mul", "div"))
     factors = (a for e in products if e.dtype.is_float for a in e.args if not isinstance(a, Const))
@@ -109,7 +109,7 @@ def distributes(body: Reduce, rank: int) -> bool:
 
 
 class Analysis:
-    """What is met on the way through a graph."""
+    """An error analysis of a graph; `greatest` is the greatest magnitude met so far."""
 
     def __init__(self) -> None:
         self.greatest = 0.0
@@ -120,13 +120,14 @@ class Analysis:
         return x
 
     def narrow(self, x: np.ndarray, dtype: DType) -> None:
-        """Notes integers of a type that does not hold them: what they become is not said anywhere."""
+        """Note integers outside the range of their type: the result of the conversion is undefined."""
         if dtype.is_int and dtype.bits < 64 and x.size and not dtype.range[0] <= x.min() <= x.max() <= dtype.range[1]:
             self.greatest = np.inf
 
     def recurrence(self, node: Recurrence, args: Sequence[Pair]) -> list[Pair]:
-        """By what the members change when arguments are rounded, which makes equals of neighbours, and when they are
-        disturbed by their errors and a few roundings: an error grows from step to step as the formula says."""
+        """Bound the errors of a recurrence's results by perturbation: run it with rounded arguments, which makes
+        neighbours equal, and with arguments disturbed by their errors and a few roundings. An error grows from step to
+        step as the formula says."""
         values = interp.evaluate_recurrence(node, [v for v, _ in args])
         sums = [(p.body, t.rank) for t in node.members for p in t.parts if isinstance(p.body, Reduce)]
         unknown = any(_lost(v, e).any() for v, e in args) or any(distributes(s, rank) for s, rank in sums)
@@ -322,7 +323,7 @@ class Analysis:
 
     @staticmethod
     def between(fn: str, args: Sequence[Pair]) -> np.ndarray | float:
-        """How far a function goes between the corners, where that is farther than there: at a pole, and in waves."""
+        """Bound how far a function goes beyond its values at the corners of the interval: at a pole, and in waves."""
         if fn in ("div", "floordiv", "mod"):
             divisor, error = args[1]
             return np.where((np.abs(divisor) <= error) & (error > 0), np.inf, 0.0)
@@ -334,7 +335,7 @@ class Analysis:
 
     @staticmethod
     def free(e: Apply, value: np.ndarray) -> bool:
-        """Whether the operation rounds nothing."""
+        """Return whether the operation is exact."""
         if e.fn in ("neg", "abs", "min", "max", "sign", "floor", "stop_gradient"):
             return True
         if e.fn == "cast":

@@ -1,6 +1,9 @@
-"""Native helpers of checked runs: tasks run one by one on scratch that is poisoned before each, and a handler of
-segmentation faults that notes the address, opens the page and lets the code go on, so that a touch of a forbidden page
-becomes an error that names it instead of the end of the process."""
+"""Provide native helpers of checked runs: a runner of single tasks and a handler of segmentation faults.
+
+The runner runs tasks one by one on scratch that is poisoned before each. The handler notes the address, opens the page
+and lets the code go on, so that an access to a forbidden page becomes an error that names it instead of the end of the
+process.
+"""
 
 from __future__ import annotations
 
@@ -107,17 +110,19 @@ def _native() -> _Native:
 
 
 LOCK = locks.Awaited("in a checked run")
-"""One checked run at a time: the handler knows one guarded range."""
+"""The lock of checked runs: one at a time, as the handler knows one guarded range."""
 
 
 def each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: bool, fill: int) -> None:
-    """The tasks 0 .. tasks-1 of the function at `f`, or downward, scratch filled with a byte before each."""
+    """Run the tasks 0 .. tasks-1 of the function at `f`, downward if `down`, with scratch filled with the byte `fill`
+    before each."""
     _native().each(f, buffers, scratch, nbytes, tasks, down, fill)
 
 
 @contextmanager
 def trapped(low: int, high: int) -> Iterator[Callable[[], int]]:
-    """Within, touches of forbidden pages in low .. high are noted: what is yielded tells the first address, or 0."""
+    """Note accesses to forbidden pages in low .. high inside the `with` block; the yielded function returns the first
+    address, or 0."""
     found = _native()
     libc = ctypes.CDLL(None)
     action = (ctypes.c_uint64 * (_ACTION // 8))()

@@ -320,8 +320,11 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
 
 
 def met(static: Target, found: dict[str, float]) -> bool:
-    """Return whether all threads were seen at work at once. Where other programs keep the cores busy they never are; the
-    probes then say nothing about launches and shared levels, and the static figures give the proportions."""
+    """Return whether all threads were seen at work at once.
+
+    Where other programs keep the cores busy they never are; the probes then say nothing about launches and shared
+    levels, and the static figures give the proportions.
+    """
     task, launch = found.get("task", 0.0), found.get("launch", math.inf)
     return static.cores > 1 and launch - task < 0.5 * task * (static.cores - 1)
 

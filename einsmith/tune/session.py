@@ -24,26 +24,26 @@ from einsmith.tune.genetic import Candidate, Search
 from einsmith.tune.race import bounds, paired
 
 GENERATION = 4
-"""Most candidates of one kernel."""
+"""Candidates that race at once with the choice."""
 VISIT = 2
-"""Most seconds of a race, and of the race that decides."""
+"""Generations of a visit."""
 MOST = 100
+"""Most candidates of one kernel."""
+RACE, FINAL = 0.3, 1.0
+"""Most seconds of a race, and of the race that decides."""
+GAIN = 0.98
 """Most of the choice's time, as a fraction, that a configuration may take to be kept: a smaller gain is lost in the
 noise of a program."""
-RACE, FINAL = 0.3, 1.0
-"""Fraction of the roofline (what its bytes and operations allow) from which on a kernel is not searched."""
-GAIN = 0.98
-"""Fraction of the program's time below which no kernel is worth a visit."""
 PEAK = 0.95
-"""Most times that a deciding race is run where the machine is busy."""
+"""Fraction of the roofline (what its bytes and operations allow) from which on a kernel is not searched."""
 LEAST = 0.002
-"""Most candidates of a visit that get a deciding race of their own."""
+"""Fraction of the program's time below which no kernel is worth a visit."""
 PATIENCE = 3
-"""Fraction of its predicted time that a kernel not measured yet is assumed to lose."""
+"""Most times that a deciding race is run where the machine is busy."""
 DECIDED = 2
-"""Candidates of a visit that a race of their own decides about, at most."""
+"""Most candidates of a visit that get a deciding race of their own."""
 UNKNOWN = 0.3
-"""The part of its predicted time that a kernel which was not measured yet is held to lose."""
+"""Fraction of its predicted time that a kernel not measured yet is assumed to lose."""
 
 
 class Part(NamedTuple):

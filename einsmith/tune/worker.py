@@ -94,10 +94,10 @@ class Bench:
         """Race candidates; return each one's seconds, one run a round, and what else the machine did meanwhile
         (`load.Watch`).
 
-        Runs alternate, so that a disturbance meets all candidates. All are compared with the first one. A candidate is
-        out as soon as it is significantly different from the first, or after `seconds` in all. whole: no candidate is
-        out before `seconds` have passed and WHOLE rounds are run, as repeated tests find differences that do not
-        exist.
+        Runs alternate, so that a disturbance meets all candidates. Every candidate is compared with the first one, and
+        stops as soon as the comparison is decided with confidence (`race.told_apart`). The race ends after `seconds`
+        in all. whole: no candidate stops early, and the race ends after WHOLE rounds or `seconds`, as repeated tests
+        find differences that do not exist.
         """
         runs = [self._ready[n].runs for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
