@@ -1,4 +1,4 @@
-"""The memory of intermediate results, which programs that take turns share."""
+"""Manage the memory of intermediate results, which programs that take turns share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _numbers = count()
 
 
 class Block:
-    """Memory that a back end gives (on the CPU `array`, its bytes), where it begins, and a number that no other block
-    has had."""
+    """Memory allocated by a back end (on the CPU `array` holds its bytes), its first address, and a number that no
+    other block has had."""
 
     __slots__ = ("array", "address", "nbytes", "number")
 
@@ -26,21 +26,21 @@ class Block:
 
 
 Allocate = Callable[[int], Block]
-"""A block of at least so many bytes. Raises OutOfMemoryError."""
+"""Function that allocates a block of at least the given number of bytes. Raises OutOfMemoryError."""
 
 
 def host(nbytes: int) -> Block:
-    """A block of the process's own memory."""
+    """Allocate a block of the process's own memory."""
     array = buffers.empty((nbytes,), np.uint8)
     return Block(array, buffers.address(array), nbytes)
 
 
 class Arena:
-    """As much memory as the largest of its programs needs. What lies in it lasts as long as a run, and one program runs
-    at a time (`pool.lock`).
+    """A block as large as the largest of its programs needs. Its content lasts for one run, and one program runs at a
+    time (`pool.lock`).
 
-    A program takes the block before each run and keeps it until the end of the run: another thread that compiles for
-    larger shapes puts a larger block in its place, to which the others move when they run next.
+    A program takes the block before each run and keeps it until the end of the run. Another thread that compiles for
+    larger shapes may replace the block by a larger one, to which the other programs move when they run next.
     """
 
     __slots__ = ("block", "_lock")
@@ -50,18 +50,19 @@ class Arena:
         self.block = host(0)
 
     def reserve(self, nbytes: int, allocate: Allocate = host) -> Block:
-        """The block, which is made larger where it has fewer bytes. `allocate`: of the back end of all its programs."""
+        """Return the block, replaced by a larger one where it has fewer than `nbytes` bytes. `allocate`: the allocator
+        of the back end of all its programs."""
         with self._lock:
             if self.block.nbytes < nbytes:
                 self.block = allocate(nbytes)
             return self.block
 
     def clear(self) -> None:
-        """Gives the memory back; it is reserved anew where a program still runs."""
+        """Free the memory; a program that still runs reserves it anew."""
         with self._lock:
             self.block = host(0)
 
     def evicted(self, programs: Sized) -> None:
-        """Gives the memory back where none of the programs is left (see `caches.Cache`)."""
+        """Free the memory where none of the programs is left (see `caches.Cache`)."""
         if not programs:
             self.clear()

@@ -1,7 +1,7 @@
-"""From a plan to the steps of a program: where every tensor of every kernel lies, inside loops too.
+"""Assemble the steps of a program from a plan: decide where every tensor of every kernel lies, inside loops too.
 
 A kernel in a loop reads and writes slices. The pointer of a slice starts from a base, the address of the whole tensor,
-and the loop moves it; a slice of a slice (a loop in a loop) has a base that the outer loop moves.
+and the loop moves it. A slice of a slice (a loop in a loop) has a base that the outer loop moves.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
 
 At = tuple[int, int | str]
-"""A pointer's place in a program: number of the step, number of the pointer (see Program.slots)."""
+"""A pointer's position in a program: number of the step, number of the pointer (see Program.slots)."""
 Pointer = Callable[[Tensor, At, int], int]
-"""The address so many bytes into a tensor for the pointer at a place; whoever answers may also note the place, and set
-it later."""
+"""Function of (tensor, position, bytes) that returns the address that many bytes into the tensor. It may note the
+position and set the pointer later."""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What a back end makes of a kernel: (code, tasks, once) of each launch (see kernels.pattern.Launch), code being
-    what its programs run; bytes of scratch a thread, of shared workspace and of all the code. decision: what it follows
-    (`decisions`), empty for the model's choice; tuned: measuring has found that; unfollowed: a sentence on the record
-    of tuning that cannot be followed, so that the model's choice stands, else empty."""
+    """A kernel compiled by a back end.
+
+    launches: (code, tasks, once) of each launch (see kernels.pattern.Launch); `code` is what the back end's programs
+    run
+    scratch, workspace, nbytes: bytes of a thread's scratch, of the shared workspace, and of all the code
+    decision: the decision it follows (`decisions`), empty for the model's choice
+    tuned: whether measuring found the decision
+    unfollowed: a sentence on a tuning record that cannot be followed, so that the model's choice stands; else empty
+    """
 
     launches: tuple[tuple[Any, int, bool], ...]
     scratch: int
@@ -53,8 +58,8 @@ Compiled = Mapping[Kernel | Rows, CompiledKernel]
 
 
 class SideRun(NamedTuple):
-    """A kernel that runs in a configuration beside the program's own, just before it. outputs: where it stores, by the
-    numbers of its buffers; what it reads else is what the program's own reads."""
+    """A kernel that runs in another configuration just before the program's own kernel. outputs: addresses where it
+    stores, by the numbers of its buffers; it reads its other buffers where the program's own kernel does."""
 
     made: CompiledKernel
     outputs: Mapping[int, int]
@@ -62,8 +67,8 @@ class SideRun(NamedTuple):
 
 
 class PointerTarget(NamedTuple):
-    """What a pointer points to: so many bytes into the memory of `owner`, which has `nbytes`. Owners are tensors,
-    (loop, tensor) for those of a loop's step, and ("workspace", call)."""
+    """The memory that a pointer points into: byte `offset` of the memory of `owner`, which has `nbytes`. An owner is a
+    tensor, (loop, tensor) for a tensor of a loop's step, or ("workspace", call)."""
 
     owner: Any
     offset: int
@@ -72,8 +77,9 @@ class PointerTarget(NamedTuple):
 
 @dataclass
 class ArenaLayout:
-    """Offsets in the arena of a plan: by storage, and by call number for a kernel's workspace and for a loop's steps,
-    whose own layouts are `inner` by (call number, segment). `lives()`: what it is the layout of."""
+    """Offsets in the arena of a plan, by storage, and by call number for a kernel's workspace and for a loop's steps.
+    The layouts of a loop's steps are `inner`, by (call number, segment). `lives()` returns the live ranges that are
+    laid out."""
 
     offsets: dict[object, int]
     nbytes: int
@@ -82,7 +88,8 @@ class ArenaLayout:
 
 
 def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> ArenaLayout:
-    """Where everything lies that is not in `outside` and not at home in a leaf."""
+    """Lay out the arena of a plan: every tensor that is neither in `outside` nor stored in a leaf's memory, and the
+    workspaces."""
     inner: dict[tuple[int, int], ArenaLayout] = {}
     extra: dict[int, int] = {}
     kept: set[int] = set()
@@ -101,8 +108,8 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> ArenaLa
 
 
 class Assembler:
-    """Collects the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls. `beside`:
-    in which other ways some kernels run too."""
+    """Collector of the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls.
+    `beside`: other configurations in which kernels run too."""
 
     def __init__(
         self, compiled: Compiled, spare: int, beside: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({})
@@ -111,12 +118,12 @@ class Assembler:
         self.steps: list[Step] = []
         self.kernels: list[tuple[KernelCall, list[int]]] = []
         self.places: dict[At, PointerTarget] = {}
-        """Of the pointers that no loop moves."""
+        """Targets of the pointers that no loop moves."""
         self.values: dict[At, Any] = {}
-        """What is stored to, or read from, memory whose owner has another value before (an update)."""
+        """The tensor stored to, or read from, memory whose owner had another value before (an update), by pointer."""
 
     def seconds(self) -> float:
-        """What a run is predicted to take, with all turns of its loops."""
+        """Return the predicted seconds of a run, over all turns of its loops."""
         turns, around = [], [1]
         for step in self.steps:
             if isinstance(step, BeginLoop):
@@ -127,12 +134,14 @@ class Assembler:
         return sum(self.compiled[c.kernel].seconds * turns[steps[-1]] for c, steps in self.kernels if steps)
 
     def commit(self) -> int | None:
-        """The first step that stores into a leaf, or a loop's beginning; None where nothing does."""
+        """Return the number of the first step that stores into a leaf, or of the beginning of its loop; None where no
+        step does."""
         stored = [at[0] for at in self.values if at in self.places and isinstance(self.places[at].owner, Leaf)]
         return min(stored, default=None)
 
     def calls_of_steps(self) -> np.ndarray:
-        """For each step the number of the call that it belongs to; that of calls, which is none, for the others."""
+        """Return the number of the call that each step belongs to; the number of calls for a step that belongs to
+        none."""
         found = np.full(len(self.steps), len(self.kernels))
         for n, (_, steps) in enumerate(self.kernels):
             found[steps] = n
@@ -147,8 +156,12 @@ class Assembler:
         after: Callable[[int], None] = lambda i: None,
         already: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
-        """Adds the steps of a plan whose arena begins at `base`; `after` is told each call that is done. `already`: the
-        steps by call number that were added before the loop."""
+        """Add the steps of a plan.
+
+        base: where the plan's arena begins
+        after: called with the number of each call once its steps are added
+        already: by call number, the steps that were added before the loop
+        """
         for i, call in enumerate(plan.calls):
             work = base + places.offsets[i] if i in places.offsets else self.spare
             if isinstance(call, LoopCall):
@@ -165,7 +178,8 @@ class Assembler:
         self.kernels.append((call, steps))
 
     def _launches(self, call: KernelCall, work: int, pointer: Pointer, once: bool) -> list[int]:
-        """The numbers of the added steps: launches that a loop repeats, or those that need run but once."""
+        """Add the launches of a kernel that a loop repeats, or those that run only once; return the numbers of their
+        steps."""
         for way in self.beside.get(call.kernel, ()):
             self._way(call, way, pointer, once)
         return self._way(call, SideRun(self.compiled[call.kernel], {}, work), pointer, once)
@@ -242,8 +256,8 @@ class Assembler:
 def show_kernels(
     roles: Sequence[str], calls: Sequence[KernelCall], kernels: Sequence[CompiledKernel], turns: Sequence[int]
 ) -> list[str]:
-    """A line a kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and formula; then
-    the predicted time of each role, where there are several."""
+    """Return a line for each kernel: role, pattern, configuration, tasks, predicted time (of one turn of its loop) and
+    formula; then the predicted time of each role, where there are several."""
     several, lines = len(set(roles)) > 1, []
     parts: dict[str, float] = dict.fromkeys(ROLES, 0.0)
     for i, (role, call, kernel, n) in enumerate(zip(roles, calls, kernels, turns, strict=True)):
@@ -262,7 +276,8 @@ def show_kernels(
 
 
 def show_steps(made: Assembler, name: Callable[[Tensor], str]) -> str:
-    """The program's table, one step a line: of a launch its tasks and what its pointers point to."""
+    """Return the program's table as text, one step a line; a launch shows its tasks and the targets of its
+    pointers."""
     kernels = {n: k for k, (_, steps) in enumerate(made.kernels) for n in steps}
     lines, depth = [], 0
     for n, step in enumerate(made.steps):

@@ -1,4 +1,4 @@
-"""Kernels that run in other configurations too, into memory of their own, while a program goes on as it is."""
+"""Run kernels in a second configuration too, into memory of their own, while a program goes on unchanged."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel, SideRun
 
 RED, ZONE = 0xA5, 4096
-"""What lies before and behind the memory of a result, and how many bytes: whoever writes there is noticed."""
+"""Byte that fills the zones before and behind a result, so that a write there is noticed, and bytes of a zone."""
 LEAST_WORK = 64
-"""Bytes of a workspace, at least."""
+"""Fewest bytes of a workspace."""
 ROUNDED = 64.0
-"""Roundings, of the square root of the terms that are added, by which two orders of adding them may differ; of the
-largest result. Between two orders of sums of 4,000 random terms they are less than 4. Where all results are what is
-left of terms that cancel, two sound configurations may be taken to differ: the other one is lost then, no more."""
+"""Most roundings by which two orders of a sum may differ, relative to the largest result, for each square root of the
+number of terms. Between two orders of sums of 4,000 random terms they are less than 4. Where all results are the
+remainder of terms that cancel, two correct configurations may be taken to differ; the only loss is the second
+configuration."""
 WINOGRAD = 64.0
-"""How many times as much Winograd's form rounds."""
+"""Factor by which Winograd's form rounds more."""
 
 
 class Beside:
-    """A kernel as it is and in another configuration, which both run before the program's own: what they make of the
-    same memory is compared after a run, or, in a loop or of a kernel that is called several times, after the last turn.
-    """
+    """A kernel in its own and in another configuration, which both run before the program's own kernel. Their results
+    on equal inputs are compared after a run; in a loop, or for a kernel that is called several times, after the last
+    turn."""
 
     def __init__(self, kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel):
         self.kernel, self.other = kernel, other
@@ -45,13 +46,13 @@ class Beside:
         self.clear()
 
     def clear(self) -> None:
-        """Both begin with the same memory."""
+        """Reset the memory of both configurations to equal content."""
         for array in (x for arrays in self._memory for x in arrays):
             array[:ZONE] = array[-ZONE:] = RED
             array[ZONE:-ZONE] = 0
 
     def difference(self) -> str:
-        """What is wrong with the other configuration's results, in words; empty where nothing is."""
+        """Return in words how the other configuration's results are wrong; empty where they are correct."""
         terms = max((prod(b.extents) for b in _reductions(self.kernel)), default=1)
         for n, own, other in zip(self._written, *self._memory, strict=True):
             buffer = self.kernel.buffers[n]
@@ -83,13 +84,13 @@ class Beside:
 
 
 def bytes_beside(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
-    """Of the memory of a Beside."""
+    """Return the bytes of memory that a Beside needs."""
     results = sum(kernel.buffers[n].nbytes + 2 * ZONE for n in written(kernel))
     return 2 * results + sum(max(LEAST_WORK, made.workspace) for made in (own, other))
 
 
 def written(kernel: Kernel | Rows) -> tuple[int, ...]:
-    """The numbers of the buffers that a kernel stores to."""
+    """Return the numbers of the buffers that a kernel stores to."""
     if isinstance(kernel, Rows):
         places = (m.places[n] for m in kernel.members for n in written(m.kernel))
         return tuple(sorted({n for n in places if n < len(kernel.buffers)}))

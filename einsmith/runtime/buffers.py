@@ -1,4 +1,4 @@
-"""Memory for tensors: NumPy arrays that begin on a cache line."""
+"""Allocate memory for tensors: NumPy arrays that begin on a cache line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from einsmith.errors import OutOfMemoryError
 from einsmith.expr.nodes import Leaf, nbytes
 
 ALIGNMENT = 64
-"""Bytes; a vector register and a cache line. Generated streaming stores need it."""
+"""Bytes of a cache line and of the widest vector register, at a multiple of which arrays begin. Generated non-temporal
+stores need it."""
 
 
 _HEAD = object.__basicsize__
-"""Where an array's object holds the address of its elements: that field comes right after what all objects begin with
-(NumPy's C interface, PyArrayObject_fields)."""
+"""Offset in an array object of the field with the address of its elements, which comes right after the header that all
+objects have (NumPy's C interface, PyArrayObject_fields)."""
 
 
 def _asked(array: np.ndarray) -> int:
@@ -32,18 +33,19 @@ def _field(array: np.ndarray) -> int:
 
 
 def _quickest() -> Callable[[np.ndarray], int]:
-    """Asking takes ten times as long as reading the field, so it is read wherever it is known to be there."""
+    """Return the quickest function that finds an array's address. Asking NumPy takes ten times as long as reading the
+    object's field, so the field is read wherever it is known to be there."""
     samples = np.zeros(3), np.zeros((4, 5), np.uint8)[1:, 2:]
     known = sys.implementation.name == "cpython" and all(_field(x) == _asked(x) for x in samples)
     return _field if known else _asked
 
 
 address = _quickest()
-"""Where an array's first element lies."""
+"""Return the address of an array's first element."""
 
 
 def _bytes(n: int) -> np.ndarray:
-    """`n` bytes. Raises OutOfMemoryError."""
+    """Allocate `n` bytes. Raises OutOfMemoryError."""
     try:
         return np.empty(n, np.uint8)
     except (MemoryError, ValueError):
@@ -51,7 +53,7 @@ def _bytes(n: int) -> np.ndarray:
 
 
 def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:
-    """An uninitialised C-contiguous array whose first element lies at a multiple of `alignment` bytes.
+    """Allocate an uninitialised C-contiguous array whose first element lies at a multiple of `alignment` bytes.
 
     Its pages are untouched, so that each is placed near the thread that first writes to it.
     """
@@ -61,17 +63,18 @@ def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.
 
 
 RECYCLED_FROM = 1 << 20
-"""Bytes from which memory is kept for the next result: what the system gives anew it must first clear."""
+"""Bytes from which on a result's memory is kept for the next one: the system must first clear memory that it newly
+provides."""
 KEPT = 512 << 20
-"""Bytes that are kept at most, lent or free."""
+"""Most bytes that are kept, lent or free."""
 _SAME_SIZE = 8
-"""Blocks of about one size that are kept at most."""
+"""Most blocks of about one size that are kept."""
 _blocks: dict[int, list[np.ndarray]] = {}
 _guard = locks.lock()
 
 
 def _unused(blocks: list[np.ndarray]) -> np.ndarray | None:
-    """A block that no array lies in."""
+    """Return a block in which no array lies; None where there is none."""
     for block in blocks:
         if sys.getrefcount(block) <= _UNUSED:
             return block
@@ -79,7 +82,7 @@ def _unused(blocks: list[np.ndarray]) -> np.ndarray | None:
 
 
 def _references(blocks: list[np.ndarray]) -> int:
-    """What `_unused` sees of a block that only the list holds."""
+    """Return the reference count that `_unused` sees for a block that only the list refers to."""
     for block in blocks:
         return sys.getrefcount(block)
     return 0
@@ -89,7 +92,7 @@ _UNUSED = _references([np.empty(1, np.uint8)])
 
 
 def _block(size: int) -> np.ndarray:
-    """At least `size` bytes that no array lies in."""
+    """Return a block of at least `size` bytes in which no array lies."""
     step = 1 << max(0, size.bit_length() - 4)
     rounded = -(-size // step) * step
     with _guard:
@@ -116,9 +119,9 @@ def _forget() -> None:
 
 
 def recycled(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
-    """`empty` for `nbytes` bytes of elements, in memory that an earlier result no longer needs, where there is some of
-    about that size: a block is free again when neither an array nor a view of one lies in it. Also tells where the
-    array's first element lies."""
+    """Allocate an array as `empty` does, in memory that an earlier result no longer needs, where there is some of
+    about that size. A block is free again when neither an array nor a view of one lies in it. Return the array and the
+    address of its first element; `nbytes`: bytes of its elements."""
     size = nbytes + ALIGNMENT
     block = _bytes(size) if size <= RECYCLED_FROM else _block(size)
     at = address(block)
@@ -127,14 +130,14 @@ def recycled(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.n
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:
-    """`empty`, filled with zeros."""
+    """Allocate an array as `empty` does, filled with zeros."""
     out = empty(shape, dtype, alignment)
     out.fill(0)
     return out
 
 
 def aligned_copy(array: np.ndarray, alignment: int = ALIGNMENT) -> np.ndarray:
-    """A C-contiguous copy of an array, aligned."""
+    """Return an aligned C-contiguous copy of an array."""
     out = empty(array.shape, array.dtype, alignment)
     out[...] = array
     return out
@@ -146,7 +149,7 @@ def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
 
 
 def array_at(address: int, leaf: Leaf) -> np.ndarray:
-    """A leaf's values in memory of the caller's, C-contiguous at an address."""
+    """Return a leaf's values in the caller's memory at an address, as a C-contiguous array."""
     if not nbytes(leaf):
         return np.empty(leaf.shape, leaf.dtype.numpy)
     memory = (ctypes.c_char * nbytes(leaf)).from_address(address)

@@ -1,7 +1,8 @@
-"""Ctrl-C and other signals: long runs end by them (`signals` has what waits for the end of a step).
+"""Let Ctrl-C and other signals end long runs (`signals` defers signals to the end of a step).
 
-Python handles signals in its main thread, between instructions. A run of a program is one instruction, however long; so
-the native program handles signals itself now and then (codegen/entry/watch.py), and what a handler raises ends the run.
+Python handles signals in its main thread, between instructions. A run of a program is one instruction, however long;
+so the native program handles signals itself now and then (codegen/entry/watch.py), and an exception of a handler ends
+the run.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from einsmith.codegen.llvm import jit
 from einsmith.runtime import buffers, signals
 
 _WATCH = buffers.zeros((len(watch.WATCH_WORDS),), np.int64)
-"""The words of codegen/entry/watch.py."""
+"""The words that codegen/entry/watch.py reads and writes."""
 _HANDLING = watch.WATCH_WORDS.index("handling")
 _RAISED = (ctypes.c_void_p * 3)()
-"""Type, value and traceback of what a handler has raised inside a run."""
+"""Type, value and traceback of the exception that a handler has raised inside a run."""
 signals.is_handling = lambda: bool(_WATCH[_HANDLING])
 jit.provide(watch.WATCH, lambda: buffers.address(_WATCH))
 jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
@@ -29,18 +30,18 @@ jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
 
 @cache
 def handler() -> int:
-    """The native function that handles signals in the middle of a run of the main thread."""
+    """Return the address of the native function that handles signals in the middle of a run of the main thread."""
     found = native.compile_text(watch.HANDLER, (watch.HANDLE,), native.host_target())
     return found.addresses[watch.HANDLE]
 
 
 def handler_here() -> int:
-    """What a run of this thread is told: the handler, or 0 where another thread handles signals."""
+    """Return the handler's address for a run of this thread; 0 where another thread handles signals."""
     return handler() if get_ident() == main_thread().ident else 0
 
 
 def raise_again() -> None:
-    """Raises what has ended a run."""
+    """Raise the exception that has ended a run."""
     found = [ctypes.c_void_p(p) for p in _RAISED]
     _RAISED[:] = [None] * len(_RAISED)
     restore = ctypes.pythonapi.PyErr_Restore

@@ -1,7 +1,7 @@
-"""Where parameters and state live: the memory that programs read and update, and the tensor that people see.
+"""Hold parameters and state: the memory that programs read and update, and the tensor that users see.
 
-Programs have the elements in a layout of their own (`physical`); whoever reads or sets values sees the tensor in its
-own shape (`logical`). Without a layout both are one array, at no cost.
+Programs have the elements in a layout of their own (`physical`); users read and set the tensor in its own shape
+(`logical`). Without a layout both are one array, at no cost.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from einsmith.runtime import buffers, nested
 
 
 class Layout(Protocol):
-    """How memory holds a tensor. Both functions take NumPy arrays, for people, and traced tensors, for programs."""
+    """The order in which memory holds a tensor's elements. Both functions take NumPy arrays, for users, and traced
+    tensors, for programs."""
 
     def physical(self, x: Any) -> Any:
-        """What memory holds of a tensor: its elements in another order, others between them."""
+        """Return a tensor in the form that memory holds: its elements in another order, with padding between them."""
         ...
 
     def logical(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """The tensor of that shape which such memory holds; of an array a view, where there is one."""
+        """Return the tensor of `shape` that memory in this layout holds; for an array a view, where there is one."""
         ...
 
 
 class Memory:
-    """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes. Not initialised.
+    """The elements of a tensor at a fixed address, C-contiguous, aligned to 64 bytes, not initialised.
 
-    guard: the lock that whoever reads or changes the elements holds, beside all else that programs use with them.
+    guard: the lock to hold while the elements are read or changed; it covers all memory that programs use with them.
     Raises ShapeError where a layout does not give the tensor back, DtypeError where it changes the elements' type.
     """
 
@@ -57,8 +58,8 @@ class Memory:
         return self.physical.dtype
 
     def logical(self) -> np.ndarray:
-        """The tensor: the memory itself or a view of it, through which it is changed in place. Where a layout has no
-        view it is a copy, which cannot be written to; `store` sets the values."""
+        """Return the tensor: the memory itself or a view of it, through which it is changed in place. Where a layout
+        has no view, return a copy, which cannot be written to; `store` sets the values."""
         if self.layout is None:
             return self.physical
         found = self.layout.logical(self.physical, self.shape)
@@ -67,7 +68,7 @@ class Memory:
         return found
 
     def store(self, values: Any) -> None:
-        """Sets the elements to those of an array that has the tensor's shape, or is broadcast to it.
+        """Set the elements to those of an array that has the tensor's shape, or is broadcast to it.
 
         Raises EinsmithError in the middle of a run of the same thread that uses them.
         """
@@ -80,19 +81,20 @@ class Memory:
             self.physical[...] = values
 
     def copy(self) -> np.ndarray:
-        """Return the tensor as an array of its own, whose values are of one moment."""
+        """Return a copy of the tensor, taken under the guard so that no run changes it meanwhile."""
         with self.guard:
             return self.logical().copy()
 
     def moved(self, dtype: np.dtype, layout: Layout | None) -> Memory:
-        """New memory with the same elements, under the same guard, which the caller holds."""
+        """Return new memory with these elements, under this guard, which the caller holds."""
         new = Memory(self.shape, dtype, layout, self.guard)
         new.store(self.logical())
         return new
 
 
 def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    """The shape of the memory of a layout that holds a tensor of this shape, and gives it back."""
+    """Return the shape in which a layout stores a tensor of `shape`, after a check that the layout gives the tensor
+    back."""
     if not hasattr(layout, "physical") or not hasattr(layout, "logical"):
         raise KindError(f"layout={layout!r} is no layout, which has `physical` and `logical`")
     sample = default_rng(0).integers(0, 100, shape).astype(dtype)
@@ -111,7 +113,8 @@ def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[i
 
 
 def _fits(layout: Layout, name: str, found: Value, shape: tuple[int, ...], dtype: DType) -> Tensor:
-    """The tensor that a layout's function makes in a program, which is what it makes of arrays."""
+    """Return the tensor that a layout's function makes in a program, after a check that its type is the one made of
+    arrays."""
     if found.shape != shape or found.dtype is not dtype:
         raise ShapeError(
             f"`{name}` of the layout {layout!r} makes {found.dtype.name}{list(found.shape)} in a program, and "
@@ -121,8 +124,8 @@ def _fits(layout: Layout, name: str, found: Value, shape: tuple[int, ...], dtype
 
 
 def in_memory(graph: Graph, memories: Mapping[Leaf, Memory]) -> tuple[Graph, dict[Leaf, Leaf]]:
-    """The graph with leaves for what memories hold in the place of those for their tensors, and which leaf that is for
-    each: the tensors are read through their layouts, and updates are stored through them."""
+    """Replace the leaves of tensors in a graph by leaves for what their memories hold; return the graph and the new
+    leaf for each old one. Tensors are read through their layouts, and updates are stored through them."""
     leaves = {x: leaf(m.physical.shape, x.dtype) if m.layout is not None else x for x, m in memories.items()}
     other = {x: m.layout for x, m in memories.items() if m.layout is not None}
     if not other:

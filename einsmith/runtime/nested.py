@@ -1,8 +1,9 @@
-"""Runs under way in each thread, and what may not begin in the middle of one.
+"""Track the runs under way in each thread, and reject runs that may not begin in the middle of another one.
 
-A signal's handler is called in the middle of a run (runtime/interrupts.py), or between its preparation and its end, and
-may run programs itself. One that shares the table of pointers or the memory of intermediate results with the run that
-waits would spoil it; one that stores into parameters would let its second half work with other values than its first.
+A signal's handler is called in the middle of a run (runtime/interrupts.py), or between its preparation and its end,
+and may run programs itself. A program that shares the table of pointers or the memory of intermediate results with the
+waiting run would spoil it; a program that stores into parameters would let the second half of the run work with other
+values than the first.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from einsmith.errors import EinsmithError
 from einsmith.runtime.arena import Arena
 
 UnderWay = tuple[Arena, Any, Any]
-"""A run: the memory of its intermediate results, which all runs of one program have, its lock (a Guard where it uses
-parameters or state), and the run around it in the same thread, None where there is none."""
+"""A run: the memory of its intermediate results, which all runs of one program share; its lock (a Guard where it uses
+parameters or state); and the run around it in this thread, None where there is none."""
 
 under_way: dict[int, UnderWay] = {}
 """The innermost run of each thread, by the thread's number."""
 
 
 def check_run(outer: UnderWay, arena: Arena, lock: Any, stores: bool) -> None:
-    """Check that a program may run within `outer`. stores: whether it stores into what the guard `lock` protects.
+    """Check that a program may run within `outer`. stores: whether it stores into memory that the guard `lock`
+    protects.
 
     Raises EinsmithError where it would spoil a run.
     """
@@ -40,7 +42,7 @@ def check_run(outer: UnderWay, arena: Arena, lock: Any, stores: bool) -> None:
 
 
 def check_store(guard: locks.Guard) -> None:
-    """Check that no run of this thread is under way that uses parameters or state of a guard, which the caller holds.
+    """Check that no run of this thread uses parameters or state of a guard, which the caller holds.
 
     Raises EinsmithError otherwise.
     """
@@ -55,7 +57,7 @@ def check_store(guard: locks.Guard) -> None:
 def taken(lock: Any) -> Iterator[None]:
     """Hold the lock of a program that uses no parameters and no state, while other runs are under way.
 
-    Raises EinsmithError in the middle of a run of this thread, where who holds it waits for that run to end.
+    Raises EinsmithError in the middle of a run of this thread where the lock's holder waits for that run to end.
     """
     if get_ident() not in under_way:
         with locks.RUNNING.awaited(lock):  # it is held for as long as a run takes, and that needs the turn

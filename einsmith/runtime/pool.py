@@ -1,9 +1,9 @@
-"""The fork-join pool: workers that wait in native code.
+"""Run the fork-join pool: workers that wait in native code.
 
-Programs run on workers of our own or on the threads of PyTorch's OpenMP runtime (`threads.current_team`); workers sleep
-while the others do. Workers are daemon Python threads, each inside one foreign call that lasts as long as the pool; the
-interpreter lock is released there. One program runs at a time (`lock`); the others wait. At exit the workers are
-stopped and joined before any code is freed; a forked child starts without workers.
+Programs run on the pool's workers or on the threads of PyTorch's OpenMP runtime (`threads.current_team`); the workers
+sleep while the OpenMP threads work. Workers are daemon Python threads, each inside one foreign call that lasts as long
+as the pool; the interpreter lock is released there. One program runs at a time (`lock`); the others wait. At exit the
+workers are stopped and joined before any code is freed; a forked child starts without workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from einsmith.runtime import buffers
 
 
 class Native(NamedTuple):
-    """The native entry's functions, and what keeps their code in memory. Calling them releases the interpreter lock."""
+    """The native entry's functions, and the addresses that keep their code in memory. Calling them releases the
+    interpreter lock."""
 
     run: Callable[..., int]
     worker: Callable[..., None]
@@ -37,7 +38,7 @@ class Native(NamedTuple):
 
 @cache
 def native_entry() -> Native:
-    """The native entry, compiled for this machine (or taken from the cache)."""
+    """Return the native entry, compiled for this machine (or taken from the cache)."""
     target = native.host_target()
     found = native.compile_text(entry_program.emit_entry(target.triple), entry_program.NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -51,7 +52,7 @@ jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
 
 
 class Pool:
-    """Workers and the memory they share with whoever runs a program."""
+    """Worker threads, and the memory that they share with the thread that runs a program."""
 
     def __init__(self) -> None:
         self.native = native_entry()
@@ -59,11 +60,11 @@ class Pool:
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
         self.apart = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
-        """State that a team shares; no worker looks at it."""
+        """State that an OpenMP team shares; no worker of the pool looks at it."""
         self.team_address = self.apart.ctypes.data
 
     def grow(self, count: int) -> None:
-        """Makes sure that `count` - 1 workers wait (the caller's thread is the first)."""
+        """Start workers until `count` - 1 of them wait (the caller's thread is the first)."""
         if len(self.workers) >= count - 1:
             return
         generation = self.state[:4].view(np.int32)
@@ -79,7 +80,7 @@ class Pool:
             self.workers.append(worker)
 
     def stop(self) -> None:
-        """Ends all workers and waits for them."""
+        """End all workers and wait for them."""
         self.native.stop(self.address)
         for worker in self.workers:
             worker.join()
@@ -88,13 +89,13 @@ class Pool:
 
 _pool: Pool | None = None
 lock = locks.RUNNING.lock
-"""Held for a run, with `depth` counted up: one program runs at a time."""
+"""The lock held for a run, in which `depth` is counted up: one program runs at a time."""
 depth = 0
-"""Runs of the thread that holds the lock, one within the other: those inside run on one thread."""
+"""Number of nested runs of the thread that holds the lock; inner ones run on one thread."""
 
 
 def current() -> Pool:
-    """The pool, made at its first use; the caller holds the lock."""
+    """Return the pool, created at its first use; the caller holds the lock."""
     global _pool
     if _pool is None:
         _pool = Pool()
@@ -102,7 +103,7 @@ def current() -> Pool:
 
 
 def stop() -> None:
-    """Ends the workers. The next run starts new ones."""
+    """End the workers. The next run starts new ones."""
     global _pool
     with lock:
         if _pool is not None and depth == 0:
@@ -111,7 +112,7 @@ def stop() -> None:
 
 
 def _exit() -> None:
-    """Stops the workers, and keeps the lock: a thread that outlives the interpreter's exit must not run freed code."""
+    """Stop the workers, and keep the lock: a thread that outlives the interpreter's exit must not run freed code."""
     lock.acquire()
     if _pool is not None and depth == 0:
         _pool.stop()

@@ -1,4 +1,4 @@
-"""A program: the steps of a training step behind one native call."""
+"""Run the steps of a program, such as a training step, by one native call."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
     for w in ("pool", "threads", "fork", "number", "span", "waited", "handle", "commit")
 )
 WATCHED_FROM = 1e-3
-"""Predicted seconds of a run from which on it looks at signals, which takes 10 ns for each step and each task: a
-prediction that is too low by a factor of a thousand does no harm."""
+"""Predicted seconds of a run from which on it checks for signals, at 10 ns for each step and each task. A prediction
+that is too low by a factor of a thousand does no harm."""
 
 
 class _Record(NamedTuple):
-    """entry.RUN_WORDS in memory, and where."""
+    """The words of one run (`entry_program.RUN_WORDS`) in memory, and their address."""
 
     words: memoryview
     address: ctypes.c_void_p
@@ -35,17 +35,20 @@ class _Record(NamedTuple):
 class Program:
     """Steps that run in order, loops in turns, by one foreign call.
 
-    threads: how many threads share a launch's tasks, None for the default; scratch_bytes: scratch of one thread, the
-    largest that any launch needs; scratch: the address of `scratch_area` bytes of the caller's for it, None for memory
-    of the program's own; seconds: what a run is predicted to take; commit: the first step that stores what stays,
-    before which a signal may end a run (None: at any step). The memory behind the pointers belongs to the caller and
-    must outlive the program; the code behind the launches' addresses stays as long as the steps have them (see
-    llvm.jit.Address).
+    threads: how many threads share a launch's tasks; None for the default
+    scratch_bytes: scratch of one thread, the most that any launch needs
+    scratch: the address of the caller's `scratch_area` bytes for it; None for memory of the program's own
+    seconds: predicted seconds of a run
+    commit: the first step that stores into parameters or state, before which a signal may end a run (None: at any
+    step)
 
-    `table` holds every address as np.uint64; `slots[(step, i)]` is where pointer i of a step stands in it (for a check,
-    i = 0; for a loop, its base i), `slots[(step, "function")]` is a launch's function, `slots[(step, "stop")]` and
-    "first" are the pointers to a loop's bounds. Writing there takes effect at the next run; what a loop moves, it sets
-    itself. Whoever writes a function's address there keeps its code.
+    The memory behind the pointers belongs to the caller and must outlive the program. The code behind the launches'
+    addresses stays as long as the steps have them (see llvm.jit.Address).
+
+    `table` holds every address as np.uint64. `slots[(step, i)]` is the position in it of pointer i of a step (a check
+    has i = 0; a loop has its base i), `slots[(step, "function")]` that of a launch's function; "stop" and "first" are
+    the pointers to a loop's bounds. A word written there takes effect at the next run, except pointers that a loop
+    moves, which the loop sets itself. A caller that writes a function's address there must keep its code.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Program:
         self._record = self._told(0)
 
     def _layout(self) -> np.ndarray:
-        """The table: one record a step, then all pointers, then all moves of loops."""
+        """Lay out the table: one record a step, then all pointers, then all moves of loops."""
         width = entry_program.STEP_WORDS
         at = len(self.steps) * width
         for n, step in enumerate(self.steps):
@@ -117,7 +120,7 @@ class Program:
         return table
 
     def addresses(self) -> list[int]:
-        """The words of the table that are addresses, where they are not 0."""
+        """Return the indices of the table's words that are addresses and not 0."""
         width, base = entry_program.STEP_WORDS, self.table.ctypes.data
         found = set(self.slots.values())
         for n, step in enumerate(self.steps):
@@ -129,7 +132,7 @@ class Program:
         return sorted(found)
 
     def _ends(self) -> dict[int, int]:
-        """The end of every loop by its beginning, and the other way round."""
+        """Return the end of every loop by its beginning, and its beginning by its end."""
         found: dict[int, int] = {}
         still: list[int] = []
         for n, step in enumerate(self.steps):
@@ -145,27 +148,29 @@ class Program:
         return found
 
     def _told(self, times: int) -> _Record:
-        """What the native entry is told: all but the pool, and on one thread."""
+        """Return the words that the native entry reads for a run, without the pool, and for one thread. times: address
+        of an i64 for each step that receives its nanoseconds, or 0."""
         words = buffers.zeros((len(entry_program.RUN_WORDS),), np.uint64)
         words[_COMMIT] = self._commit
         words[:7] = (self.table.ctypes.data, len(self.steps), 0, 1, self._scratch, self._stride, times)
         return _Record(memoryview(words), ctypes.c_void_p(words.ctypes.data))  # type: ignore[arg-type]
 
     def move_scratch(self, address: int) -> None:
-        """From the next run on, scratch lies there."""
+        """Move the program's scratch memory to `address`, from the next run on."""
         self._scratch = address
         self._record = self._told(0)
 
     def run(self) -> int:
-        """Runs all steps: 0, or the code of the first check that fails, after which nothing is run.
+        """Run all steps; return 0, or the code of the first check that fails, after which no step runs.
 
-        Waits while another thread runs a program. Denormal numbers count as zero inside. Raises what a handler of
-        signals raises before the run is over and before it has stored anything that stays.
+        Waits while another thread runs a program. Denormal numbers count as zero inside. Raises the exception of a
+        signal's handler that occurs before the run is over and before it has stored into parameters or state.
         """
         return self._call(self._record)
 
     def run_timed(self) -> tuple[int, np.ndarray]:
-        """`run`, and the seconds that each step took in all turns (zero for steps not reached)."""
+        """Run all steps; return the result of `run` and the seconds that each step took, summed over all turns (zero
+        for steps not reached)."""
         times = np.zeros(len(self.steps), np.int64)
         return self._call(self._told(times.ctypes.data)), times * 1e-9
 
@@ -201,21 +206,21 @@ class Program:
 
 
 def _ended(status: int) -> int:
-    """The status of a run to its end; raises what has stopped it before."""
+    """Return the status of a run that reached its end; raise the exception that stopped it otherwise."""
     if status == INTERRUPTED:
         interrupts.raise_again()
     return status
 
 
 def _stride(scratch_bytes: int) -> int:
-    """Bytes from one thread's scratch to the next one's: an odd number of cache lines, so that equal offsets do not
-    meet in one cache set."""
+    """Return the bytes from one thread's scratch to the next one's: an odd number of cache lines, so that equal
+    offsets do not fall into one cache set."""
     lines = -(-scratch_bytes // buffers.ALIGNMENT)
     return buffers.ALIGNMENT * (lines + 1 - lines % 2)
 
 
 def scratch_area(scratch_bytes: int, threads: int) -> int:
-    """Bytes of scratch of a program."""
+    """Return the bytes of scratch that a program needs for all threads."""
     return _stride(scratch_bytes) * threads
 
 

@@ -1,4 +1,4 @@
-"""Signals that wait for the end of what belongs together, such as a training step."""
+"""Defer signals to the end of a unit of work, such as a training step."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from types import FrameType, TracebackType
 from einsmith import locks
 
 is_handling: Callable[[], bool] = lambda: False  # noqa: E731  # nothing runs before
-"""Set by einsmith.runtime.interrupts: whether a run of a program handles a signal just now."""
+"""Whether a run of a program handles a signal just now; einsmith.runtime.interrupts sets the function."""
 DEFERRED = tuple(
     int(getattr(_signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if hasattr(_signal, name)
 )
-"""Signals by which people end, save or look at a training. Not those of profilers, which ask where the program is."""
+"""Signals by which people end, save or look at a training. Profilers' signals, which ask where the program is, are not
+deferred."""
 
 Handler = Callable[[int, FrameType | None], object]
 
 
 class Deferred:
-    """Within `with Deferred():` the signals DEFERRED wait; their handlers are called at the end, in the order in which
-    the signals came, once for every time. A run inside handles them at once as long as it has stored nothing that
-    stays, and so does a thread that waits for parameters that another one uses, or for its turn to run.
+    """A context in which the signals DEFERRED wait. Their handlers are called at its end, in the order in which the
+    signals came, once for every time.
 
-    Outside the main thread, which alone handles signals, it does nothing.
+    A run inside handles signals at once as long as it has stored nothing into parameters or state; so does a thread
+    that waits for parameters that another one uses, or for its turn to run. Outside the main thread, which alone
+    handles signals, the context does nothing.
     """
 
     __slots__ = ("_came", "_handlers", "_noting")
@@ -66,7 +68,7 @@ class Deferred:
                     self._tell()
 
     def _give_back(self) -> None:
-        """Put the handlers back, but where one of them has put another one there."""
+        """Restore the handlers, except where one of them has installed another one."""
         try:
             for number, handler in self._handlers.items():
                 if getsignal(number) is self._noting:

@@ -1,4 +1,4 @@
-"""The steps of a program, which every back end runs: launches, checks, loops whose pointers move."""
+"""Define the steps of a program, which every back end runs: launches, checks, loops whose pointers move."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class RunLaunch:
-    """Runs `code`, what a back end has made of a launch (on the CPU the address of its function), for every task in
+    """A launch: run `code`, which a back end has compiled (on the CPU the address of its function), for every task in
     0 .. tasks-1, with these buffer addresses."""
 
     code: Any
@@ -19,7 +19,7 @@ class RunLaunch:
 
 @dataclass(frozen=True)
 class CheckZero:
-    """Ends the run with status `code` (not 0) unless the i32 at `pointer` is 0."""
+    """A check that ends the run with status `code` (not 0) unless the i32 at `pointer` is 0."""
 
     pointer: int
     code: int
@@ -27,7 +27,8 @@ class CheckZero:
 
 @dataclass(frozen=True)
 class CheckFinite:
-    """Ends the run with status `code` (not 0) if the float at `pointer` is infinite or NaN; `elem` is f32 or f64."""
+    """A check that ends the run with status `code` (not 0) if the float at `pointer` is infinite or NaN; `elem` is f32
+    or f64."""
 
     pointer: int
     elem: str
@@ -35,8 +36,9 @@ class CheckFinite:
 
 
 class Move(NamedTuple):
-    """Pointer `pointer` of step `step` (a launch, or a loop inside, whose bases count as its pointers) is, in turn t
-    counted from 0, the loop's own base with the number of this move, + offset + delta * t bytes."""
+    """The address of a pointer in a loop. In turn t, counted from 0, pointer `pointer` of step `step` is the loop's
+    base with this move's number, + offset + delta * t bytes. The step is a launch, or an inner loop, whose bases count
+    as its pointers."""
 
     step: int
     pointer: int | str
@@ -46,9 +48,11 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class BeginLoop:
-    """The steps up to the matching EndLoop run in turns 0 .. most-1. `first` and `stop`, where they are not 0, are the
-    addresses of i64 that tell the first turn and the one before which the loop ends. `reverse`: the last turn comes
-    first. One base address for each move."""
+    """The beginning of a loop: the steps up to the matching EndLoop run in turns 0 .. most-1.
+
+    `first` and `stop`, where they are not 0, are the addresses of i64 values: the first turn, and the turn before
+    which the loop ends. `reverse`: the last turn comes first. There is one base address for each move.
+    """
 
     most: int
     reverse: bool

@@ -1,4 +1,4 @@
-"""ParameterStore: owns the memory of weights and optimizer state, shared by every program of a model."""
+"""Own the memory of weights and optimizer state, shared by every program of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsmith.runtime.memory import Layout, Memory
 
 
 class Slot:
-    """A named tensor that lives as long as training does: programs read and update `memory` in place; `data` are its
+    """A named tensor that lives as long as training does. Programs read and update `memory` in place; `data` are its
     values (`Memory.logical`)."""
 
     __slots__ = ("name", "memory", "__weakref__")
@@ -27,17 +27,18 @@ class Slot:
 
 
 class ParameterStore:
-    """Parameters (the model's own memory) and state (made here) by name. State is named `parameter/state`."""
+    """Parameters (in the model's own memory) and state (in memory allocated here) by name. A state's name is
+    `parameter/state`."""
 
     def __init__(self) -> None:
         self.parameters: dict[str, Any] = {}
         self.state: dict[str, Slot] = {}
         self.guard = locks.Guard()
-        """The lock of all of these: who reads or changes values that a training step has, or takes them back, holds it;
-        and who changes what there is."""
+        """The lock of all parameters and state. Hold it to read or change values that a training step uses, to restore
+        them, or to add and remove entries."""
 
     def add_parameter(self, name: str, parameter: Any) -> None:
-        """Takes a parameter, whose memory is its own `data`, under a name."""
+        """Add a parameter, whose memory is its own `data`, under a name."""
         self.parameters[name] = parameter
         self.protect([parameter.memory])
 
@@ -49,8 +50,8 @@ class ParameterStore:
         self, name: str, shape: tuple[int, ...], dtype: np.dtype, initial: float | np.ndarray = 0.0,
         layout: Layout | None = None,
     ) -> Slot:  # fmt: skip
-        """The state tensor `name`, made with `initial` at its first use, moved to new memory for another element type
-        or layout.
+        """Return the state tensor `name`, created with `initial` at its first use, and moved to new memory for another
+        element type or layout.
 
         Raises ShapeError where it has another shape.
         """
@@ -65,21 +66,21 @@ class ParameterStore:
         return found
 
     def forget(self, parameter: str) -> None:
-        """Drops the state of a parameter."""
+        """Remove the state of a parameter."""
         for name in [n for n in self.state if n.startswith(f"{parameter}/")]:
             del self.state[name]
 
     def keep(self, kinds: Collection[str]) -> None:
-        """Drops all state but that of these names."""
+        """Remove the state of all names but `kinds`."""
         self.drop({n.rpartition("/")[2] for n in self.state} - set(kinds))
 
     def drop(self, kinds: Collection[str]) -> None:
-        """Drops the state of these names, of all parameters."""
+        """Remove the state of these names, of all parameters."""
         for name in [n for n in self.state if n.rpartition("/")[2] in kinds]:
             del self.state[name]
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(name, values) of everything: parameters first."""
+        """Yield (name, values) of all parameters, then of all state."""
         for name, p in self.parameters.items():
             yield name, p.data
         for name, s in self.state.items():

@@ -1,4 +1,4 @@
-"""How many threads share a program's work, and whose they are."""
+"""Decide how many threads share a program's work, and whose threads they are."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ LATE = 1_000_000
 idle machine takes 2,000 to 100,000. One with more work than processors takes 30,000,000: a region of OpenMP ends when
 every thread was there, and its threads spin for milliseconds before they let others run."""
 DEAR = 0.1
-"""Part of a program's time that it may wait for a team."""
+"""Most of a program's time, as a fraction, that it may wait for a team."""
 LOST = 0.02
-"""Part of all time that may be lost by waiting for a team whose threads are kept from their processors."""
+"""Most of all time, as a fraction, that may be lost by waiting for a team whose threads are kept from their
+processors."""
 
 _threads: int | None = None
 
 team: Team | None = None
-"""Threads of PyTorch's OpenMP runtime that run programs of the CPU; None: workers of our own do."""
+"""Threads of PyTorch's OpenMP runtime that run programs of the CPU; None where Einsmith's own workers do."""
 decided: bool = openmp.is_forked() and bool(openmp.runtimes())
-"""Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime believes
-in threads that stayed in the parent, and would wait for them for ever."""
+"""Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime counts
+on threads that stayed in the parent, and would wait for them for ever."""
 _away_until = 0.0
-"""When programs run on the team again (seconds of `time.monotonic`); 0: they do so now."""
+"""Time from which on programs run on the team again (seconds of `time.monotonic`); 0: they do so now."""
 
 
 def current_team() -> Team | None:
@@ -72,7 +73,8 @@ if hasattr(os, "register_at_fork"):
 
 @checked
 def set_threads(n: Annotated[int, 1, MAX_THREADS] | None) -> None:
-    """Sets the default number of threads of programs made from now on; None: as many as the machine has for us.
+    """Set the default number of threads of programs created from now on; None: as many as the machine has for this
+    process.
 
     Raises ArgumentError unless n is between 1 and 4096.
     """
@@ -81,11 +83,13 @@ def set_threads(n: Annotated[int, 1, MAX_THREADS] | None) -> None:
 
 
 def get_threads() -> int:
-    """The default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores we may use."""
+    """Return the default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores this process
+    may use."""
     return _threads or knobs.THREADS.get() or _default_threads()
 
 
 @cache
 def _default_threads() -> int:
-    """Asked once: every call of a compiled function needs it, and the answer takes several file reads."""
+    """Return the number of usable physical cores, cached: every call of a compiled function needs it, and the answer
+    takes several file reads."""
     return min(physical_cores(), MAX_THREADS)
