@@ -1,4 +1,4 @@
-"""Builds the object code of many kernels, in this process and, where there is enough of it, in worker processes.
+"""Build the object code of many kernels, in this process and, where there are enough of them, in worker processes.
 
 LLVM compiles on one thread of a process at a time here, so more cores need more processes. A worker takes about 0.1 s
 to start, as long as three kernels take.
@@ -24,7 +24,7 @@ from einsmith.errors import CompileError
 from einsmith.loops.nest import Function
 
 PARALLEL_FROM = 24
-"""Kernels that must be missing before a worker process pays."""
+"""Fewest missing kernels for which worker processes are started; below it, starting one costs more than it saves."""
 MAX_WORKERS = 7
 
 
@@ -39,7 +39,7 @@ Makers = Mapping[str, Callable[[], tuple[Sequence[Function], dict[str, Any]]]]
 
 
 def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
-    """Lowers and compiles each kernel; yields its key and entry, in the order they get ready.
+    """Lower and compile each kernel; yield its key and entry, in the order they get ready.
 
     Raises CompileError where a kernel cannot be lowered or compiled.
     """
@@ -68,7 +68,7 @@ def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, Cac
 
 
 def _workers(kernels: int) -> int:
-    """How many worker processes are worth starting, beside this process."""
+    """Return the number of worker processes worth starting besides this process for a number of kernels."""
     if kernels < PARALLEL_FROM or not sys.executable:
         return 0
     try:
@@ -120,7 +120,7 @@ class _Crew:
             self.ready.put((job, CompileError(f"LLVM rejects the generated code: {data.decode()}") if failed else data))
 
     def finish(self, count: int) -> Iterator[tuple[str, CachedObject]]:
-        """Compiles along with the workers until all `count` jobs are done."""
+        """Compile along with the workers until all `count` jobs are done; yield each key and entry."""
         for _ in range(count):
             job, data = self._next()
             if isinstance(data, Exception):
@@ -128,7 +128,8 @@ class _Crew:
             yield job.key, CachedObject(data, job.names, job.metadata)
 
     def _next(self) -> tuple[_Job, bytes | Exception]:
-        """A job that is ready, or that nobody has begun (done here), waiting for either."""
+        """Wait for a job that a worker has finished, or compile a waiting job in this process; return the job and its
+        result."""
         while True:
             try:
                 return self.ready.get_nowait()
@@ -146,7 +147,7 @@ class _Crew:
                 pass
 
     def leave(self) -> None:
-        """In a forked child, lets go of pipes to workers that are the parent's: nothing written here reaches them."""
+        """Detach the pipes to the parent's workers in a forked child, so that nothing written here reaches them."""
         null = os.open(os.devnull, os.O_RDWR)
         for process in self.processes:
             for pipe in (process.stdin, process.stdout):
@@ -155,7 +156,7 @@ class _Crew:
         os.close(null)
 
     def close(self) -> None:
-        """Ends the workers; a job that is being compiled is given up."""
+        """End the workers; a job that is being compiled is given up."""
         while True:
             try:
                 self.waiting.get_nowait()

@@ -1,7 +1,7 @@
-"""Functions to machine code in this process, through the cache on disk.
+"""Compile functions to machine code in this process, through the cache on disk.
 
-`compile_functions` is keyed by the LLVM IR text. `compile_cached` and `compile_many` are keyed by what the caller knows
-beforehand (a kernel's digest and configuration), so that a warm process neither lowers a kernel nor builds text.
+`compile_functions` is keyed by the LLVM IR text. `compile_cached` and `compile_many` are keyed by what the caller
+knows beforehand (a kernel's digest and configuration), so that a warm process neither lowers a kernel nor builds text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from einsmith.target.facts import Target
 
 
 class Compiled(NamedTuple):
-    """Addresses of functions by name, in the order they were given, the metadata stored with them, and the size of
+    """Addresses of functions by name, in the order they were given, the metadata stored with them, and the bytes of
     their object code. The code stays in memory as long as one of the addresses is referenced."""
 
     addresses: dict[str, Address]
@@ -36,7 +36,8 @@ class Compiled(NamedTuple):
 
 
 Maker = Callable[[], tuple[Sequence[Function], dict[str, Any]]]
-"""Lowers a kernel: its functions, and a small dictionary that JSON can hold (task counts, bytes of scratch, ...)."""
+"""Function that lowers a kernel: returns its functions, and a small dictionary that JSON can hold (task counts, bytes
+of scratch, ...)."""
 
 _loaded: WeakValueDictionary[str, Code] = WeakValueDictionary()
 _lock = locks.lock()
@@ -44,14 +45,14 @@ _lock = locks.lock()
 
 @cache
 def host_target() -> Target:
-    """This machine: its hardware facts, and the names by which LLVM knows it."""
+    """Return this machine as a target: its hardware facts, and the names by which LLVM knows it."""
     cpu, features, triple = jit.host()
     return dataclasses.replace(facts.host(cpu), cpu=cpu, features=features, triple=triple)
 
 
 def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, Address]:
-    """The functions' addresses by name, which keep the code in memory. One object a function, so that equal functions
-    are shared.
+    """Compile functions; return their addresses by name, which keep the code in memory. Each function is one object,
+    so that equal functions are shared.
 
     Raises CompileError where a function has no native form.
     """
@@ -62,14 +63,14 @@ def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, A
 
 
 def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OPT) -> Compiled:
-    """LLVM IR text to addresses of the named functions, at a code generation level."""
+    """Compile LLVM IR text at a code generation level; return the addresses of the named functions."""
     key = digest(b"text", text.encode(), target, opt)
     found = _find(key)
     return found or _keep(key, CachedObject(_object(text, names, target, opt), tuple(names), {}))
 
 
 def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
-    """What `make` gives, compiled; `make` runs only if nothing is kept under `key`.
+    """Return the compiled functions of `make`, which is called only if no code is cached under `key`.
 
     `key` must determine the functions (with Einsmith's sources, the CPU and LLVM, which are added here).
     """
@@ -79,8 +80,8 @@ def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
 def compile_many(
     items: Sequence[tuple[bytes, Maker]], target: Any, prepare: Callable[[Sequence[int]], None] | None = None
 ) -> list[Compiled]:
-    """`compile_cached` for several kernels at once; where much is missing, worker processes share the work. `prepare`
-    is told the numbers of the items that are missing before the first of them is made."""
+    """Compile several kernels as `compile_cached` does; worker processes share the work where many are missing.
+    `prepare` is called with the numbers of the missing items before the first of them is lowered."""
     keys = [digest(b"kernel", key, target) for key, _ in items]
     found = {key: _find(key) for key in dict.fromkeys(keys)}
     missing = {key: make for key, (_, make) in zip(keys, items, strict=True) if found[key] is None}
@@ -97,7 +98,7 @@ def compile_many(
 
 
 def digest(kind: bytes, key: bytes, target: Any, opt: int = jit.OPT) -> str:
-    """The name of a cache entry: everything that the object code depends on."""
+    """Return the name of a cache entry, a digest of everything that the object code depends on."""
     machine = jit.resolve(target)
     # A pattern may look at any fact of the target, so all are part of the key.
     parts = (kind, key, objects.source_hash(), *machine[:3], repr(target), jit.VERSION, f"O{opt}")
@@ -109,7 +110,7 @@ def digest(kind: bytes, key: bytes, target: Any, opt: int = jit.OPT) -> str:
 
 
 def _find(key: str) -> Compiled | None:
-    """Code that is loaded already, or kept on disk."""
+    """Return code that is loaded already or cached on disk; None where there is none."""
     with _lock:
         code = _loaded.get(key)
     if code is not None:
@@ -135,7 +136,7 @@ def _keep(key: str, entry: CachedObject) -> Compiled:
 
 
 def _object(text: str, names: Sequence[str], target: Any, opt: int) -> bytes:
-    """Object code of a text, printed first at EINSMITH_DEBUG >= 5."""
+    """Compile a text to object code, printing the text first at EINSMITH_DEBUG >= 5."""
     if knobs.debug() >= 5:
         print(f"; {', '.join(names)}\n{text}", file=sys.stderr)
     return jit.emit_object(text, target, opt)

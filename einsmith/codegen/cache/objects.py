@@ -1,8 +1,9 @@
-"""The cache of object code on disk.
+"""Cache object code on disk.
 
-One file an entry, named by its key. An entry is trusted only if its checksum, length and version fit; anything else is
-a miss, and is written anew. The directory is private (0700) and must be ours, since what it holds is executed. A
-file's time of change is when the entry was last used: beyond EINSMITH_CACHE_LIMIT those used longest ago are removed.
+Each entry is a file named by its key. An entry is trusted only if its checksum, length and version fit; any other is a
+miss, and is written anew. The directory is private (0700) and must be owned by this user, since its content is
+executed. A file's modification time is when the entry was last used: beyond EINSMITH_CACHE_LIMIT the least recently
+used entries are removed.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from einsmith.errors import StoreWarning
 FORMAT = b"EINSMITH-OBJ-2\n"
 _SUM = 32
 _SLACK = 16
-"""The folder is looked through when a process has written this part of the limit since it last did so, and is then
-brought that much below the limit, so that a process that writes alone keeps to it."""
+"""Fraction (1/16) of the limit that a process writes between two scans of the folder. A scan shrinks the folder to
+that much below the limit, so that a process that writes alone stays within it."""
 _warned = Once("reasons not to keep compiled code", 64)
 _lock = locks.lock()
 _written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
 
 
 class CachedObject(NamedTuple):
-    """Object code, the functions in it, and what its maker wants to know again (JSON)."""
+    """Object code, the names of the functions in it, and JSON metadata of its maker."""
 
     code: bytes
     names: tuple[str, ...]
@@ -42,7 +43,7 @@ class CachedObject(NamedTuple):
 
 @cache
 def source_hash() -> bytes:
-    """A hash of Einsmith's own sources: code made by other sources is never reused."""
+    """Return a hash of Einsmith's own sources: code compiled by other sources is never reused."""
     root = Path(__file__).resolve().parent.parent.parent
     out = hashlib.blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
@@ -52,13 +53,13 @@ def source_hash() -> bytes:
 
 
 def _say(problem: str) -> None:
-    """Says once that the cache is not used. The work goes on without it."""
+    """Warn once that the cache is not used; compilation goes on without it."""
     if _warned(problem):
         warnings.warn(f"compiled code is not kept on disk: {problem}", StoreWarning, stacklevel=3)
 
 
 def folder(create: bool = True) -> Path | None:
-    """The directory of entries, made if missing; None (said once) where it cannot be used safely."""
+    """Return the directory of entries, created if missing; None, with one warning, where it cannot be used safely."""
     path = knobs.cache_dir() / "objects"
     problem, is_there = files.distrust(path), path.is_dir()
     if create and not problem and not is_there:
@@ -77,7 +78,7 @@ def _unwritable(path: Path, e: OSError) -> str:
 
 
 def read(key: str) -> CachedObject | None:
-    """The entry of a key, or None where there is none or it is damaged in any way."""
+    """Return the entry of a key; None where there is none or it is damaged in any way."""
     where = folder()
     if where is None:
         return None
@@ -97,7 +98,7 @@ def read(key: str) -> CachedObject | None:
 
 
 def write(key: str, entry: CachedObject) -> None:
-    """Stores an entry, by writing a new file and renaming it. A failure is said once and is otherwise harmless."""
+    """Store an entry by writing a new file and renaming it. A failure causes one warning and is otherwise harmless."""
     where = folder()
     if where is None:
         return
@@ -111,7 +112,7 @@ def write(key: str, entry: CachedObject) -> None:
 
 
 def _limit(where: Path, written: int) -> None:
-    """Counts bytes written into the folder, and removes what was used least recently where that has become due."""
+    """Count bytes written into the folder, and remove the least recently used entries where a scan is due."""
     limit = knobs.CACHE_LIMIT.get() << 20
     with _lock:
         due = where not in _written or _written[where] + written > limit // _SLACK
@@ -139,7 +140,7 @@ def _limit(where: Path, written: int) -> None:
 
 
 def clear() -> tuple[int, int]:
-    """Removes every entry; how many there were and their bytes."""
+    """Remove every entry; return how many there were and their bytes."""
     count, size = 0, 0
     where = folder(create=False)
     for path in where.iterdir() if where is not None else ():
@@ -149,7 +150,7 @@ def clear() -> tuple[int, int]:
 
 
 def usage() -> tuple[int, int]:
-    """How many entries there are and their bytes."""
+    """Return the number of entries and their bytes."""
     where = folder(create=False)
     sizes = [p.stat().st_size for p in where.iterdir()] if where is not None else []
     return len(sizes), sum(sizes)

@@ -1,8 +1,8 @@
-"""The native entry that runs a program, and its fork-join pool, as LLVM IR text.
+"""Emit the native entry that runs a program, and its fork-join pool, as LLVM IR text.
 
-Its functions: `einsmith_run` goes through a table of steps (launches, checks, loops), told by a record of RUN_WORDS,
+Its functions: `einsmith_run` executes a table of steps (launches, checks, loops) that a record of RUN_WORDS describes,
 `einsmith_worker` is the life of a worker thread, `einsmith_stop` ends all workers, `einsmith_run_team` runs on the
-threads of an OpenMP runtime, and `einsmith_look` looks at signals (entry/watch.py). The shared state is a block of
+threads of an OpenMP runtime, and `einsmith_look` checks for signals (entry/watch.py). The shared state is a block of
 memory whose words stand on cache lines of their own:
 
     generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
@@ -13,11 +13,11 @@ memory whose words stand on cache lines of their own:
     tickets      one word a thread: epoch << 32 | next task of that thread's share
     places       four bytes a thread: the processor on which it was seen last
 
-A launch's tasks are cut into one contiguous share a thread, so that the same data stays in the same core's cache from
-launch to launch; a thread that has finished its share takes from the others'. A task is claimed by compare-and-swap on
-a ticket. A worker may be late, and still look at the launch before: the ticket carries the epoch, and the launch's
-fields are believed only if their epoch, read after them, is the ticket's (it is written before them). Then a claim
-can only succeed while its launch still has that task open, so the fields cannot have changed.
+A launch's tasks are cut into one contiguous share a thread, so that data stays in the same core's cache from launch to
+launch; a thread that has finished its share takes from the others'. A task is claimed by compare-and-swap on a ticket.
+A worker may be late, and still look at the launch before: the ticket carries the epoch, and the launch's fields are
+believed only if their epoch, read after them, is the ticket's (it is written before them). Then a claim can only
+succeed while its launch still has that task open, so the fields cannot have changed.
 
 Denormal numbers are flushed to zero in every thread; the control register is restored before the caller goes on.
 """
@@ -39,30 +39,32 @@ RUN_WORDS = (
     "steps", "count", "pool", "threads", "scratch", "stride", "times", "fork", "number", "generation", "status", "span",
     "waited", "handle", "commit",
 )  # fmt: skip
-"""What a run is told: the table of steps and how many there are, the pool's state (or 0), threads, scratch of the first
-thread and from one thread's to the next's, and where nanoseconds are added up by step (or 0). On a team (entry/team.py)
-also OpenMP's functions that open a region and tell a thread's number; the four words after them are its own, among them
-the nanoseconds of the last run: `span` of the steps, `waited` for the team before and after them. Then what handles
-signals (entry/watch.py; 0: nobody looks at them), and the step from which on they wait."""
+"""Words of the record that describes a run: the table of steps and their number, the pool's state (or 0), threads,
+scratch of the first thread, bytes from one thread's scratch to the next one's, and where nanoseconds are added up by
+step (or 0). A run on a team (entry/team.py) also has OpenMP's functions that open a region and return a thread's
+number. The four words after them are the team's own, among them the nanoseconds of the last run: `span` of the steps,
+`waited` for the team before and after them. Then come the handler of signals (entry/watch.py; 0: no thread checks for
+them), and the step from which on signals wait."""
 
 STEP_WORDS = 8
 """Words of a step in the table. A launch: kind, function, tasks, pointer to the pointers. A check: kind, checked
 pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at which it stops (an i64), most turns,
-pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. Its
-end: kind, its beginning.
+pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. The
+end of a loop: kind, the loop's beginning.
 
 A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
-at `base` + offset + delta * t. A loop that runs downward begins with its last turn."""
+at `base` + offset + delta * t. A loop that runs downward begins with its last turn.
+"""
 LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN = range(7)
 MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
-"""How long a thread without work watches before it sleeps."""
+"""Nanoseconds for which a thread without work spins before it sleeps."""
 ALONE_NANOSECONDS = 5_000
-"""After this much of it, it lets others run: the thread it waits for may need this very core."""
+"""Nanoseconds of spinning after which a thread yields its core: the thread it waits for may need this very core."""
 SETTLED_NANOSECONDS = 1_000_000
-"""From one move of a worker to another processor to the next, at least. (Not a number of launches: a worker that the
-caller keeps from its processor takes part in few of them.)"""
+"""Fewest nanoseconds between two moves of a worker to another processor. (A number of launches would not do: a worker
+that the caller keeps from its processor takes part in few of them.)"""
 NAMES = ("einsmith_run", "einsmith_worker", "einsmith_stop", "einsmith_run_team", LOOK)
 
 _BODY = """
@@ -422,8 +424,8 @@ attributes #0 = { nounwind }
 
 
 def emit_entry(triple: str, own: bool = False) -> str:
-    """The text for a triple such as x86_64-unknown-linux-gnu. own: with the words of entry/watch.py, which are defined
-    elsewhere else."""
+    """Return the text for a triple such as x86_64-unknown-linux-gnu. own: define the words of entry/watch.py in the
+    text, instead of referring to a definition elsewhere."""
     arch = triple.split("-")[0]
     family = "x86" if arch == "x86_64" else "aarch64" if arch in ("aarch64", "arm64") else "other"
     futex = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}.get(arch) if "linux" in triple else None

@@ -1,6 +1,8 @@
-"""Loops of the native entry: how a loop's pointers are placed and moved, as LLVM IR text. `at` is the loop's record in
-the table (see entry.STEP_WORDS). A loop places its pointers from their bases each time it begins, so nothing has to be
-put back when it ends, and a base may itself be moved by the loop around it."""
+"""Emit the loops of the native entry as LLVM IR text: how a loop's pointers are placed and moved.
+
+`at` is the loop's record in the table (see entry_program.STEP_WORDS). A loop places its pointers from their bases each
+time it begins, so nothing has to be restored when it ends, and a base may itself be moved by the loop around it.
+"""
 
 from __future__ import annotations
 

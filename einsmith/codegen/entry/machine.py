@@ -1,9 +1,10 @@
-"""What the native entry does differently from machine to machine, as LLVM IR text.
+"""Emit the parts of the native entry that differ from machine to machine, as LLVM IR text.
 
-`fp_enter` flushes denormal numbers to zero in this thread and gives the control register's old value, which `fp_leave`
-puts back; `relax` is a pause in a loop that watches memory; `park` sleeps while a word has a value, `park_for` so many
-nanoseconds at most (less than a second), `wake` ends that; `note_place` remembers the processor on which a thread runs,
-`settle` does so too and leaves one that it shares with a thread before it.
+`fp_enter` flushes denormal numbers to zero in this thread and returns the control register's old value, which
+`fp_leave` restores. `relax` is a pause in a loop that watches memory. `park` sleeps while a word has a value,
+`park_for` sleeps for at most some nanoseconds (less than a second), `wake` ends the sleep. `note_place` remembers the
+processor on which a thread runs; `settle` also moves the thread away from a processor that it shares with a thread of
+a lower number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How threads of the pool wait for each other, as LLVM IR text: they watch for a while, let others run, then sleep."""
+"""Emit how threads of the pool wait for each other, as LLVM IR text: they spin for a while, yield, then sleep."""
 
 from __future__ import annotations
 

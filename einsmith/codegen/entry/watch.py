@@ -1,13 +1,13 @@
-"""Signals in a long run, as LLVM IR text: whoever runs a program looks now and then whether one has come.
+"""Emit the code that checks for signals in a long run, as LLVM IR text.
 
 Python handles signals between its own instructions, of which there are none during a run. So a run that may be long is
-told a function that handles those which wait. The thread that has begun the run calls it every INTERVAL, between steps,
-between tasks, and inside of long tasks (`loops.nest.Function.looks`); the other threads look whether the run has been
-stopped. Then tasks end where they are, and the run with status INTERRUPTED. Nothing is looked at from the step on that
-is the first to store what stays (`commit`): such a run ends as if there were no signals.
+given a function that handles pending signals. The thread that has begun the run calls it every INTERVAL, between
+steps, between tasks, and inside long tasks (`loops.nest.Function.looks`); the other threads check whether the run has
+been stopped. Then tasks end where they are, and the run ends with status INTERRUPTED. Checks end at the first step
+that stores into parameters or state (`commit`): from there the run ends as if there were no signals.
 
 The words of @einsmith_watch: the function, or 0; the thread that may call it; when it is due; the control register of
-whoever runs the program; whether the run is stopped; whether the function is at work.
+the thread that runs the program; whether the run is stopped; whether the function is at work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 INTERRUPTED = -1
 """The status of a run that was stopped."""
 INTERVAL = 50_000_000
-"""Nanoseconds from one look to the next."""
+"""Nanoseconds between two calls of the handler."""
 WATCH_WORDS = ("handle", "thread", "due", "register", "stopped", "handling")
 LOOK, WATCH = "einsmith_look", "einsmith_watch"
-"""The function that kernels call, and the words."""
+"""The names of the function that kernels call, and of the words."""
 
 WATCHED = """
 declare ptr @pthread_self()
@@ -138,12 +138,14 @@ out:
   ret i32 %code
 }
 """
-"""Not Python's own code, in which a signal could be handled before there is anybody to catch what that raises."""
+"""The handler of pending signals in native code. In Python's own code a signal could be handled before there is any
+code to catch its exception."""
 HANDLE, RAISED = "einsmith_handle", "einsmith_raised"
 
 
 def watched(own: bool) -> str:
-    """The text of what watches; own: with words of its own, which nothing outside can reach."""
+    """Return the text of the functions that check for signals; own: with words of its own, which no code outside can
+    reach."""
     text = WATCHED
     for n, name in enumerate(WATCH_WORDS):
         text = text.replace(f"{{{name}}}", f"getelementptr (i64, ptr @{WATCH}, i64 {n})")

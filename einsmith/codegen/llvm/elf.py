@@ -1,23 +1,23 @@
-"""Object files of the ELF format, as far as loading them needs it."""
+"""Edit object files of the ELF format before they are loaded."""
 
 from __future__ import annotations
 
 import struct
 
 _MAGIC = b"\x7fELF\x02\x01"
-"""Of files with 64-bit words, the least significant byte first."""
+"""First bytes of ELF files with 64-bit words, least significant byte first."""
 _SECTIONS, _COUNTS = 40, 58
-"""Where a file's header tells the place of the section headers; their size and number."""
+"""Offsets in a file's header: of the section headers' place, and of their size and number."""
 _FLAGS = 8
-"""Where a section's header holds its flags."""
+"""Offset of the flags in a section's header."""
 _WRITE, _ALLOCATE, _EXECUTE = 1, 2, 4
 
 
 def in_one_segment(code: bytes) -> bytes:
-    """The object with its constants declared executable, as its code is; other formats as they are.
+    """Return the object with its constants declared executable, as its code is; other formats are returned unchanged.
 
-    A linker gives each kind of access pages of its own. Where there is but one kind, an object is one memory map, and
-    the system joins those of objects that lie side by side; a process has only so many (vm.max_map_count).
+    A linker gives each kind of access pages of its own. With only one kind, an object is one memory map, and the
+    system joins the maps of adjacent objects; a process may have only so many (vm.max_map_count).
     """
     if not code.startswith(_MAGIC):
         return code

@@ -1,7 +1,7 @@
-"""What LLVM gets wrong, and what emission does to keep clear of it.
+"""List the faults of LLVM, and what emission does to avoid them.
 
-Each fault has a text that shows it; a test compiles the texts, so that a version without one is noticed. The emitters
-named here are the only ones that may make the instructions concerned.
+Each fault has a text that shows it; a test compiles the texts, so that a version without the fault is noticed. The
+emitters named here are the only ones that may make the instructions concerned.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from einsmith.loops.nest import If, Loop, SSAValue
 
 @dataclass(frozen=True)
 class LlvmFault:
-    """`wrong`: a regular expression that the assembly of `text` for `machine` matches where the fault exists, which is
-    from LLVM `first` on, up to and with `last` (None: in every version since, as far as is known)."""
+    """A fault of LLVM. `wrong`: a regular expression that the assembly of `text` for `machine` matches where the fault
+    exists. Versions from `first` to `last` inclusive have it (`last` None: every version since, as far as is
+    known)."""
 
     name: str
     what: str
@@ -29,7 +30,7 @@ class LlvmFault:
     emitter: str
 
     def exists(self, version: Sequence[int]) -> bool:
-        """Whether this version of LLVM is known to have it."""
+        """Return whether this version of LLVM is known to have the fault."""
         return self.first <= tuple(version[:2]) and (self.last is None or tuple(version[:2]) <= self.last)
 
 
@@ -146,19 +147,20 @@ declare void @llvm.masked.store.v16i8.p0(<16 x i8>, ptr, <16 x i1>)
     r"v?movup[sd]\s+32\(%rsi\)", "llvm_memory.MemoryEmitter.masked_load",
 )  # fmt: skip
 LANES_KEPT = "<" + ", ".join(f"i1 {str(n < 8).lower()}" for n in range(16)) + ">"
-"""What a mask of eight lanes is cut to where it is widened, in an instruction that no move is (see WIDENED)."""
+"""Constant that limits a widened mask to its first eight lanes, in an instruction that is not a move (see WIDENED)."""
 
 FAULTS = (NARROWED, UNMASKED, WIDENED, EMPTY)
 
 
 def only_lane(mask: Sequence[Any] | None) -> int | None:
-    """The lane that a constant mask allows, if it is one (see NARROWED): it is stored as the scalar that it is."""
+    """Return the only lane that a constant mask allows, which is then stored as a scalar (see NARROWED); else None."""
     allowed = [n for n, x in enumerate(mask or ()) if x]
     return allowed[0] if len(allowed) == 1 else None
 
 
 def chosen_sums(body: Sequence[Any]) -> dict[int, list[SSAValue]]:
-    """The values that each fused multiply-add of a function is chosen against (see UNMASKED)."""
+    """Return the values that the results of each fused multiply-add of a function are selected against (see
+    UNMASKED)."""
     sums: set[int] = set()
     out: dict[int, list[SSAValue]] = {}
     regions = [body]

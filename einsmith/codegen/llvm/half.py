@@ -1,9 +1,9 @@
-"""float16 and bfloat16, which are formats of memory, from and to float32.
+"""Convert float16 and bfloat16, which are formats of memory, from and to float32.
 
-bfloat16 is the first half of a float32. float16 is converted by instructions where the target has them, else by integer
-arithmetic: its numbers below 2**-14 have no leading one, which float arithmetic puts there and takes away (F. Giesen,
-"Float->half variants", 2012). All is rounded to the nearest, ties to even; what is too large becomes infinite, and NaN
-stays NaN.
+bfloat16 is the first half of a float32. float16 is converted by instructions where the target has them, else by
+integer arithmetic: its numbers below 2**-14 have no leading one, which float arithmetic adds and removes (F. Giesen,
+"Float->half variants", 2012). Conversions round to the nearest, ties to even; numbers out of range become infinite,
+and NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 FORMATS = ("f16", "bf16")
 _REBIAS = (127 - 15) << 23
-"""From the exponent of a float16, moved to where that of a float32 stands."""
+"""Addend that turns a float16's exponent, shifted to the position of a float32's, into a float32's exponent."""
 
 
 def bits_of(value: float, elem: str) -> int:
-    """The bits of a number in such a format."""
+    """Return the bits of a number in a 16-bit format."""
     return int(dtype_of(elem).narrow(np.array([value], np.float64)).view(np.uint16)[0])
 
 
 def _spelled(lanes: int) -> tuple[str, ...]:
-    """Lanes of float16, of its bits, and of float32."""
+    """Return the LLVM types of lanes of float16, of its bits, and of float32."""
     return tuple(f"<{lanes} x {t}>" if lanes else t for t in ("half", "i16", "float"))
 
 
 def widened(v: LaneArithmetic, x: str, elem: str) -> str:
-    """Lanes of a format as float32, which `v` computes with."""
+    """Convert lanes of a 16-bit format to float32, the type that `v` computes with."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "bf16":
         return v.unbits(v.shl(v.ops.cast(x, Type("i16", lanes), "i32"), 16))
@@ -52,7 +52,7 @@ def widened(v: LaneArithmetic, x: str, elem: str) -> str:
 
 
 def narrowed(v: LaneArithmetic, x: str, elem: str) -> str:
-    """Lanes of float32, which `v` computes with, in a format."""
+    """Convert lanes of float32, the type that `v` computes with, to a 16-bit format."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "f16" and text.halves:
         half, bits, single = _spelled(lanes)

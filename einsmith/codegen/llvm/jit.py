@@ -1,8 +1,8 @@
-"""llvmlite: LLVM IR text to object code, and object code to addresses. This file and worker.py
-import llvmlite, no other.
+"""Compile LLVM IR text to object code, and load object code to get addresses, by llvmlite.
 
-Objects are position independent, of the small code model, and linked by JITLink, which puts an object's code and
-constants side by side; so constants are one short address away and an object loads in about 0.1 ms.
+Only this file and worker.py import llvmlite. Objects are position independent, of the small code model, and linked by
+JITLink, which puts an object's code and constants side by side; so constants are one short address away and an object
+loads in about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ _CPUS = {
 _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 
 _lock = locks.Awaited("compiling")
-"""Held in every use of LLVM, which has locks of its own that a forked child would find held."""
+"""The lock held in every use of LLVM, which has locks of its own that a forked child would find held."""
 _numbers = count()
 _LINKED = 64
-"""Objects that one linker loads. It keeps 9 KB of each until it goes, which it does with the last of them; making one
-takes a millisecond."""
+"""Most objects that one linker loads. It keeps 9 KB of each until it is freed, which happens with its last object;
+making a linker takes a millisecond."""
 _loaded: dict[int, tuple[Any, Any]] = {}
-"""Objects in memory by number: their linker, and what keeps them there."""
+"""Objects in memory by number: their linker, and the tracker that keeps them in memory."""
 _provided: dict[str, Callable[[], int]] = {}
-"""What of this process code may refer to by name: a few names, see `provide`."""
+"""Symbols of this process that loaded code may refer to by name: a few names, see `provide`."""
 _released: deque[int] = deque()
-"""Objects that nobody refers to any more. They are unloaded later: a finalizer may come at any time and in any thread,
+"""Numbers of objects without references. They are unloaded later: a finalizer may run at any time and in any thread,
 and must not wait for a lock."""
 
 
 def host() -> tuple[str, str, str]:
-    """The CPU name, features (`+avx2,-avx512f,...`) and triple of this machine."""
+    """Return the CPU name, features (`+avx2,-avx512f,...`) and triple of this machine."""
     with _lock:
         _start()
         return _host()
 
 
 class Machine(NamedTuple):
-    """What LLVM has to know of a target."""
+    """The facts about a target that LLVM needs."""
 
     cpu: str
     features: str
@@ -68,7 +68,7 @@ class Machine(NamedTuple):
 
 
 def resolve(target: Any) -> Machine:
-    """A target's names, with "host" replaced by what this machine is."""
+    """Return a target's names for LLVM, with "host" replaced by this machine's."""
     mine = host() if "host" in (target.cpu, target.features, target.triple) else ("", "", "")
     given = (target.cpu, target.features, target.triple)
     cpu, features, triple = (h if g == "host" else g for g, h in zip(given, mine, strict=True))
@@ -76,7 +76,7 @@ def resolve(target: Any) -> Machine:
 
 
 def has_fma(machine: Machine) -> bool:
-    """Whether a fused multiply-add is one instruction. Without it, it would be a slow call."""
+    """Whether the machine has an instruction for the fused multiply-add, which is a slow library call otherwise."""
     arch, features = machine.triple.split("-")[0], machine.features.split(",")
     if arch not in _X86:
         return True
@@ -86,8 +86,8 @@ def has_fma(machine: Machine) -> bool:
 
 
 def has_halves(machine: Machine) -> bool:
-    """Whether float16 is converted to and from float32 by instructions. Without them, it would be calls of a library
-    that need not be there."""
+    """Whether the machine has instructions that convert float16 from and to float32. Otherwise LLVM calls a library
+    that may be missing."""
     arch, features = machine.triple.split("-")[0], machine.features.split(",")
     if arch not in _X86:
         return arch in ("aarch64", "arm64")
@@ -114,8 +114,8 @@ def _start_all() -> None:
 
 
 def machine(cpu: str, features: str, triple: str, opt: int = OPT) -> Any:
-    """The llvmlite target machine of a code generation level. Raises CompileError for a CPU name that is not known
-    to be safe."""
+    """Return the llvmlite target machine for a code generation level. Raises CompileError for a CPU name that is not
+    known to be safe."""
     with _lock:
         return _machine(cpu, features, triple, opt)
 
@@ -135,7 +135,7 @@ def _machine(cpu: str, features: str, triple: str, opt: int) -> Any:
 
 
 def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
-    """Object code of a module. Raises CompileError where LLVM rejects the text."""
+    """Compile a module to object code. Raises CompileError where LLVM rejects the text."""
     target = resolve(target)
     try:
         with _lock:
@@ -147,8 +147,8 @@ def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
 
 
 def emit_hidden(texts: Sequence[str], target: Any) -> bytes:
-    """Object code of several modules, linked; what they define is seen only inside of what the object becomes a part
-    of. Raises CompileError where LLVM rejects them."""
+    """Compile several modules to one linked object whose definitions are hidden outside the library that it becomes a
+    part of. Raises CompileError where LLVM rejects the texts."""
     target = resolve(target)
     try:
         with _lock:
@@ -167,7 +167,7 @@ def emit_hidden(texts: Sequence[str], target: Any) -> bytes:
 
 
 def emit_assembly(text: str, target: Any) -> str:
-    """The machine code of a module as text, to be read and to be tested."""
+    """Return the machine code of a module as text, for reading and tests."""
     target = resolve(target)
     try:
         with _lock:
@@ -177,8 +177,8 @@ def emit_assembly(text: str, target: Any) -> str:
 
 
 class Code:
-    """Object code in memory: where its functions begin, its bytes, and what its maker wants to know again. It is
-    unloaded some time after the last reference to it or to one of its addresses has gone (see `unload`)."""
+    """Object code in memory: the addresses of its functions, its bytes, and its maker's metadata. It is unloaded some
+    time after the last reference to it or to one of its addresses has gone (see `unload`)."""
 
     __slots__ = ("_places", "_number", "nbytes", "metadata", "__weakref__")
 
@@ -187,7 +187,7 @@ class Code:
         self.nbytes, self.metadata = nbytes, metadata
 
     def addresses(self) -> dict[str, Address]:
-        """By the functions' names, in the order in which they were given."""
+        """Return the addresses by the functions' names, in the order in which the names were given."""
         return {name: Address(place, self) for name, place in self._places.items()}
 
     def __del__(self, released: Callable[[int], None] = _released.append) -> None:
@@ -195,7 +195,7 @@ class Code:
 
 
 class Address(int):
-    """Where a function begins. Its code stays in memory as long as somebody has the address."""
+    """The address of a function. Its code stays in memory as long as the address is referenced."""
 
     code: Code
 
@@ -212,12 +212,14 @@ def _linker(group: int) -> Any:
 
 
 def provide(name: str, address: Callable[[], int]) -> None:
-    """Lets code that is loaded from now on refer to something of this process; `address` is asked where it does."""
+    """Let code that is loaded from now on refer to an object of this process by name. `address` is called when such
+    code is loaded."""
     _provided[name] = address
 
 
 def load(code: bytes, names: Sequence[str], metadata: dict[str, Any] | None = None) -> Code:
-    """Links object code into the process, and unloads what nobody uses. Raises CompileError if it does not link."""
+    """Link object code into the process, and unload code without references. Raises CompileError if it does not
+    link."""
     provided = {n: find() for n, find in _provided.items() if n not in names and n.encode() in code}
     with _lock:
         unload()
@@ -238,7 +240,7 @@ def load(code: bytes, names: Sequence[str], metadata: dict[str, Any] | None = No
 
 
 def unload() -> None:
-    """Gives back the memory of all code that nobody refers to any more. Loading does it too."""
+    """Free the memory of all code without references; `load` does this too."""
     with _lock:
         while _released:
             linker, tracker = _loaded.pop(_released.popleft())

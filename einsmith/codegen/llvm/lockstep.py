@@ -1,10 +1,10 @@
-"""Special functions of several vectors side by side: which instructions of a block are emitted together.
+"""Interleave special functions of several vectors: decide which instructions of a block are emitted together.
 
-before: y0 = erf(x0); y1 = erf(x1)      each a chain of some twenty multiply-adds, every one waiting for the last
-after:  y0, y1 = erf(x0), erf(x1)       step by step in turn: one chain computes while the other waits
+    before: y0 = erf(x0); y1 = erf(x1)      each a chain of some twenty multiply-adds, every one waiting for the last
+    after:  y0, y1 = erf(x0), erf(x1)       step by step in turn: one chain computes while the other waits
 
-A processor looks ahead by a hundred instructions or so, which is three such chains one after the other, but all chains
-that stand side by side.
+A processor looks ahead by a hundred instructions or so, which covers three consecutive chains, but all interleaved
+ones.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LOADS = ("load", "gather")
 
 
 def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[list[Op]]:
-    """The instructions of a block without branches in an order in which each follows its arguments; those that are
-    emitted together, at most `width` of the functions `special` on vectors, as one list.
+    """Yield the instructions of a block without branches in an order in which each follows its arguments. Instructions
+    that are emitted together, at most `width` of the functions `special` on vectors, are one list.
 
-    What a function needs moves up with it; but loads never pass a store, and stores keep their places.
+    The arguments of a function move up with it; but loads never pass a store, and stores keep their places.
     """
     chains = [n for n, op in enumerate(run) if op.name in special and op.result is not None and op.result.type.lanes]
     if len(chains) < 2 or width < 2:
@@ -37,7 +37,8 @@ def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[
     waiting = dict.fromkeys(chains)
 
     def missing(n: int, stored: int) -> list[int] | None:
-        """What n needs that is not placed yet, in order; None where some of it has to wait."""
+        """Return the instructions that n needs and that are not placed yet, in order; None where one of them has to
+        wait."""
         found: set[int] = set()
         todo = [n]
         while todo:
@@ -68,8 +69,8 @@ def groups(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[
 
 
 def in_turn(parts: Sequence[list[str]]) -> list[str]:
-    """The lines of several chains, one of each in turn; one chain after the other where some branch (a line that ends
-    in a colon begins a block)."""
+    """Merge the lines of several chains, one of each in turn; keep one chain after the other where some chain branches
+    (a line that ends in a colon begins a block)."""
     if any(line.endswith(":") for part in parts for line in part):
         return [line for part in parts for line in part]
     return [part[n] for n in range(max(map(len, parts))) for part in parts if n < len(part)]

@@ -1,4 +1,4 @@
-"""Looks at signals inside of long tasks: in loops that go on for long, after about so many instructions."""
+"""Decide where long tasks check for signals: in long loops, after a given number of instructions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 from einsmith.loops.nest import If, Loop, Op, SSAValue
 
 LOOK = "einsmith_look"
-"""What is called (codegen/entry/watch.py): not 0 where the run is stopped."""
+"""Name of the function that checks for signals (codegen/entry/watch.py); it returns nonzero where the run is
+stopped."""
 INSTRUCTIONS = 1 << 14
-"""Between two looks, about: some microseconds, of which a look takes ten nanoseconds."""
+"""Approximate instructions between two checks: some microseconds, of which a check takes ten nanoseconds."""
 TURNS = 64
-"""Taken for the turns of a loop whose number is not known."""
+"""Turns assumed for a loop whose number of turns is not known."""
 
 
 def period(x: Loop, trips: int | None, number: Callable[[SSAValue], Any]) -> int:
-    """Of how many turns of a loop one looks, a power of two; 0 where the loop around it looks often enough."""
+    """Return the number of a loop's turns between two checks, a power of two; 0 where the enclosing loop checks often
+    enough."""
     each = max(1, work(x.body, number)) * x.unroll
     if trips is not None and trips * each < INSTRUCTIONS:
         return 0
@@ -24,7 +26,7 @@ def period(x: Loop, trips: int | None, number: Callable[[SSAValue], Any]) -> int
 
 
 def work(block: Sequence[Any], number: Callable[[SSAValue], Any]) -> int:
-    """About how many instructions run in a region."""
+    """Return the approximate number of instructions that a region executes."""
     total, stack = 0, [(block, 1)]
     while stack:
         inner, times = stack.pop()

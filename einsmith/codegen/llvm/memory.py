@@ -1,4 +1,4 @@
-"""Loads, stores, gathers and scatters of the loop nest as LLVM IR text, and the operands they work on."""
+"""Emit loads, stores, gathers and scatters of the loop nest as LLVM IR text, and manage the operands they work on."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ _LANES: dict[str, Callable[..., bool | None]] = {
     "and": _and, "not": _not, "or": lambda a, b: _not(_and(_not(a), _not(b))),
     "select": lambda c, a, b: a if c or (c is None and a is b) else b if c is False else None,
 }  # fmt: skip
-"""What is known of a lane of a mask by what is known of those that it is made of; None: nothing."""
+"""Logic that derives a lane of a mask from the lanes that it is computed from; None stands for an unknown lane."""
 
 
 class MemoryEmitter:
-    """The operands of one function's values, the constants among them, and the instructions that touch memory.
-    mask_registers: masks are in registers of their own (AVX-512); register: bytes of a vector register."""
+    """The operands of one function's values, the constants among them, and the instructions that access memory.
+
+    mask_registers: masks are in registers of their own (AVX-512); register: bytes of a vector register
+    """
 
     def __init__(self, text: FunctionText, mask_registers: bool = False, register: int = 16):
         self.text = text
@@ -65,7 +67,7 @@ class MemoryEmitter:
         self.put(value, literal(number, value.type.elem), number)
 
     def put_lanes(self, value: SSAValue, lanes: Sequence[Number]) -> None:
-        """A constant, lane by lane."""
+        """Bind a value to a vector constant with the given lanes."""
         if all(x == lanes[0] for x in lanes) and value.type.elem not in FLOATS:
             self.put(value, constant(lanes[0], value.type), lanes[0])
             return
@@ -74,19 +76,19 @@ class MemoryEmitter:
         self.put(value, operand)
 
     def lanes_of(self, value: SSAValue | None) -> tuple[Number, ...] | None:
-        """The lanes of a vector that is known."""
+        """Return the lanes of a constant vector; None where they are not known."""
         if value is None:
             return None
         number = self.number(value)
         return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
 
     def known_lanes(self, mask: SSAValue) -> tuple[bool | None, ...]:
-        """What is known of each lane of a mask."""
+        """Return for each lane of a mask whether it is known to be True or False, else None."""
         lanes = self.lanes_of(mask)
         return self.partly.get(self.get(mask), (None,) * mask.type.lanes) if lanes is None else tuple(map(bool, lanes))
 
     def note(self, op: Op) -> None:
-        """Keeps what is known of the lanes of a mask that is made of others, where that decides how it is read."""
+        """Record the known lanes of a mask that is computed from others, where they decide how memory is read."""
         logic = None if self.mask_registers else _LANES.get(op.name)
         if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
             return
@@ -111,7 +113,7 @@ class MemoryEmitter:
         return self.text.once(f"getelementptr {memory}, ptr {base}, {spell(offset.type)} {self.get(offset)}")
 
     def to_memory(self, value: SSAValue) -> tuple[Type, str]:
-        """A value as it stands in memory: bools become bytes."""
+        """Return a value's type and operand in memory, where bools are bytes."""
         t = value.type
         if t.elem != "i1":
             return t, self.get(value)
@@ -124,7 +126,7 @@ class MemoryEmitter:
         self.put(result, operand)
 
     def guarded(self, mask: SSAValue, emit: Any, other: tuple[Type, str] | None) -> str:
-        """`emit()` where the scalar mask holds, else `other`."""
+        """Emit a branch: the value of `emit()` where the scalar mask holds, else `other`."""
         then, end, before = self.text.fresh("then"), self.text.fresh("end"), self.text.block
         self.text.do(f"br i1 {self.get(mask)}, label %{then}, label %{end}")
         self.text.label(then)
@@ -163,8 +165,8 @@ class MemoryEmitter:
         self.from_memory(result, loaded)
 
     def masked_load(self, memory: Type, where: str, mask: SSAValue, rest: str) -> str:
-        """A vector of what lies at `where` and, where the mask does not hold, of `rest`. Registers in no lane of which
-        it can hold are left out (see faults.EMPTY)."""
+        """Load a vector from `where`, with the lanes of `rest` where the mask does not hold. Registers for which no
+        lane of the mask can hold are not loaded (see faults.EMPTY)."""
 
         def load(t: Type, at: str, allows: str, other: str) -> str:
             return self.memory_call(
@@ -190,11 +192,11 @@ class MemoryEmitter:
         return out
 
     def lanes_from(self, t: Type, operand: str, first: int, count: int) -> str:
-        """So many lanes of a vector."""
+        """Return `count` lanes of a vector from lane `first` on."""
         return self.shuffled(t, operand, "poison", range(first, first + count))
 
     def shuffled(self, t: Type, a: str, b: str, picks: Sequence[int | None]) -> str:
-        """The lanes of two vectors, one after the other, with these numbers; None: of any value."""
+        """Return the lanes `picks` of two concatenated vectors; None picks an undefined value."""
         lanes = ", ".join(f"i32 {'poison' if n is None else n}" for n in picks)
         return self.text.once(f"shufflevector {spell(t)} {a}, {spell(t)} {b}, <{len(picks)} x i32> <{lanes}>")
 
@@ -236,8 +238,8 @@ class MemoryEmitter:
             )
 
     def whole_mask(self, memory: Type, mask: SSAValue) -> tuple[Type, str]:
-        """What is loaded or stored under a mask, and the mask: of a whole register where LLVM would make it one and may
-        lose that (see llvm_faults.WIDENED)."""
+        """Return the type to load or store under a mask, and the mask. Both are widened to a whole register where LLVM
+        would widen the access itself and might lose the mask's limit (see faults.WIDENED)."""
         operand = self.get(mask)
         eight_bytes = (LLVM_ELEM[memory.elem], memory.lanes) == ("i8", 8)
         if not self.mask_registers or not eight_bytes or self.lanes_of(mask) is not None:
@@ -246,7 +248,7 @@ class MemoryEmitter:
         return Type("i8", 16), self.text.once(f"and <16 x i1> {wider}, {LANES_KEPT}")
 
     def resized(self, t: Type, operand: str, lanes: int) -> str:
-        """A vector's first lanes, or all of them and others of any value."""
+        """Return a vector's first lanes, or all of them followed by undefined ones."""
         if lanes == t.lanes:
             return operand
         return self.shuffled(t, operand, "poison", [n if n < t.lanes else None for n in range(lanes)])

@@ -1,8 +1,8 @@
-"""Loop nests to LLVM IR text.
+"""Emit loop nests as LLVM IR text.
 
-The text needs no pass pipeline: values are in SSA form already, loops are emitted with phis and the test at the bottom,
-vectors as vectors. Integer scalars are folded and shared on the way, so that addresses stay short. The text is written
-directly; building it through objects costs as much as generating the code.
+The text needs no pass pipeline: values are in SSA form already, loops are emitted with phis and the test at the
+bottom, vectors as vectors. Integer scalars are folded and shared during emission, so that addresses stay short. The
+text is written directly; building it through objects costs as much as generating the code.
 
 A kernel is `void @name(ptr buffers, ptr scratch, i64 task)`. Buffers may be one memory (updates in place), so nothing
 is marked `noalias`. A bool is i1 in registers and one byte in memory.
@@ -30,8 +30,8 @@ _LOGIC: dict[str, Callable[..., bool]] = {
 
 
 def emit_module(functions: Sequence[Function], target: Any) -> str:
-    """LLVM IR text of the functions for `target` (cpu, features, triple: each may be "host"; vector_bytes).
-    Their names are distinct.
+    """Return the LLVM IR text of functions with distinct names for `target` (cpu, features, triple: each may be
+    "host"; vector_bytes).
 
     Raises CompileError for an instruction that has no form in LLVM.
     """
@@ -54,7 +54,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
 
 
 class _Emitter(MemoryEmitter):
-    """Emits one function. `chains`: how many special functions may be computed side by side; `folds`: loads may become
+    """Emitter of one function. `chains`: how many special functions may be interleaved; `folds`: loads may become
     operands of arithmetic; `text`, `masks` and `register`: as a MemoryEmitter's."""
 
     def __init__(self, function: Function, text: FunctionText, chains: int, folds: bool, masks: bool, register: int):
@@ -94,7 +94,7 @@ class _Emitter(MemoryEmitter):
                     self.instruction(x)
 
     def together(self, group: Sequence[Op]) -> None:
-        """Instructions that do not need each other's results."""
+        """Emit instructions that do not need each other's results, interleaved."""
         if len(group) == 1:
             self.instruction(group[0])
             return
@@ -141,14 +141,15 @@ class _Emitter(MemoryEmitter):
         self.counted(x, trips)
 
     def turn(self, x: Loop, state: Sequence[tuple[str, Number | None]]) -> list[tuple[str, Number | None]]:
-        """The body once, with its variable set and these carried values; the values it yields."""
+        """Emit a loop's body once, with its variable set and the carried values `state`; return the values it
+        yields."""
         for carried, (operand, number) in zip(x.carried, state, strict=True):
             self.put(carried, operand, number)
         self.region(x.body)
         return [(self.get(v), self.number(v)) for v in x.next]
 
     def counted(self, x: Loop, trips: int | None) -> None:
-        """A loop with its test at the bottom, behind a guard unless it is known to run."""
+        """Emit a loop with its test at the bottom, behind a guard unless it is known to run."""
         text = self.text
         body, end = text.fresh("loop"), text.fresh("done")
         lo, hi, before = self.get(x.lo), self.get(x.hi), self.text.block
@@ -190,7 +191,8 @@ class _Emitter(MemoryEmitter):
             self.put(out, operand)
 
     def look(self, x: Loop, trips: int | None) -> tuple[str, str] | None:
-        """Looks at signals in some of a loop's turns: the names of its count of turns before and after this one."""
+        """Emit a check for signals in some of a loop's turns; return the names of its turn counter before and after
+        this turn."""
         every = looks.period(x, trips, self.number) if self.function.looks else 0
         if not every:
             return None
@@ -235,7 +237,8 @@ class _Emitter(MemoryEmitter):
             self.masked.add(self.get(op.result))
 
     def fold(self, op: Op, args: Sequence[SSAValue], numbers: Sequence[Number | None]) -> bool:
-        """Integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes x+(c+d)."""
+        """Fold an instruction on integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes
+        x+(c+d). Return whether the instruction was folded."""
         result = op.result
         assert result is not None
         elem = args[0].type.elem
@@ -265,7 +268,8 @@ class _Emitter(MemoryEmitter):
         return False
 
     def fold_lanes(self, op: Op, args: Sequence[SSAValue]) -> bool:
-        """Integer vectors that are known: so masks are, which LLVM would find to be constants, too."""
+        """Fold an instruction on constant integer vectors, such as masks, which LLVM would find to be constants, too.
+        Return whether the instruction was folded."""
         t, result = args[-1].type, op.result
         known = [self.lanes_of(a) for a in args]
         if result is None or t.elem in FLOATS or not all(known):
@@ -285,7 +289,7 @@ class _Emitter(MemoryEmitter):
         return True
 
     def plus(self, x: str, c: int, elem: str) -> str:
-        """x + c, with chains of constants summed (integers wrap, so that the order is free)."""
+        """Emit x + c, with chains of constants summed (integers wrap, so that the order is free)."""
         base, already = self.sums.get(x, (x, 0))
         total = already + c
         half = 2 ** (31 if elem == "i32" else 63)
@@ -359,7 +363,7 @@ class _Emitter(MemoryEmitter):
         self.shared(op)
 
     def shared(self, op: Op) -> None:
-        """add, sub, mul: 64-bit scalars are addresses mostly, and are computed once a region."""
+        """Emit add, sub or mul. 64-bit scalars are addresses mostly, and are computed once a region."""
         a, b = op.args
         assert a is not None and b is not None and op.result is not None
         numbers = [self.number(a), self.number(b)]
@@ -417,7 +421,7 @@ def _fits(x: int, elem: str) -> bool:
 
 
 def _compute(name: str, args: Sequence[int]) -> int | bool | None:
-    """An integer instruction on constants, as Python defines it; None where it is left to run time."""
+    """Compute an integer instruction on constants, as Python defines it; None where it is left to run time."""
     a, b = args[0], args[1] if len(args) > 1 else 0
     if name in ("floordiv", "mod") and b == 0:
         return 0

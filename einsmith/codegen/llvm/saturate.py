@@ -1,5 +1,7 @@
-"""Vectors of floats as integers of the same width: LLVM converts those one lane at a time where a machine's instruction
-does not saturate by itself, as x86's do not."""
+"""Convert vectors of floats to integers of the same width, saturating.
+
+LLVM converts them one lane at a time where a machine's instruction does not saturate by itself, as x86's do not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _SPELLED = {"f32": ("float", "i32"), "f64": ("double", "i64")}
 
 
 def saturated(v: LaneArithmetic, x: str) -> str:
-    """Lanes of floats, towards zero; out of range the nearest integer, and 0 of NaN."""
+    """Convert lanes of floats to integers, towards zero; out of range to the nearest integer, and NaN to 0."""
     ops, (of, to) = v.ops, _SPELLED[v.elem]
     end = 1 << (31 if v.elem == "f32" else 63)  # a power of two, so that it is a float; the last integer may be none
     low, high = v.f(float(-end)), v.f(float(end))

@@ -1,6 +1,6 @@
-"""A process that turns LLVM IR text into object code. Started by its path, and so imports llvmlite and nothing else.
+"""Compile LLVM IR text to object code in a process of its own, which is started by its path and imports only llvmlite.
 
-It reads a line of JSON (cpu, features, triple) and then texts, each behind its length in 8 bytes; it answers each with
+It reads a line of JSON (cpu, features, triple) and then texts, each after its length in 8 bytes; it answers each with
 b"+" or b"-", the length in 8 bytes, and the object code or the error's message.
 """
 
@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 
 def serve() -> None:
-    """Answers until the input ends."""
+    """Answer requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop too, and closes our input
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     facts = json.loads(source.readline())
