@@ -1,5 +1,8 @@
-"""Scalar functions of the IR as instructions on tiles: divisions as Python has them, conversions that saturate, special
-functions by the polynomials that processors use too (`codegen.vecmath`)."""
+"""Lower scalar functions of the IR to instructions on tiles.
+
+Divisions follow Python, conversions saturate, and special functions use the polynomials that CPUs use too
+(`codegen.vecmath`).
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "erf": polynomials.erf, "pow": polynomials.pow, "sin": trigonometric.sin, "cos": trigonometric.cos,
 }  # fmt: skip
 _IN_DOUBLE = ("sin", "cos", "pow")
-"""Instructions in f64, in which no polynomial serves all arguments."""
+"""Functions that are computed by f64 instructions, as no polynomial serves all arguments."""
 _DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqrt", "lt", "le", "eq", "ne", "and", "or",
            "not")  # fmt: skip
 
 
 def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
-    """A function of `expr.functions` but `where` and `cast`."""
+    """Emit a function of `expr.functions`, except `where` and `cast`."""
     if fn in ("stop_gradient", "differentiate_as"):
         return a[0]
     if fn in _DIRECT:
@@ -44,14 +47,17 @@ def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
 
 
 def sign(b: TileBuilder, x: TileValue) -> TileValue:
-    """-1, 0 or 1; of NaN NaN, of a zero of either sign +0."""
+    """Emit the sign: -1, 0 or 1; NaN for NaN, and +0 for a zero of either sign."""
     zero, one = (b.const(v, x.elem) for v in (0, 1))
     return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), b.op("add", x, zero)))
 
 
 def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, natural: bool = False) -> TileValue:
-    """`floordiv` or `mod` of integers, towards minus infinity; by zero they give 0. natural: x is not below 0 at any
-    point; lanes that are none hold anything, for which a divisor that is no literal must be defined too."""
+    """Emit `floordiv` or `mod` of integers, towards minus infinity; division by zero gives 0.
+
+    natural: x is not below 0 at any point. Lanes that are no points hold any value, for which a divisor that is not a
+    literal must be defined too.
+    """
     divisor = b.known(y)
     if divisor is not None and divisor > 0:
         q, r = b.op("quot", x, y), b.op("rem", x, y)
@@ -71,7 +77,8 @@ def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, natural: bool 
 
 
 def float_division(b: TileBuilder, fn: str, x: TileValue, y: TileValue) -> TileValue:
-    """`floordiv` or `mod` as NumPy defines them: from the exact remainder, which takes the sign of the divisor."""
+    """Emit `floordiv` or `mod` as NumPy defines them: from the exact remainder, which takes the sign of the
+    divisor."""
     v = TileArithmetic(b, x.elem)
     m, zero, one = b.op("rem", x, y), v.f(0.0), v.f(1.0)
     off = b.op("and", b.op("ne", m, zero), b.op("ne", v.lt(y, zero), v.lt(m, zero)))
@@ -86,8 +93,8 @@ def float_division(b: TileBuilder, fn: str, x: TileValue, y: TileValue) -> TileV
 
 
 def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue:
-    """A cast of the IR: floats go to integers towards zero, the nearest one where they are out of range, and 0 for NaN;
-    to a condition by != 0."""
+    """Emit a cast of the IR. A float becomes an integer towards zero, the nearest one where it is out of range, and 0
+    for NaN; a condition is != 0."""
     if to.is_bool:
         return x if source.is_bool else b.op("ne", x, b.const(0, x.elem))
     if source.is_bool:
@@ -239,7 +246,7 @@ class TileArithmetic:
         return self.b.cast(x, self.elem)
 
     def extend_int(self, x: TileValue) -> TileValue:
-        """Without the sign."""
+        """Extend a word to i64 by zeros, without the sign."""
         return self.b.op("and", self.b.cast(x, "i64"), self.b.const(0xFFFFFFFF, "i64"))
 
     def narrow_int(self, x: TileValue) -> TileValue:
@@ -248,7 +255,7 @@ class TileArithmetic:
     def rarely(
         self, where: TileValue, value: TileValue, name: str, slow: Callable[..., TileValue], *args: TileValue
     ) -> TileValue:
-        """Lanes of a GPU share a branch with 31 others: both are computed."""
+        """Compute both sides and select: a GPU lane shares its branch with 31 others."""
         return self.b.select(where, slow(self, *args), value)
 
     def library(self, name: str, *args: TileValue) -> TileValue:

@@ -1,9 +1,9 @@
-"""Sums of products by `dot`: matrix products, convolutions with their windows, whatever `kernels.contraction.problem`
-takes apart.
+"""Lower sums of products to `dot`: matrix products, convolutions with their windows, and whatever
+`kernels.contraction.problem` recognises.
 
-A program has a tile of M by N results of one point of the batch. An operand's tile is evaluated at its points, as any
-expression is, so that padding, windows and activations are part of it; what is outside of its guards is zero. Where K
-is divided among programs, a later function adds their sums, in a fixed order, before what follows.
+A program computes a tile of M by N results of one point of the batch. An operand's tile is evaluated at its points
+like any expression, so that padding, windows and activations are part of it; elements outside its guards are zero.
+Where K is divided among programs, a later function adds their sums, in a fixed order, before the steps that follow.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from einsmith.tiles.points import NARROW, Points, TileMemory, numbers, unravel
 from einsmith.tiles.verify import LEAST_K
 
 LEAST = 16
-"""Rows and columns of a dot, at least."""
+"""Fewest rows and columns of a dot."""
 
 
 @dataclass
 class _Side:
-    """Some axes of the output along a dimension of the tile: their numbers at its points, and which are points."""
+    """Some axes of the output along a dimension of the tile: their numbers at its points, and the conditions that hold
+    at points."""
 
     number: TileValue
     axes: dict[int, TileValue]
@@ -36,7 +37,7 @@ class _Side:
 
 @dataclass
 class _Tile:
-    """A program's results: the axes of the batch, which are the same for all, and those of M and N."""
+    """A program's results: the axes of the batch, which are scalars, and the axes of M and N."""
 
     batch: dict[int, TileValue]
     left: _Side
@@ -52,7 +53,8 @@ class _Tile:
 
 
 def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], tiling: Tiling) -> None:
-    """A piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`."""
+    """Lower a piece whose terms are products: tiles of `m` by `n` results, `k` terms at once, divided among `split`
+    programs."""
     batch, m, n, k = p.sizes
     t = _fitted(tiling, p)
     share = blocks(blocks(k, t.k), t.split) * t.k
@@ -79,7 +81,7 @@ def contraction(to: Functions, kernel: Kernel, p: Problem, places: Sequence[Tile
 
 
 def _fitted(t: Tiling, p: Problem) -> Tiling:
-    """The tiling with tiles no larger than what there is, or a dot takes."""
+    """Return the tiling with tiles no larger than the problem, or than a dot requires at least."""
     _, m, n, k = p.sizes
     depth = max(LEAST_K, min(t.k, least_power(k)))
     parts = max(1, min(t.split, blocks(k, depth)))
@@ -91,7 +93,7 @@ def _fitted(t: Tiling, p: Problem) -> Tiling:
 
 
 def _side(b: TileBuilder, p: Problem, axes: Sequence[int], block: TileValue, size: int, expand: int) -> _Side:
-    """A dimension of the tile, of `size` points; expand: the other one."""
+    """Return one dimension of the tile, of `size` points; expand: the number of the other dimension."""
     count = p.count(axes)
     first = b.op("mul", b.cast(block, "i64") if count > NARROW else block, size)
     number = b.expand(numbers(b, b.arange(size), first, count), expand)
@@ -109,13 +111,13 @@ def _sum(
     lo: TileValue,
     hi: TileValue,
 ) -> TileValue:
-    """The sums of the terms lo .. hi-1."""
+    """Emit the sums of the terms lo .. hi-1."""
     arguments = slots(kernel.stages[0], places)
     count = p.count(p.k)
     extents = [p.extents[a] for a in p.k]
 
     def operand(o: Operand, side: _Side, first: TileValue, expand: int, shape: tuple[int, int]) -> TileValue:
-        """The tile of an operand whose K runs along the dimension that is not expanded."""
+        """Emit the tile of an operand whose K runs along the dimension that is not expanded."""
         number = b.expand(numbers(b, b.arange(t.k), first, count), expand)
         at = dict(zip(p.k, unravel(b, number, extents), strict=True))
         live = [*side.live, *below(b, number, count, t.k)]
@@ -138,8 +140,8 @@ def _sum(
 def _repaired(
     b: TileBuilder, p: Problem, tile: _Tile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
 ) -> TileValue:
-    """Sums that are NaN made again, term by term: a zero for a guard meets an operand that is infinite or NaN there.
-    Where a tile has none the loop makes no turn."""
+    """Recompute sums that are NaN, term by term: a zero of a guard may meet an operand that is infinite or NaN outside
+    it. In a tile without NaN the loop has no turn."""
     odd = b.op("ne", total, total)
     count = b.select(odd, b.full(total.shape, 1, "i32"), b.full(total.shape, 0, "i32"))
     (some,) = b.reduce("max", 0, b.reduce("max", 1, count)[0])
@@ -164,7 +166,7 @@ def _finish(
     total: TileValue,
     places: Sequence[TileMemory],
 ) -> None:
-    """The steps that follow the sum within the root, then the stages and the stores."""
+    """Emit the steps that follow the sum within the root, then the stages and the stores."""
     every = {a: axes.get(a, b.const(0)) for a in range(len(p.piece.extents))}
     points = Points(b, p.extents, every, live, slots(kernel.stages[0], places))
     for fn, e in p.finish:
@@ -181,7 +183,7 @@ def _finish(
 def _added(
     to: Functions, kernel: Kernel, p: Problem, places: Sequence[TileMemory], t: Tiling, held: TileMemory
 ) -> None:
-    """The parts of each result added in order, and what follows."""
+    """Emit the function that adds the parts of each result in order, then the steps that follow."""
     order = (*p.batch, *p.left, *p.right)
     extents = [p.extents[a] for a in order]
     count = p.count(order)

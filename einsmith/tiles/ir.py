@@ -1,23 +1,24 @@
-"""The tile IR: what patterns for a GPU produce and a printer reads.
+"""Define the tile IR, which patterns for a GPU produce and a printer reads.
 
 A Function is run by many programs at once, none of which waits for another. A program works on tiles: arrays whose
 extents are powers of two, in static single assignment, with nested loops that carry tiles. Offsets are counted in
-elements. Nothing here knows a compiler; what each operation means is said here, and nothing is left to one:
+elements. The meaning of each operation is fixed here, independently of any compiler:
 
 - Integers wrap modulo 2^bits. `quot` truncates and `rem` has the sign of its dividend (a float's too, as C's fmod); of
-  integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
-  copies of the sign, each by a literal.
-- `add`, `sub`, `mul`, `div`, `sqrt` and `fma` of floats are rounded once, to the nearest. `min` and `max` are NaN where
-  an operand is, and either zero where +0.0 meets -0.0. `neg` changes the sign of a zero too. `lt`, `le` and `eq` do not
-  hold where an operand is NaN, `ne` does.
+integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
+copies of the sign, each by a literal.
+- `add`, `sub`, `mul`, `div`, `sqrt` and `fma` of floats are rounded once, to the nearest. `min` and `max` are NaN
+where an operand is, and either zero where +0.0 meets -0.0. `neg` changes the sign of a zero too. `lt`, `le` and `eq`
+do not hold where an operand is NaN, `ne` does.
 - `cast` to an integer truncates, and is defined where the result lies in that type; between integers it wraps; to a
-  float it rounds to the nearest.
-- A load touches the lanes where its mask holds, and gives `other` in the rest. A store touches the lanes where its mask
-  holds; no two of them may be one element.
-- What one program stores no other program of the function may load or store, but by `atomic_add`. A program may load
-  what it has stored after a `barrier`. What it has loaded since the last one it may store to in the lane that has
-  loaded it, or what a `reduce` or `dot` has made of it: other lanes may have yet to load it.
-- `dot` multiplies matrices and adds them to a third; its precision says what becomes of float32 operands first.
+float it rounds to the nearest.
+- A load accesses the lanes where its mask holds, and gives `other` in the rest. A store accesses the lanes where its
+mask holds; no two of them may be one element.
+- An element that one program stores may not be loaded or stored by another program of the function, except by
+`atomic_add`. A program may load an element that it has stored after a `barrier`. Since the last barrier, it may store
+to an element that it has loaded in the lane that has loaded it, or after a `reduce` or `dot` of the loaded tile: other
+lanes may have yet to load it.
+- `dot` multiplies matrices and adds them to a third; its precision says how float32 operands are rounded first.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from einsmith.expr.analysis.ranges import wrapped
 
 
 class TileType(NamedTuple):
-    """Element type and extents; those of a scalar are none."""
+    """Element type and extents of a tile; a scalar has no extents."""
 
     elem: str
     shape: tuple[int, ...] = ()
@@ -47,21 +48,21 @@ class TileType(NamedTuple):
 
 
 FLOATS = ("f32", "f64")
-"""What is computed with; f16 and bf16 are only moved and converted, and so is u8."""
+"""Element types of arithmetic; f16 and bf16 are only moved and converted, and so is u8."""
 INTEGERS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BYTES = {"i1": 1} | {d.name: d.itemsize for d in dt.ALL if not d.is_bool}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16", "bf16x3")
-"""ieee: products of the operands as they are; tf32, bf16: of the operands in that format; x3: three such products, of
-which the error is that of the operands' rounding squared."""
+"""Precisions of a dot of float32. ieee: products of the operands as they are; tf32, bf16: products of the operands in
+that format; x3: three such products, whose error is the square of the operands' rounding."""
 
 
 def elem_of(dtype: DType) -> str:
-    """The element type name of a DType in registers; a bool is i1 there."""
+    """Return the name of a DType's element type in registers; a bool is i1 there."""
     return "i1" if dtype.is_bool else dtype.name
 
 
 def stored(elem: str) -> str:
-    """What memory holds: a bool is a byte, 0 or 1."""
+    """Return the element type in memory: a bool is a byte, 0 or 1."""
     return "i8" if elem == "i1" else elem
 
 
@@ -87,7 +88,7 @@ class TileValue:
 
 @dataclass(frozen=True)
 class TileParameter:
-    """A pointer that every program is given: to `size` elements of a kernel's buffer, or, where `buffer` is None, of
+    """A pointer that every program receives: to `size` elements of a kernel's buffer, or, where `buffer` is None, of
     the workspace from byte `offset` on."""
 
     elem: str
@@ -98,7 +99,8 @@ class TileParameter:
 
 @dataclass(slots=True)
 class TileOp:
-    """`results = name(args)`; `attrs` are literals, `memory` the parameter that a load or store goes to."""
+    """An instruction `results = name(args)`; `attrs` are literals, `memory` is the number of the parameter that a load
+    or store accesses."""
 
     name: str
     args: tuple[TileValue | None, ...]
@@ -109,8 +111,8 @@ class TileOp:
 
 @dataclass(slots=True)
 class TileLoop:
-    """`for var in range(lo, hi, step)`, carrying tiles; `step` is a positive literal, bounds are scalars of i32 or i64,
-    and hi may be below lo (no turn)."""
+    """A loop `for var in range(lo, hi, step)` that carries tiles. `step` is a positive literal, the bounds are scalars
+    of i32 or i64, and hi may be below lo (no turn)."""
 
     var: TileValue
     lo: TileValue
@@ -125,7 +127,7 @@ class TileLoop:
 
 @dataclass
 class TileFunction:
-    """A finished one. `constants` are seen everywhere in `body`."""
+    """A finished function. `constants` are visible everywhere in `body`."""
 
     name: str
     parameters: tuple[TileParameter, ...]
@@ -139,7 +141,8 @@ BINARY = ("add", "sub", "mul", "div", "quot", "rem", "min", "max", "pow", "and",
 COMPARE = ("lt", "le", "eq", "ne")
 SHIFTS = ("shl", "shr", "sar")
 COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
-"""Of `reduce`. The last two take values and their places (i32), and give the first place of the extreme or of a NaN."""
+"""Combiners of `reduce`. argmax and argmin take values and their places (i32), and return the first place of the
+extreme or of a NaN."""
 
 
 def _quot(a: int, b: int) -> int:
@@ -152,15 +155,15 @@ _FOLD: dict[str, Callable[..., int | bool]] = {
     "xor": operator.xor, "neg": operator.neg, "abs": abs, "quot": _quot, "rem": lambda a, b: a - _quot(a, b) * b,
     "shl": operator.lshift, "sar": operator.rshift,
 }  # fmt: skip
-"""What is known of functions of integer literals, which no printer need spell."""
+"""Functions of integer literals that are folded, so that no printer need spell them."""
 _PACKED = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
 _UNIT = {"add": 0, "sub": 0, "mul": 1, "quot": 1}
 """Second operands that change nothing."""
 
 
 def common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of tiles that meet: of one rank, with extents that are equal or 1; scalars go with any. Raises
-    CompileError."""
+    """Return the common shape of tiles that are combined: of one rank, with extents that are equal or 1; scalars
+    combine with any shape. Raises CompileError."""
     ranks = {len(s) for s in shapes if s}
     if len(ranks) > 1:
         raise CompileError(f"tiles of the shapes {shapes} do not meet")
@@ -171,8 +174,8 @@ def common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 class TileBuilder:
-    """Makes a Function, instruction by instruction, into the innermost open loop. Integers of Python stand for literals
-    of the type that they meet (i32 where they meet none). What is computed twice is computed once."""
+    """Builder of a TileFunction, which appends each instruction to the innermost open loop. Python integers stand for
+    literals of the type of the other operands (i32 where there are none). Repeated computations are shared."""
 
     def __init__(self, name: str):
         self.name = name
@@ -188,7 +191,7 @@ class TileBuilder:
         return TileFunction(self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0])
 
     def parameter(self, p: TileParameter) -> int:
-        """The number of a parameter, which is made where there is none like it."""
+        """Return the number of a parameter, which is added where there is none equal to it."""
         if p not in self.parameters:
             self.parameters.append(p)
         return self.parameters.index(p)
@@ -212,7 +215,7 @@ class TileBuilder:
     # -- literals
 
     def const(self, value: float | int | bool, elem: str = "i32") -> TileValue:
-        """A scalar literal; an integer wraps."""
+        """Return a scalar literal; an integer wraps."""
         if elem in INTEGERS:
             value = wrapped(int(value), INTEGERS[elem])
         key = (repr(value), elem)
@@ -223,7 +226,7 @@ class TileBuilder:
         return self._constants[key]
 
     def known(self, x: TileValue | int) -> int | float | bool | None:
-        """The number that a value is certain to be."""
+        """Return the number that a value is known to be; None where it is not known."""
         return x if isinstance(x, int) else self._known.get(x)
 
     def _values(self, args: Sequence[TileValue | int]) -> list[TileValue]:
@@ -233,7 +236,7 @@ class TileBuilder:
     # -- arithmetic
 
     def op(self, fn: str, *args: TileValue | int) -> TileValue:
-        """A function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not meet."""
+        """Emit a function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not fit."""
         a = self._values(args)
         found = self._folded(fn, a)
         if found is not None:
@@ -246,7 +249,7 @@ class TileBuilder:
         return self._pure(fn, a, [type])[0]
 
     def _folded(self, fn: str, a: Sequence[TileValue]) -> TileValue | None:
-        """What a function of literals is, or which of its arguments it is."""
+        """Fold a function of literals to a literal or to one of its arguments; None where it cannot be folded."""
         elem, numbers = a[0].elem, [self.known(v) for v in a]
         if elem in INTEGERS and fn in _FOLD and None not in numbers and not (fn in ("quot", "rem") and numbers[1] == 0):
             return self.const(_FOLD[fn](*numbers), "i1" if fn in COMPARE else elem)
@@ -267,7 +270,7 @@ class TileBuilder:
         return None
 
     def shift(self, fn: str, x: TileValue, bits: int) -> TileValue:
-        """A function of SHIFTS."""
+        """Emit a function of SHIFTS."""
         value = self.known(x)
         if value is not None:
             mask = (1 << INTEGERS[x.elem]) - 1
@@ -275,7 +278,7 @@ class TileBuilder:
         return self._pure(fn, [x], [x.type], (bits,))[0]
 
     def select(self, c: TileValue, a: TileValue | int, b: TileValue | int) -> TileValue:
-        """a where c holds, else b; both have been computed."""
+        """Emit a where c holds, else b; both are computed."""
         a, b = self._values([a, b])
         if self.known(c) is not None:
             return a if self.known(c) else b
@@ -286,11 +289,11 @@ class TileBuilder:
         )
 
     def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
-        """a*b + c of floats, rounded once."""
+        """Emit a*b + c of floats, rounded once."""
         return self._pure("fma", [a, b, c], [TileType(a.elem, common([a.shape, b.shape, c.shape]))])[0]
 
     def cast(self, x: TileValue, elem: str) -> TileValue:
-        """The number in another type. See the module for what is defined."""
+        """Emit a conversion to another type. The module's docstring says for which numbers it is defined."""
         value = self.known(x)
         if x.elem == elem:
             return x
@@ -299,14 +302,14 @@ class TileBuilder:
         return self._pure("cast", [x], [TileType(elem, x.shape)])[0]
 
     def bitcast(self, x: TileValue, elem: str) -> TileValue:
-        """The same bits as another type of that size."""
+        """Reinterpret the bits of a value as another type of equal size."""
         value = self.known(x)
         if value is not None and x.elem in INTEGERS and elem in FLOATS:
             return self.const(struct.unpack(_PACKED[elem], struct.pack(_PACKED[x.elem], value))[0], elem)
         return self._pure("bitcast", [x], [TileType(elem, x.shape)])[0]
 
     def both(self, conditions: Sequence[TileValue]) -> TileValue | None:
-        """Where all hold; None where there are none."""
+        """Emit the conjunction of conditions; None where it holds everywhere."""
         out: TileValue | None = None
         for c in dict.fromkeys(conditions):
             out = c if out is None else self.op("and", out, c)
@@ -315,40 +318,41 @@ class TileBuilder:
     # -- tiles
 
     def program(self) -> TileValue:
-        """The number of this program, an i32 scalar."""
+        """Emit the number of this program, an i32 scalar."""
         return self._pure("program", [], [TileType("i32")])[0]
 
     def arange(self, n: int) -> TileValue:
-        """0, 1, ..., n-1 as an i32 tile of one dimension."""
+        """Emit 0, 1, ..., n-1 as an i32 tile of one dimension."""
         return self._pure("arange", [], [TileType("i32", (n,))])[0]
 
     def expand(self, x: TileValue, axis: int) -> TileValue:
-        """The tile with one more dimension, of extent 1, before dimension `axis`; a scalar stays one."""
+        """Insert a dimension of extent 1 before dimension `axis` of a tile; a scalar stays one."""
         if not x.shape:
             return x
         return self._pure("expand", [x], [TileType(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
 
     def broadcast(self, x: TileValue, shape: tuple[int, ...]) -> TileValue:
-        """The scalar or tile with extents of 1 repeated."""
+        """Repeat a scalar, or a tile along its extents of 1, to `shape`."""
         return x if x.shape == shape else self._pure("broadcast", [x], [TileType(x.elem, shape)])[0]
 
     def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> TileValue:
-        """A tile of one literal."""
+        """Emit a tile of one literal."""
         return self.broadcast(self.const(value, elem), shape)
 
     def dot(self, a: TileValue, b: TileValue, total: TileValue, precision: str) -> TileValue:
-        """total[m, n] + sum over k of a[m, k]*b[k, n]."""
+        """Emit total[m, n] + sum over k of a[m, k]*b[k, n]."""
         return self._pure("dot", [a, b, total], [total.type], (precision,))[0]
 
     def reduce(self, combiner: str, axis: int, *tiles: TileValue) -> tuple[TileValue, ...]:
-        """The tiles combined along a dimension, which goes: one, or, for argmax and argmin, values and places."""
+        """Combine tiles along a dimension, which is removed: one tile, or, for argmax and argmin, values and
+        places."""
         types = [TileType(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
         return self._pure("reduce", tiles, types, (combiner, axis))
 
     # -- memory
 
     def load(self, parameter: int, offset: TileValue, mask: TileValue | None = None) -> TileValue:
-        """Elements at offsets; zero where the mask does not hold."""
+        """Load the elements at offsets; zero where the mask does not hold."""
         elem = self.parameters[parameter].elem
         shape = offset.shape if mask is None else common([offset.shape, mask.shape])
         out = self._new(TileType(elem, shape))
@@ -361,7 +365,7 @@ class TileBuilder:
         self._write("store", parameter, offset, value, mask)
 
     def atomic_add(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
-        """Adds integers to elements, whichever programs and lanes do so at once."""
+        """Add integers to elements atomically over all programs and lanes."""
         self._write("atomic_add", parameter, offset, value, mask)
 
     def _write(self, name: str, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None) -> None:
@@ -370,7 +374,7 @@ class TileBuilder:
         self._blocks[-1].append(TileOp(name, tuple(args), (), (), parameter))
 
     def barrier(self) -> None:
-        """What the program has stored so far is loaded from here on."""
+        """Emit a barrier: loads after it see what the program has stored before it."""
         self._blocks[-1].append(TileOp("barrier", (), ()))
 
     # -- control
@@ -379,8 +383,8 @@ class TileBuilder:
     def loop(
         self, lo: TileValue | int, hi: TileValue | int, step: int, init: Sequence[TileValue] = ()
     ) -> Iterator[TileLoop]:
-        """`with b.loop(0, n, 16, [x]) as l: ...; l.next = [y]`, then `l.results`. Raises CompileError where what is
-        carried changes its type."""
+        """Build a loop: `with b.loop(0, n, 16, [x]) as l: ...; l.next = [y]`, then `l.results`. Raises CompileError
+        where a carried value changes its type."""
         lo, hi = self._values([lo, hi]) if isinstance(lo, TileValue) else reversed(self._values([hi, lo]))
         types = [v.type for v in init]
         var, carried, results = self._new(lo.type), tuple(map(self._new, types)), tuple(map(self._new, types))
@@ -396,7 +400,7 @@ class TileBuilder:
 
 
 def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:
-    """All instructions, those of loops where these stand."""
+    """Yield all instructions, the ones in loops at the loops' positions."""
     for x in body:
         if isinstance(x, TileLoop):
             yield from operations(x.body)
@@ -405,5 +409,5 @@ def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:
 
 
 def points(type: TileType) -> int:
-    """How many lanes a tile has."""
+    """Return the number of lanes of a tile."""
     return prod(type.shape)

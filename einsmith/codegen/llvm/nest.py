@@ -349,7 +349,7 @@ class _Emitter(MemoryEmitter):
         t = op.result.type
         others = self.chosen.get(op.result.id, ())
         if t.elem in FLOATS and any(self.number(x) == 0 or x.id not in self.operand for x in others):
-            # A masked load stays an instruction of its own: see llvm_faults.UNMASKED.
+            # A masked load stays an instruction of its own: see faults.UNMASKED.
             operands = [self.ops.intrinsic("arithmetic.fence", t, x) if x in self.masked else x for x in operands]
         self.put(op.result, self.ops.apply("fma", t, operands, numbers))
 

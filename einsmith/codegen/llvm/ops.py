@@ -1,7 +1,7 @@
-"""Instructions of the loop nest's arithmetic as LLVM IR text.
+"""Emit instructions of the loop nest's arithmetic as LLVM IR text.
 
-`Text` collects lines, names values and declares intrinsics; `Ops` has one method per instruction of the nest. Operands
-are their LLVM spelling (`%12`, `7`, `splat (float 0x...)`), types are `loops.nest.Type`.
+`FunctionText` collects lines, names values and declares intrinsics; `Ops` has one method per instruction of the nest.
+Operands are their LLVM spelling (`%12`, `7`, `splat (float 0x...)`), types are `loops.nest.Type`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def spell(type: Type) -> str:
-    """The LLVM spelling of a type."""
+    """Return the LLVM spelling of a type."""
     return f"<{type.lanes} x {LLVM_ELEM[type.elem]}>" if type.lanes else LLVM_ELEM[type.elem]
 
 
 def mangle(type: Type) -> str:
-    """The suffix an overloaded intrinsic's name carries for a type."""
+    """Return the suffix of an overloaded intrinsic's name for a type."""
     return f"v{type.lanes}{SUFFIX[type.elem]}" if type.lanes else SUFFIX[type.elem]
 
 
 def literal(value: float | int | bool, elem: str) -> str:
-    """A scalar constant. Floats are spelled by their bits, so that nothing is rounded twice."""
+    """Return a scalar constant. Floats are spelled by their bits, so that nothing is rounded twice."""
     if elem in FLOATS:
         x = float(value)
         if math.isnan(x):
@@ -61,19 +61,19 @@ def literal(value: float | int | bool, elem: str) -> str:
 
 
 def constant(value: float | int | bool, type: Type) -> str:
-    """A constant of a scalar type, or of a vector type with that value in every lane."""
+    """Return a constant of a scalar type, or of a vector type with that value in every lane."""
     text = literal(value, type.elem)
     return f"splat ({LLVM_ELEM[type.elem]} {text})" if type.lanes else text
 
 
 def lanes_constant(values: Sequence[float | int | bool], elem: str) -> str:
-    """A vector constant, lane by lane."""
+    """Return a vector constant, spelled lane by lane."""
     return "<" + ", ".join(f"{LLVM_ELEM[elem]} {literal(v, elem)}" for v in values) + ">"
 
 
 class FunctionText:
-    """Lines of one function, the counter of its values, and the module's declarations. `fma`, `halves`: the target has
-    instructions that multiply and add, that convert float16."""
+    """The lines of one function, the counter of its values, and the module's declarations. `fma`: the target has an
+    instruction that multiplies and adds; `halves`: it has instructions that convert float16."""
 
     def __init__(self, declarations: dict[str, str], fma: bool, halves: bool):
         self.lines: list[str] = []
@@ -88,7 +88,7 @@ class FunctionText:
         return f"{prefix}{self._count}"
 
     def emit(self, text: str) -> str:
-        """`%new = text`; the new name."""
+        """Emit the line `%new = text`; return the new name."""
         name = f"%{self.fresh()}"
         self.lines.append(f"  {name} = {text}")
         return name
@@ -97,12 +97,12 @@ class FunctionText:
         self.lines.append("  " + text)
 
     def label(self, name: str) -> None:
-        """Begins the block `name`."""
+        """Begin the block `name`."""
         self.lines.append(f"{name}:")
         self.block = name
 
     def once(self, text: str) -> str:
-        """`emit` for cheap pure scalar work: the same text in an enclosing region is reused."""
+        """Emit cheap pure scalar work as `emit` does; an equal text in an enclosing region is reused."""
         for scope in self._seen:
             if text in scope:
                 return scope[text]
@@ -117,7 +117,7 @@ class FunctionText:
         self._seen.pop()
 
     def call(self, name: str, result: Type, args: Sequence[tuple[Type, str]]) -> str:
-        """A call of a pure function or intrinsic, declared on demand."""
+        """Emit a call of a pure function or intrinsic, which is declared on demand."""
         if name not in self.declarations:
             types = ", ".join(spell(t) for t, _ in args)
             self.declarations[name] = f"declare {spell(result)} @{name}({types})"
@@ -125,7 +125,7 @@ class FunctionText:
 
 
 class Ops:
-    """The arithmetic instructions. Every method takes operands of one type `t` and gives the result's operand."""
+    """The arithmetic instructions. Every method takes operands of one type `t` and returns the result's operand."""
 
     def __init__(self, text: FunctionText):
         self.text = text
@@ -145,7 +145,7 @@ class Ops:
     # -- one method per instruction
 
     def apply(self, name: str, t: Type, args: Sequence[str], literals: Sequence[float | int | bool | None]) -> str:
-        """An instruction by its name in the nest; `literals[i]` is the value of a constant operand, else None."""
+        """Emit an instruction by its name in the nest; `literals[i]` is the value of a constant operand, else None."""
         if name in _FLOAT_BINARY and t.elem in FLOATS:
             return self.bin(_FLOAT_BINARY[name], t, args[0], args[1])
         if name in _INT_BINARY and t.elem not in FLOATS:
@@ -231,7 +231,7 @@ class Ops:
         return out if fixed[0] else self.select(t, self.compare("uno", t, a, a), a, out)
 
     def int_division(self, name: str, t: Type, a: str, b: str, divisor: float | int | bool | None) -> str:
-        """floordiv and mod towards minus infinity; by zero they give 0, as NumPy's do, and never trap."""
+        """Emit floordiv or mod towards minus infinity; division by zero gives 0, as NumPy's does, and never traps."""
         zero = constant(0, t)
         if divisor is not None and divisor > 0:
             n = int(divisor)
@@ -260,7 +260,7 @@ class Ops:
         return self.select(t, is_zero, zero, q)
 
     def float_division(self, name: str, t: Type, a: str, b: str) -> str:
-        """floordiv and mod as NumPy defines them: from the exact fmod, which takes the sign of the divisor."""
+        """Emit floordiv or mod as NumPy defines them: from the exact fmod, which takes the sign of the divisor."""
         zero, flag = constant(0.0, t), Type("i1", t.lanes)
         m = self.remainder(t, a, b)
         wrong = self.bin(
@@ -283,7 +283,7 @@ class Ops:
         return self.select(t, self.compare("oeq", t, b, zero), plain, out)
 
     def remainder(self, t: Type, a: str, b: str) -> str:
-        """fmod(a, b), exactly; a zero may have either sign.
+        """Emit fmod(a, b), exactly; a zero may have either sign.
 
         With q = floor(|a / b|), |a| - q |b| is one fused step and exact, once q is: the quotient's rounding can only
         make it one too large, which shows in the sign. The C library serves quotients that have no such q.
@@ -300,8 +300,8 @@ class Ops:
         return v.rarely(v.lt(most, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
 
     def rarely(self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]) -> str:
-        """Where no lane of `where` holds `value`, behind one branch; else the lanes that a function of its own, made
-        by `slow`, computes from the arguments (of type t)."""
+        """Emit `value`, or, behind a branch taken where some lane of `where` holds, the lanes that a function computes
+        from the arguments (of type t). `slow` emits the function's body; the function is shared under `name`."""
         text, flags = self.text, Type("i1", t.lanes)
         some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
@@ -323,7 +323,7 @@ class Ops:
         return text.emit(f"phi {spell(t)} [ {value}, %{before} ], [ {chosen}, %{rare} ]")
 
     def libm(self, name: str, t: Type, args: Sequence[str]) -> str:
-        """A call of the C library, lane by lane."""
+        """Emit a call of the C library, lane by lane."""
         scalar, symbol = Type(t.elem), name + ("f" if t.elem == "f32" else "")
         if not t.lanes:
             return self.text.call(symbol, scalar, [(scalar, a) for a in args])
@@ -335,7 +335,8 @@ class Ops:
         return out
 
     def cast(self, x: str, source: Type, elem: str) -> str:
-        """Conversion as `Builder.cast` says. Out of range floats saturate and NaN gives 0, on every machine."""
+        """Emit a conversion as `Builder.cast` defines it. Floats out of range saturate and NaN gives 0, on every
+        machine."""
         to, single, of = Type(elem, source.lanes), Type("f32", source.lanes), source.elem
         if elem == of:
             return x
@@ -366,13 +367,13 @@ class Ops:
         return self.text.emit(f"{op} {spell(source)} {x} to {spell(to)}")
 
     def resize(self, t: Type, x: str, lanes: int) -> str:
-        """The first `lanes` lanes of x; those beyond it hold any value."""
+        """Return the first `lanes` lanes of x; lanes beyond x's own are undefined."""
         picked = ", ".join(f"i32 {n}" if n < t.lanes else "i32 poison" for n in range(lanes))
         return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
 
 
 class LaneArithmetic:
-    """What `vmath` and `vtrig` compute with: float lanes of one type, and integers of the same width."""
+    """The arithmetic that `vecmath` computes with: float lanes of one type, and integers of equal width."""
 
     def __init__(self, ops: Ops, t: Type):
         self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
@@ -473,7 +474,7 @@ class LaneArithmetic:
         return self.ops.op_not(self.flag, a)
 
     def apart(self, a: str, b: str) -> str:
-        """Whether unsigned a < b."""
+        """Emit the comparison a < b of unsigned integers."""
         return self.ops.compare("ult", self.int, a, b)
 
     def wide(self) -> LaneArithmetic:

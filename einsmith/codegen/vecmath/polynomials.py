@@ -1,13 +1,13 @@
-"""exp, log, tanh, sigmoid, erf and pow as straight-line polynomials over vectors (or scalars) of f32 and f64.
+"""Compute exp, log, tanh, sigmoid, erf and pow by straight-line polynomials over vectors (or scalars) of f32 and f64.
 
 LLVM's own vector exp becomes one scalar call a lane, so these are spelled out. Each function is written against
 `Arith`, a few operations on lanes, so that every backend shares them. The whole range is covered: infinities, NaN,
 denormal inputs and results, log(0) = -inf, log(x < 0) = NaN, and every special case of C's pow. sin and cos stand in
 `trigonometric.py`.
 
-Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, pow below 1.2, tanh and sigmoid
-below 2.5, erf below 2.7; f64 a few ULP. Sources: the argument reductions and f32 polynomials of the Cephes library
-(S. Moshier), log in f64 from fdlibm (e_log.c), exp in f64 a Taylor polynomial; the other coefficients are minimax fits
+Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, pow below 1.2, tanh and sigmoid below
+2.5, erf below 2.7; f64 a few ULP. Sources: the argument reductions and f32 polynomials of the Cephes library (S.
+Moshier), log in f64 from fdlibm (e_log.c), exp in f64 a Taylor polynomial; the other coefficients are minimax fits
 made for this file (Remez exchange or Lawson's iteration), whose errors stand beside them.
 """
 
@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 
 class Arith(Protocol):
-    """Lanes of one float type (`elem`: f32 or f64) and integers of the same width. Operands are opaque.
+    """Arithmetic on lanes of one float type (`elem`: f32 or f64) and integers of equal width. Operands are opaque.
 
-    `fused`: fma rounds once. `wide()` is the f64 arithmetic of as many lanes, `extend` and `narrow` go there and back
-    (`narrow` is a method of the narrow side). Conditions combine by `both`, `either` and `negate`. `rarely` replaces a
-    value where a condition holds by what `slow` makes of the arguments, at no cost while it holds nowhere; `library`
-    calls the C library, lane by lane.
+    `fused`: fma rounds once. `wide()` is the f64 arithmetic of as many lanes; `extend` and `narrow` convert to it and
+    back (`narrow` is a method of the narrow side). Conditions combine by `both`, `either` and `negate`. `rarely`
+    replaces a value where a condition holds by the result of `slow` on the arguments, at no cost while it holds
+    nowhere. `library` calls the C library, lane by lane.
     """
 
     elem: str
@@ -71,7 +71,7 @@ class Arith(Protocol):
 
 
 def poly(v: Arith, x: Any, coefficients: Sequence[float]) -> Any:
-    """The polynomial with these coefficients, highest power first (Horner)."""
+    """Evaluate the polynomial with these coefficients, highest power first (Horner)."""
     out = v.f(coefficients[0])
     for c in coefficients[1:]:
         out = v.fma(out, x, v.f(c))
@@ -91,7 +91,7 @@ _EXP = {
 
 
 def exp(v: Arith, x: Any) -> Any:
-    """e**x: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, times 2**n."""
+    """Compute e**x from x = n ln 2 + r with |r| <= ln 2 / 2: a polynomial in r, times 2**n."""
     mantissa, bias, magic, low, high, ln2_high, ln2_low = _FORMAT[v.elem]
     x = v.select(v.lt(x, v.f(low)), v.f(low), x)  # a NaN passes both
     x = v.select(v.lt(v.f(high), x), v.f(high), x)
@@ -131,7 +131,7 @@ _LOG64 = (
 
 
 def log(v: Arith, x: Any) -> Any:
-    """The natural logarithm: x = 2**e m with m between sqrt(1/2) and sqrt(2), a polynomial in m - 1."""
+    """Compute the natural logarithm from x = 2**e m with m between sqrt(1/2) and sqrt(2): a polynomial in m - 1."""
     mantissa, _, _, _, _, ln2_high, ln2_low = _FORMAT[v.elem]
     single = v.elem == "f32"
     tiny = v.lt(x, v.f(2.0**-126 if single else 2.0**-1022))
@@ -166,7 +166,8 @@ _TANH64_Q = (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305
 
 
 def tanh(v: Arith, x: Any) -> Any:
-    """Odd polynomial (f64: rational) below 0.625, else 1 - 2 / (exp(2 |x|) + 1) with the sign of x."""
+    """Compute tanh by an odd polynomial (f64: rational) below 0.625, else as 1 - 2 / (exp(2 |x|) + 1) with the sign of
+    x."""
     a = v.abs(x)
     e = exp(v, v.add(a, a))
     far = v.sub(v.f(1.0), v.div(v.f(2.0), v.add(e, v.f(1.0))))
@@ -180,7 +181,7 @@ def tanh(v: Arith, x: Any) -> Any:
 
 
 def sigmoid(v: Arith, x: Any) -> Any:
-    """1 / (1 + exp(-x)), from exp(-|x|), which cannot overflow."""
+    """Compute 1 / (1 + exp(-x)) from exp(-|x|), which cannot overflow."""
     e = exp(v, v.neg(v.abs(x)))
     top = v.select(v.lt(x, v.f(0.0)), e, v.f(1.0))
     return v.div(top, v.add(e, v.f(1.0)))
@@ -247,8 +248,9 @@ _ERF64_FAR = (
 
 
 def erf(v: Arith, x: Any) -> Any:
-    """f32: 1 - 2**-q(|x|) with the sign of x, where -q = n + r, as (1 - 2**n) - 2**n r (2**r - 1)/r, which keeps its
-    digits where n = 0. f64: an odd polynomial for small |x|, else 1 - exp(polynomial in |x|)."""
+    """Compute the error function. f32: 1 - 2**-q(|x|) with the sign of x, where -q = n + r, as (1 - 2**n) - 2**n r
+    (2**r - 1)/r, which keeps its digits where n = 0. f64: an odd polynomial for small |x|, else 1 - exp(polynomial in
+    |x|)."""
     a = v.abs(x)
     if v.elem == "f32":
         end = v.f(3.925)
@@ -290,7 +292,7 @@ _EXP2 = (
 
 
 def pow(v: Arith, x: Any, y: Any) -> Any:
-    """x**y with the special cases of C's pow. f32: exp2(y log2 |x|) in f64; f64: the C library's."""
+    """Compute x**y with the special cases of C's pow. f32: exp2(y log2 |x|) in f64; f64: the C library's pow."""
     if v.elem != "f32":
         return v.library("pow", x, y)
     mantissa = _FORMAT["f32"][0]

@@ -1,13 +1,13 @@
-"""sin and cos over vectors (or scalars) of f32 and f64, written against `polynomials.Arith`.
+"""Compute sin and cos over vectors (or scalars) of f32 and f64, written against `polynomials.Arith`.
 
-x = n pi/2 + r with |r| <= pi/4; a polynomial in r for the sine and one for the cosine, of which the quadrant n picks
-one and its sign. In f32, r is found in three fused steps up to 71476; beyond, by 96 bits of the product with 2/pi
-(Payne and Hanek), on integers. In f64, three parts of pi/2 with a correction term serve up to 1e6, the C library beyond
-and where r nearly vanishes.
+x = n pi/2 + r with |r| <= pi/4; there is a polynomial in r for the sine and one for the cosine, and the quadrant n
+selects one of them and its sign. In f32, r is found in three fused steps up to 71476; beyond, by 96 bits of the
+product with 2/pi (Payne and Hanek), on integers. In f64, three parts of pi/2 with a correction term serve up to 1e6,
+the C library beyond and where r nearly vanishes.
 
-Errors, measured by tests/codegen/test_vmath.py: below 2 ULP in f32, for every argument; f64 below 1.
-Sources: f32 reduction and polynomials after N. Juffa; f64 from fdlibm (k_sin.c, k_cos.c, e_rem_pio2.c); the reduction
-of large arguments as in ARM's optimized routines (sincosf.h).
+Errors, measured by tests/codegen/test_vmath.py: below 2 ULP in f32, for every argument; f64 below 1. Sources: f32
+reduction and polynomials after N. Juffa; f64 from fdlibm (k_sin.c, k_cos.c, e_rem_pio2.c); the reduction of large
+arguments as in ARM's optimized routines (sincosf.h).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _WORDS = tuple(_TWO_OVER_PI >> (192 - 8 * (k + 1)) & 0xFFFFFFFF for k in range(2
 
 
 def sin(v: Arith, x: Any) -> Any:
-    """The sine of x in radians; NaN for infinities."""
+    """Compute the sine of x in radians; NaN for infinities."""
     return _turn(v, x, 0)
 
 
 def cos(v: Arith, x: Any) -> Any:
-    """The cosine of x in radians; NaN for infinities."""
+    """Compute the cosine of x in radians; NaN for infinities."""
     return _turn(v, x, 1)
 
 
 def _turn(v: Arith, x: Any, quarter: int) -> Any:
-    """sin(x + quarter * pi/2)."""
+    """Compute sin(x + quarter * pi/2)."""
     name = "cos" if quarter else "sin"
     a = v.abs(x)
     if v.elem == "f64":
@@ -81,7 +81,7 @@ def _signed32(v: Arith, x: Any, n: Any, r: Any, quarter: int) -> Any:
 
 
 def _quadrant(v: Arith, n: Any, quarter: int, sine: Any, cosine: Any) -> Any:
-    """Of integer lanes n: the sine or cosine of the reduced argument, with its sign."""
+    """Select the sine or cosine of the reduced argument by the quadrant n (integer lanes), and apply its sign."""
     n = v.iadd(n, v.i(quarter)) if quarter else n
     even = v.ieq(v.iand(n, v.i(1)), v.i(0))
     top = 30 if v.elem == "f32" else 62
@@ -90,7 +90,7 @@ def _quadrant(v: Arith, n: Any, quarter: int, sine: Any, cosine: Any) -> Any:
 
 
 def _near32(v: Arith, x: Any) -> tuple[Any, Any]:
-    """(n, r) of |x| up to the limit."""
+    """Reduce |x| up to the limit; return (n, r)."""
     if not v.fused:  # the products below would be rounded: f64 holds them
         w = v.wide()
         n, r, _ = _near64(w, v.extend(x))
@@ -105,7 +105,8 @@ def _near32(v: Arith, x: Any) -> tuple[Any, Any]:
 
 
 def _near64(v: Arith, x: Any) -> tuple[Any, Any, Any]:
-    """(n, r, tail) of |x| up to the limit: r + tail is the reduced argument. No product is rounded but the last."""
+    """Reduce |x| up to the limit; return (n, r, tail), where r + tail is the reduced argument. No product is rounded
+    but the last."""
     magic = v.f(_MAGIC["f64"])
     shifted = v.add(v.mul(x, v.f(2 / math.pi)), magic)
     n = v.sub(shifted, magic)
@@ -133,7 +134,8 @@ def _cos64(v: Arith, r: Any, tail: Any) -> Any:
 
 
 def _far32(v: Arith, x: Any, quarter: int) -> Any:
-    """Any f32 beyond 2**16: 96 bits of 2/pi, chosen by the exponent, times the mantissa; modulo 4 they are n and r."""
+    """Compute the result for any f32 beyond 2**16: 96 bits of 2/pi, chosen by the exponent, times the mantissa, are n
+    and r modulo 4."""
     w, a = v.wide(), v.abs(x)
     bits = v.bits(a)
     shift = v.iand(v.lshr(bits, 23), v.i(7))
