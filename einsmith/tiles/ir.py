@@ -5,19 +5,19 @@ extents are powers of two, in static single assignment, with nested loops that c
 elements. The meaning of each operation is fixed here, independently of any compiler:
 
 - Integers wrap modulo 2^bits. `quot` truncates and `rem` has the sign of its dividend (a float's too, as C's fmod); of
-integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
-copies of the sign, each by a literal.
+  integers neither is defined where the divisor is 0, nor for the least integer over -1. `shr` shifts in zeros, `sar`
+  copies of the sign, each by a literal.
 - `add`, `sub`, `mul`, `div`, `sqrt` and `fma` of floats are rounded once, to the nearest. `min` and `max` are NaN
-where an operand is, and either zero where +0.0 meets -0.0. `neg` changes the sign of a zero too. `lt`, `le` and `eq`
-do not hold where an operand is NaN, `ne` does.
+  where an operand is, and either zero where +0.0 meets -0.0. `neg` changes the sign of a zero too. `lt`, `le` and `eq`
+  do not hold where an operand is NaN, `ne` does.
 - `cast` to an integer truncates, and is defined where the result lies in that type; between integers it wraps; to a
-float it rounds to the nearest.
+  float it rounds to the nearest.
 - A load accesses the lanes where its mask holds, and gives `other` in the rest. A store accesses the lanes where its
-mask holds; no two of them may be one element.
+  mask holds; no two of them may be one element.
 - An element that one program stores may not be loaded or stored by another program of the function, except by
-`atomic_add`. A program may load an element that it has stored after a `barrier`. Since the last barrier, it may store
-to an element that it has loaded in the lane that has loaded it, or after a `reduce` or `dot` of the loaded tile: other
-lanes may have yet to load it.
+  `atomic_add`. A program may load an element that it has stored after a `barrier`. A program may store to an element
+  that it has loaded since the last barrier only in the lane that has loaded it, or with a value that a `reduce` or
+  `dot` has made of the loaded tile: other lanes may have yet to load it.
 - `dot` multiplies matrices and adds them to a third; its precision says how float32 operands are rounded first.
 """
 

@@ -1,4 +1,4 @@
-"""Kernels of the plan as functions of the tile IR, by the patterns that take them."""
+"""Lower kernels of the plan to functions of the tile IR, by the patterns that take them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from einsmith.tiles.stencil import along_results, few_terms, stencil
 
 
 def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
-    """The patterns that take a kernel, by name; the first one is what it is lowered by."""
+    """Return the names of the patterns that take a kernel; the first one is used by default."""
     if isinstance(kernel, Rows):
         return ("rows",)
     if kernel.root.is_scatter:
@@ -34,15 +34,15 @@ def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
     found = problems(kernel.root)
     if found is None:
         return terms
-    # A dot of which most rows or columns are none takes longer than its terms one by one.
+    # A dot with mostly unused rows or columns takes longer than its terms one by one.
     full = all(min(p.count(p.left), p.count(p.right)) >= LEAST // 2 for p in found)
     return ("contraction", *terms) if full else (*terms, "contraction")
 
 
 def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> Lowered:
-    """The launches of a kernel, in order: a function of the tile IR each, of as many tasks as it has programs, whose
-    parameters are buffers of the kernel and parts of the workspace. pattern: another one of `patterns` than the first.
-    Raises CompileError for a kernel that the pattern does not take."""
+    """Lower a kernel to its launches, in order. Each is a function of the tile IR, of as many tasks as it has
+    programs, whose parameters are buffers of the kernel and parts of the workspace. pattern: one of `patterns`; None
+    for the first. Raises CompileError for a kernel that the pattern does not take."""
     to = Functions()
     if isinstance(kernel, Rows):
         _rows(to, kernel, tiling)
@@ -52,7 +52,7 @@ def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> 
 
 
 def _kernel(to: Functions, kernel: Kernel, places: Sequence[TileMemory], tiling: Tiling, pattern: str) -> None:
-    """The functions of a kernel whose buffers lie at `places`."""
+    """Lower a kernel whose buffers lie at `places`."""
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
     if pattern == "scatter":
@@ -76,7 +76,7 @@ def _pieces(
     tiling: Tiling,
     reduces: Callable[..., None] = reduction,
 ) -> None:
-    """Pieces by themselves, `reduces` being what lowers one with a Reduce."""
+    """Lower each piece on its own; `reduces` lowers a piece with a Reduce."""
     for piece in parts:
         assert isinstance(piece, Piece)
         if prod(piece.extents):
@@ -84,7 +84,7 @@ def _pieces(
 
 
 def _rows(to: Functions, rows: Rows, tiling: Tiling) -> None:
-    """The members in their order: those in a row that do not sum over the rows are one function."""
+    """Lower the members in order; consecutive members that do not sum over the rows become one function."""
     places = places_of(to, rows)
     numbered = list(enumerate(rows.members))
     for reduces, found in groupby(numbered, key=lambda x: x[1].reduces):

@@ -1,5 +1,5 @@
-"""What functions of all patterns have in common: the points of a piece that a program has, what follows its root, and
-the stores."""
+"""Provide the parts that functions of all patterns share: the points of a piece that a program computes, the stages
+after the root, and the stores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
 from einsmith.tiles.points import NARROW, Points, Slot, TileMemory, numbers, unravel
 
 ALIGNED = 64
-"""Bytes: each part of the workspace begins at a multiple of it."""
+"""Alignment (bytes) of each part of the workspace."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the work is divided, by powers of two. m: points of the output in a tile, n: those along its second dimension
-    (of a contraction), k: terms of a sum at once; split: among how many programs the terms are divided; precision: of
-    a dot of float32 (`ir.PRECISIONS`)."""
+    """Tile sizes, powers of two.
+
+    m: points of the output in a tile; n: points along its second dimension (of a contraction)
+    k: terms of a sum at once; split: number of programs among which the terms are divided
+    precision: of a dot of float32 (`ir.PRECISIONS`)
+    """
 
     m: int = 256
     n: int = 64
@@ -31,56 +34,58 @@ class Tiling:
 
 @dataclass
 class Functions:
-    """The functions of a kernel so far, in the order in which they run, and the bytes of workspace that they share."""
+    """The finished functions of a kernel, in the order in which they run, and the bytes of workspace that they
+    share."""
 
     done: list[TileFunction] = field(default_factory=list)
     workspace: int = 0
 
     def begin(self, kind: str) -> TileBuilder:
-        """The next function, under construction."""
+        """Return a builder of the next function."""
         return TileBuilder(f"{kind}_{len(self.done)}")
 
     def add(self, b: TileBuilder, programs: int) -> None:
-        """The function is complete; one of no programs, whose result is empty, is not launched."""
+        """Finish a function; a function of no programs, whose result is empty, is not launched."""
         if programs:
             self.done.append(b.finish(programs))
 
     def room(self, layout: KernelBuffer) -> TileMemory:
-        """A part of the workspace for a buffer."""
+        """Reserve a part of the workspace for a buffer."""
         at = self.workspace
         self.workspace += -(-layout.nbytes // ALIGNED) * ALIGNED
         return TileMemory(layout, None, at)
 
 
 def own(kernel: Kernel | Rows) -> list[TileMemory]:
-    """The kernel's buffers where it is given them."""
+    """Return the memory of a kernel's own buffers."""
     return [TileMemory(layout, n) for n, layout in enumerate(kernel.buffers)]
 
 
 def slots(stage: Stage, places: Sequence[TileMemory], made: Sequence[Sequence[TileValue]] = ()) -> list[Slot]:
-    """What the arguments of a stage are: places of the kernel's buffers, results of stages before it."""
+    """Return the arguments of a stage: memory of the kernel's buffers, or results of earlier stages."""
     return [places[where[0]] if kind == "buffer" else made[where[0]][where[1]] for kind, *where in stage.args]
 
 
 def blocks(points: int, block: int) -> int:
-    """How many blocks of points there are; none where there are no points."""
+    """Return the number of blocks that cover the points; 0 where there are no points."""
     return -(-points // block)
 
 
 def least_power(points: int) -> int:
-    """The least power of two that is no smaller."""
+    """Return the least power of two that is at least `points`."""
     return 1 << max(0, points - 1).bit_length()
 
 
 def below(b: TileBuilder, number: TileValue, count: int, block: int) -> list[TileValue]:
-    """The condition that a number is below a count, where blocks that begin at multiples of `block` may go past it."""
+    """Return the condition that a number is below a count, if blocks that begin at multiples of `block` may go past
+    it."""
     return [b.op("lt", number, b.const(count, number.elem))] if count % block else []
 
 
 def some_points(
     b: TileBuilder, first: TileValue, block: int, extents: Sequence[int]
 ) -> tuple[list[TileValue], list[TileValue]]:
-    """(axes, what holds at points) of `block` points of a box from number `first` on."""
+    """Return the axes at `block` points of a box from number `first` on, and the conditions that hold at points."""
     count = prod(extents)
     number = numbers(b, b.arange(block), first, count)
     return list(unravel(b, number, extents)), below(b, number, count, block)
@@ -95,8 +100,8 @@ def finish(
     root: Sequence[TileValue],
     places: Sequence[TileMemory],
 ) -> None:
-    """The stages after the root at points of one of its pieces, and all stores. axes: of the piece; root: the root's
-    results there. What is stored may lie where something was read, so that stores come last."""
+    """Emit the stages after the root at points of one of its pieces, and all stores. axes: the piece's axes; root: the
+    root's results at the points. Stores come last, as their memory may be the memory that was read."""
     at = [b.op("add", b.op("mul", x, s), o) for o, s, x in zip(piece.offset, piece.step, axes, strict=True)]
     made: list[Sequence[TileValue]] = [root]
     for stage in kernel.stages[1:]:
@@ -110,7 +115,7 @@ def finish(
 
 
 def pointwise(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
-    """A piece without a reduction: a program has `m` of its points."""
+    """Lower a piece without a reduction: a program computes `m` of its points."""
     count = prod(piece.extents)
     block = min(tiling.m, least_power(count))
     b = to.begin("pointwise")

@@ -1,5 +1,8 @@
-"""Expressions of templates at the points of a tile: each axis is a tile of numbers, along one of its dimensions or the
-same everywhere, and a read is a load of the elements at computed offsets."""
+"""Evaluate expressions of templates at the points of a tile.
+
+Each axis is a tile of numbers, along one of its dimensions or constant, and a read is a load of the elements at
+computed offsets.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,24 @@ from einsmith.tiles import arith
 from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, stored
 
 NARROW = 1 << 30
-"""Elements and points that are numbered in i32: the numbers of lanes that are no points, behind the last one, must not
-wrap."""
+"""Most elements and points that are numbered in i32: the numbers of lanes behind the last point must not wrap
+either."""
 
 
 class TileMemory(NamedTuple):
-    """Where a buffer lies: a kernel's, or, from byte `offset` on, the workspace."""
+    """The memory of a buffer: a kernel's buffer, or the workspace from byte `offset` on."""
 
     layout: KernelBuffer
     buffer: int | None
     offset: int = 0
 
     def parameter(self, b: TileBuilder) -> int:
-        """The pointer to it, in a function."""
+        """Return the number of the function's parameter that points to the memory."""
         elem = stored(elem_of(self.layout.dtype))
         return b.parameter(TileParameter(elem, self.layout.size, self.buffer, self.offset))
 
     def offsets(self, b: TileBuilder, index: Sequence[TileValue]) -> TileValue:
-        """Where its elements at an index lie."""
+        """Return the offsets of the elements at an index."""
         elem = "i64" if self.layout.size > NARROW else "i32"
         out = b.const(0, elem)
         for i, stride in zip(index, self.layout.strides, strict=True):
@@ -42,31 +45,31 @@ class TileMemory(NamedTuple):
     def store(
         self, b: TileBuilder, index: Sequence[TileValue], value: TileValue, live: Iterable[TileValue] = ()
     ) -> None:
-        """Stores a tile's lanes at an index, where all of `live` hold."""
+        """Store a tile's lanes at an index, where all of `live` hold."""
         if value.elem == "i1":
             value = b.select(value, b.const(1, "i8"), b.const(0, "i8"))
         b.store(self.parameter(b), self.offsets(b, index), value, b.both(list(live)))
 
 
 Slot = TileMemory | TileValue
-"""What a template's argument is: memory, or a result of an earlier stage at these very points."""
+"""A template's argument: memory, or the result of an earlier stage at the points that are evaluated."""
 
 
 class Flat(NamedTuple):
-    """Numbers of points in a box of axes, the last one fastest, and the axes that they stand for."""
+    """Points in a box of axes by number, the last axis fastest, and by axis."""
 
     number: TileValue
     axes: tuple[TileValue, ...]
 
 
 def numbers(b: TileBuilder, lane: TileValue, first: TileValue, count: int) -> TileValue:
-    """first + lane, in a type that counts so many points."""
+    """Return first + lane, in a type that can number `count` points."""
     elem = "i64" if count > NARROW else "i32"
     return b.op("add", b.cast(first, elem), b.cast(lane, elem))
 
 
 def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[TileValue, ...]:
-    """The axes of a box of `extents` at points that are numbered in row-major order."""
+    """Return the axes of a box of `extents` at points that are numbered in row-major order."""
     out: list[TileValue] = []
     for d, n in reversed(list(enumerate(extents))):
         last = d == 0 or prod(extents[:d]) == 1
@@ -77,14 +80,17 @@ def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[
 
 
 def expanded(b: TileBuilder, axes: Iterable[TileValue], axis: int) -> list[TileValue]:
-    """Tiles with one more dimension."""
+    """Insert a dimension of extent 1 into tiles."""
     return [b.expand(x, axis) for x in axes]
 
 
 class Points:
-    """Where expressions are evaluated. axes: the values of the axes of a piece; live: conditions without which a lane
-    is no point (each is as small as it can be: of rows, of columns); slots: the template's arguments. `domain`: the
-    extents of all axes."""
+    """An evaluator of expressions at points.
+
+    domain: the extents of all axes; axes: the values of a piece's axes
+    live: conditions that hold at points and fail in other lanes, each as small as it can be (of rows, of columns)
+    slots: the template's arguments
+    """
 
     def __init__(
         self,
@@ -100,8 +106,8 @@ class Points:
         self._reading: dict[Expr, bool] = {}
 
     def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[TileValue]:
-        """The values of expressions where all `guards` hold; in other lanes they are anything. What is read under a
-        condition is read where that holds alone."""
+        """Return the values of expressions where all `guards` hold; in other lanes they are undefined. A read under a
+        condition loads only where the condition holds."""
         roots = list(roots)
         for e in postorder([*roots, *guards], self._reading):
             self._reading[e] = isinstance(e, Read) or any(self._reading[a] for a in e.args)
@@ -123,15 +129,16 @@ class Points:
         return self.values([e], guards)[0]
 
     def holds(self, guards: Sequence[Expr]) -> list[TileValue]:
-        """The conditions, each where those before it hold."""
+        """Return the conditions, each evaluated where the preceding ones hold."""
         return [self.value(g, tuple(guards[:n])) for n, g in enumerate(guards)]
 
     def _key(self, e: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...]]:
-        """What reads nothing is the same under all conditions."""
+        """Return the key of an expression's value: an expression that reads nothing has one value under all
+        conditions."""
         return (e, tuple(dict.fromkeys(guards))) if self._reading[e] else (e, ())
 
     def _below(self, e: Expr, guards: tuple[Expr, ...]) -> list[tuple[Expr, tuple[Expr, ...]]]:
-        """What an expression is made of, and what it is read under."""
+        """Return the keys of an expression's arguments, and of the conditions of its read."""
         if isinstance(e, Apply) and e.fn == "where":
             c, x, y = e.args
             negated = apply("not", c)
@@ -165,7 +172,7 @@ class Points:
         return arith.apply(b, e.fn, *args)
 
     def _narrow(self, e: Expr, x: TileValue) -> TileValue:
-        """An axis of more points than i32 counts is one of i64, as an index alone."""
+        """Return an axis's value as i32 for arithmetic; only as an index by itself may an axis be an i64."""
         return self.b.cast(x, "i32") if isinstance(e, Axis) else x
 
     def _read(self, e: Read, index: Sequence[TileValue], guards: Sequence[TileValue]) -> TileValue:

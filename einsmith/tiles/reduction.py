@@ -1,5 +1,8 @@
-"""Pieces with a Reduce: a program has some results and walks over their terms, tile by tile; where results are few,
-several programs share the terms of each, and a later function combines what they have found in a fixed order."""
+"""Lower pieces with a Reduce: a program computes some results and walks over their terms, tile by tile.
+
+Where results are few, several programs share the terms of each, and a later function combines their states in a fixed
+order.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ from einsmith.tiles.points import NARROW, Points, TileMemory, expanded, numbers,
 
 
 class TileCombine:
-    """What a Reduce carries, and how two of it become one. Conditions are carried as 0 and 1.
+    """The state of a Reduce, and the combination of two states. Conditions are carried as 0 and 1.
 
-    The state of sum, prod, max and min is a tile a body; that of argmax and argmin is the values, and their places in
-    the flattened reduction."""
+    The state of sum, prod, max and min is a tile for each body; the state of argmax and argmin is the values, and
+    their places in the flattened reduction.
+    """
 
     def __init__(self, b: TileBuilder, reduce: Reduce):
         self.b, self.combiner = b, reduce.combiner
@@ -36,13 +40,13 @@ class TileCombine:
             raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a format of memory, is not lowered to tiles")
 
     def start(self, shape: tuple[int, ...]) -> list[TileValue]:
-        """The state of no terms, which loses against every other."""
+        """Return the state of no terms, the identity of the combination."""
         return [self.b.full(shape, v, e) for v, e in zip(self.first, self.elems, strict=True)]
 
     def terms(
         self, values: Sequence[TileValue], place: TileValue, live: Sequence[TileValue], shape: tuple[int, ...]
     ) -> list[TileValue]:
-        """The state of one term a lane; that of none where a lane is no point."""
+        """Return the state of one term in each lane; lanes that are no points get the state of no terms."""
         b = self.b
         made = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
         made += [b.cast(place, "i32")] * self.arg
@@ -52,7 +56,7 @@ class TileCombine:
         return [b.broadcast(v, shape) for v in made]
 
     def two(self, x: Sequence[TileValue], y: Sequence[TileValue]) -> list[TileValue]:
-        """Of two states, one."""
+        """Combine two states."""
         b = self.b
         if not self.arg:
             return [b.op(COMBINING[self.combiner], v, w) for v, w in zip(x, y, strict=True)]
@@ -67,22 +71,22 @@ class TileCombine:
         return [b.select(take, w, v), b.select(take, j, i)]
 
     def along(self, state: Sequence[TileValue], axis: int) -> list[TileValue]:
-        """The lanes of a dimension as one."""
+        """Combine the lanes along a dimension."""
         if self.arg:
             return list(self.b.reduce(self.combiner, axis, *state))
         return [self.b.reduce(self.combiner, axis, v)[0] for v in state]
 
     def results(self, state: Sequence[TileValue]) -> list[TileValue]:
-        """What the Reduce gives."""
+        """Return the results of the Reduce from its final state."""
         return [self.b.op("ne", v, self.b.const(0, "i8")) if f else v for v, f in zip(state, self.flags, strict=True)]
 
     def layouts(self, shape: tuple[int, ...]) -> list[KernelBuffer]:
-        """Memory for so many states."""
+        """Return the buffers that hold states of the given shape."""
         return [KernelBuffer(dt.dtype_of(e), shape) for e in self.elems]
 
 
 def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
-    """A piece with a Reduce: a program has `m` results, of which it makes one of `split` parts, `k` terms at once."""
+    """Lower a piece with a Reduce: a program computes one of `split` parts of `m` results, `k` terms at once."""
     body = piece.body
     assert isinstance(body, Reduce)
     results, terms = prod(piece.extents), prod(body.extents)
@@ -109,7 +113,7 @@ def reduction(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[Tile
 
 
 def fitted(t: Tiling, results: int, terms: int) -> Tiling:
-    """The tiling with tiles no larger than what there is, and no more parts than there are blocks of terms."""
+    """Return the tiling with tiles no larger than the piece, and no more parts than there are blocks of terms."""
     k = min(t.k, least_power(terms))
     split = max(1, min(t.split, blocks(terms, k)))
     while split > 1 and blocks(blocks(terms, k), split) * (split - 1) * k >= terms:  # a part without terms
@@ -128,7 +132,8 @@ def swept(
     lo: TileValue | int,
     hi: TileValue | int,
 ) -> tuple[TileCombine, list[TileValue]]:
-    """The terms lo .. hi-1 of results at points (a tile of one dimension) combined: (how, the state)."""
+    """Combine the terms lo .. hi-1 of results at points (a tile of one dimension); return the combiner and the
+    state."""
     body = piece.body
     assert isinstance(body, Reduce)
     combine, terms = TileCombine(b, body), prod(body.extents)
@@ -149,7 +154,7 @@ def swept(
 def _combined(
     to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], t: Tiling, held: Sequence[TileMemory]
 ) -> None:
-    """What the parts of each result have found as one, and what follows."""
+    """Emit the function that combines the parts of each result, then the steps that follow."""
     assert isinstance(piece.body, Reduce)
     results, parts = prod(piece.extents), least_power(t.split)
     b = to.begin("combine")

@@ -1,7 +1,9 @@
-"""Kernels that share their rows: a program has some rows, and runs one member after the other on them.
+"""Lower kernels that are fused by blocks of rows: a program takes some rows, and runs one member after the other on
+them.
 
-What a member has made lies in memory, what is local to the rows in the workspace; a barrier stands before it is read.
-A member that sums over the rows takes what all programs have made: it ends the function, and has functions of its own.
+A member's results lie in memory; tensors local to the rows lie in the workspace; a barrier stands before they are
+read. A member that sums over the rows needs the results of all programs: it ends the function, and has functions of
+its own.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from einsmith.tiles.reduction import swept
 
 
 def places_of(to: Functions, rows: Rows) -> list[list[TileMemory]]:
-    """Where the buffers of each member lie, as the member sees them."""
+    """Return the memory of each member's buffers, in the member's own layout of them."""
     held = own(rows) + [to.room(layout) for layout in rows.local]
     return [
         [held[place]._replace(layout=seen) for place, seen in zip(m.places, m.kernel.buffers, strict=True)]
@@ -32,7 +34,7 @@ def places_of(to: Functions, rows: Rows) -> list[list[TileMemory]]:
 def row_wise(
     to: Functions, rows: int, members: Sequence[Member], places: Sequence[Sequence[TileMemory]], tiling: Tiling
 ) -> None:
-    """The function of members that do not sum over the rows."""
+    """Emit the function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
     count = max(1, min(tiling.m // least_power(max(columns)), rows))  # of rows in a block
     b = to.begin("rows")
@@ -59,8 +61,8 @@ def _piece(
     first: TileValue,
     last: TileValue,
 ) -> None:
-    """A piece's points in the rows first .. last-1, block by block; they are counted in the type that these have, which
-    is one for all members."""
+    """Emit a piece's points in the rows first .. last-1, block by block. Points are counted in the type of `first` and
+    `last`, which is one for all members."""
     kernel: Kernel = member.kernel
     others = [d for d in range(len(piece.extents)) if d != member.axis]
     order = [member.axis, *others]

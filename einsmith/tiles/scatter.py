@@ -1,13 +1,15 @@
-"""Scatters as reductions: each element of the output combines the terms that fall on it, so that results are the same
-in every run and no two programs write one element.
+"""Turn scatters into reductions: each output element combines the terms that fall on it.
+
+Results are then equal in every run, and no two programs write one element.
 
 before: out[ids[t], d] += x[t, d]                                             t < 20, d < 8
 after:  out[v, d] = start[v, d] + sum[t](where(ids[t] == v, x[t, d], 0))      v < 100, d < 8
 
 A scatter that keeps the largest or smallest becomes a max or min likewise.
 
-An index that is an axis of its own is the output's, and not searched for. The others are compared with every element:
-that is work of the terms times the elements they may fall on, which a sort of the terms would save.
+An index that is an axis of its own is the output's axis, and is not searched for. Other indices are compared with
+every element. The work is the number of terms times the number of elements they may fall on, which a sort of the terms
+would save.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from einsmith.plan.kernel import Kernel, Stage
 
 @lru_cache(maxsize=1024)
 def gathered(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A kernel whose root is a scatter as kernels whose root is a reduction, one for each piece of what it starts from,
-    which a stage combines with it."""
+    """Turn a kernel whose root is a scatter into kernels whose roots are reductions, one for each piece of the initial
+    value, which a stage combines with the reduction."""
     t = kernel.root
     *before, last = t.parts
     s = typed(Scatter, last)
@@ -62,8 +64,8 @@ def _int(n: int) -> Const:
 
 
 def _reduced(s: Scatter, places: Sequence[Expr], shape: tuple[int, ...]) -> Reduce:
-    """The terms that fall on an element of the output, `places` being its index: axes of the scatter that are indices
-    alone are the output's."""
+    """Return the reduction of the terms that fall on an output element with index `places`. Axes of the scatter that
+    are indices by themselves are axes of the output."""
     own: dict[int, int] = {}
     for d, e in enumerate(s.index):
         if isinstance(e, Axis) and e.position not in own:

@@ -1,12 +1,13 @@
-"""Pieces with a Reduce of few terms, which neighbours share: windows of convolutions by channel, pooling, differences.
+"""Lower pieces with a Reduce of few terms that neighbouring results share: depthwise convolutions, pooling,
+differences.
 
 before: sum[r](x[i + r] * w[r])   r < 3, a tile of m by 4 lanes, of whose columns one is no term
 after:  x[i]*w[0] + x[i + 1]*w[1] + x[i + 2]*w[2], tiles of m lanes
 
-A program has `m` results, and their terms are written out one after the other: what depends on the term alone is a
-literal, a guard that holds everywhere for a term is not asked, no lane is lost to extents that are no powers of two,
-and nothing is combined across lanes. Lanes that are next to each other read elements that are so, and those of the next
-term are mostly the same ones, which a cache has.
+A program computes `m` results with their terms unrolled. Values that depend on the term alone become literals, a guard
+that holds everywhere for a term is dropped, no lane is lost to extents that are no powers of two, and nothing is
+combined across lanes. Neighbouring lanes read neighbouring elements, and most elements of the next term are the ones
+already in cache.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from einsmith.tiles.points import NARROW, Points, TileMemory
 from einsmith.tiles.reduction import TileCombine
 
 MOST_TERMS = 64
-"""Written out, at most: a text grows with each, and the time that it takes to compile."""
+"""Most terms that are unrolled: the text grows with each, as does the time to compile it."""
 
 
 def few_terms(kernel: Kernel) -> bool:
-    """Whether every Reduce of the root has at most MOST_TERMS."""
+    """Return whether every Reduce of the root has at most MOST_TERMS terms."""
     return all(prod(p.body.extents) <= MOST_TERMS for p in kernel.root.parts if isinstance(p.body, Reduce))
 
 
 def along_results(kernel: Kernel) -> bool:
-    """Whether results that are next to each other read elements that are so: the dimension in which a buffer is
-    contiguous follows an axis of the output."""
+    """Return whether neighbouring results read neighbouring elements: the contiguous dimension of a buffer follows an
+    axis of the output."""
     return any(_follows(kernel, p) for p in kernel.root.parts if isinstance(p, Piece) and isinstance(p.body, Reduce))
 
 
@@ -50,14 +51,14 @@ def _follows(kernel: Kernel, piece: Piece) -> bool:
 
 
 def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The two factors of a term that a sum takes, which it does in one instruction and one rounding; none of others."""
+    """Return the two factors of a term that a sum can add by a fused multiply-add; an empty tuple for other terms."""
     term, *more = bodies
     product_of_floats = isinstance(term, Apply) and term.fn == "mul" and term.dtype in (dt.f32, dt.f64)
     return term.args if combiner == "sum" and not more and product_of_floats else ()
 
 
 def stencil(to: Functions, kernel: Kernel, piece: Piece, places: Sequence[TileMemory], tiling: Tiling) -> None:
-    """A piece with a Reduce of few terms: a program has `m` of its results."""
+    """Lower a piece with a Reduce of few terms: a program computes `m` of its results."""
     body = piece.body
     assert isinstance(body, Reduce)
     count, rank = prod(piece.extents), len(piece.extents)

@@ -1,7 +1,7 @@
-"""Functions of the tile IR as the source text of Triton kernels, which nothing here imports.
+"""Print functions of the tile IR as the source text of Triton kernels; Triton is not imported here.
 
-Extents and offsets are literals in the text: a kernel is given pointers and nothing else. What Triton leaves to its
-types is spelled out: literals that are no i32 have a type, minima and maxima keep NaN, quotients and square roots are
+Extents and offsets are literals in the text: a kernel receives pointers and nothing else. Types that Triton would
+infer are spelled out: literals other than i32 have a type, minima and maxima keep NaN, quotients and square roots are
 rounded to the nearest.
 """
 
@@ -22,10 +22,10 @@ _POINTERS = {
     "f32": "*fp32", "f64": "*fp64",
 }  # fmt: skip
 OPTIONS = {"enable_fp_fusion": False}
-"""What Triton is to compile a text with. By itself it makes one `fma` of a product and a sum, which differs from a
-product that memory holds; in the tile IR each is rounded."""
+"""Options with which Triton must compile a text. By default it fuses a product and a sum to one `fma`, which differs
+from a product that memory holds; in the tile IR each is rounded."""
 ALIGNED = 16
-"""Bytes: what lies at a multiple of it may be loaded and stored by as many at once."""
+"""Bytes at a multiple of which memory may be loaded and stored by that many bytes at once."""
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "quot": "//", "rem": "%", "and": "&", "or": "|", "xor": "^", "lt": "<",
     "le": "<=", "eq": "==", "ne": "!=", "shl": "<<", "sar": ">>",
@@ -46,21 +46,24 @@ _COMBINERS = {
         for name, sign in (("max", ">"), ("min", "<"))
     },
 }
-"""What `reduce` combines with; a NaN goes before every number."""
+"""Functions by which `reduce` combines two elements; a NaN goes before every number."""
 _PAD = "    "
 
 
 def triton_text(functions: Sequence[TileFunction]) -> str:
-    """A module of kernels, whose arguments are their parameters p0, p1, ... in order."""
+    """Return a module of kernels, whose arguments are their parameters p0, p1, ... in order."""
     used = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "reduce"}
     parts = [_HEAD, *(f"@triton.jit\n{text}\n" for name, text in _COMBINERS.items() if name in used)]
     return "\n\n".join([*parts, *(_Text(f).text() for f in functions)])
 
 
 def signature(f: TileFunction, launches: Iterable[Sequence[int]]) -> list[str]:
-    """The types of a function's arguments as Triton spells them, `*fp32:16` where a pointer is promised to be a
-    multiple of 16 bytes. An access faults where it is none, so that it must be one in every launch. launches: the
-    addresses of the kernel's buffers and, last, of the workspace, in each. Raises CompileError where there is none."""
+    """Return the types of a function's arguments as Triton spells them; `*fp32:16` promises that a pointer is a
+    multiple of 16 bytes. An access faults where it is not, so that it must be one in every launch.
+
+    launches: for each launch the addresses of the kernel's buffers and, last, of the workspace. Raises CompileError
+    where there is no launch.
+    """
     at = list(launches)
     if not at:
         raise CompileError(f"{f.name}: nothing is known of where its arguments lie")
@@ -117,7 +120,7 @@ class _Text:
                 self.lines.append(_PAD * depth + self._expression(x))
 
     def _loop(self, x: TileLoop, depth: int) -> None:
-        """A carried tile is one name before, in and after the loop, as Triton wants it."""
+        """Print a loop. A carried tile is one name before, in and after the loop, as Triton requires."""
         for carried, result, first in zip(x.carried, x.results, x.init, strict=True):
             self.names[result] = self._let(carried, self._name(first), depth)
         self.names[x.var] = f"v{x.var.id}"
@@ -166,12 +169,13 @@ class _Text:
         return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]}, bitcast=True)"
 
     def _neg(self, x: TileOp) -> str:
-        """Triton's minus is 0 - x, which leaves +0.0 what it is."""
+        """Print a negation. Triton's minus is 0 - x, which leaves +0.0 unchanged, so floats are multiplied by -1.0."""
         name = self._name(x.args[0])
         return f"{name} * -1.0" if x.results[0].elem in FLOATS else f"-{name}"
 
     def _shr(self, x: TileOp) -> str:
-        """Of signed integers Triton shifts in copies of the sign."""
+        """Print a logical right shift through an unsigned type, as Triton shifts copies of the sign into signed
+        integers."""
         elem = x.results[0].elem
         unsigned = f"{self._name(x.args[0])}.to(tl.u{_TYPES[elem][3:]}, bitcast=True)"
         return f"({unsigned} >> {x.attrs[0]}).to({_TYPES[elem]}, bitcast=True)"

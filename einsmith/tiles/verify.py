@@ -1,4 +1,4 @@
-"""The rules of the tile IR: types, shapes, what is seen where, and what would not be the same in every run."""
+"""Verify the rules of the tile IR: types, shapes, scopes, and that results are equal in every run."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from einsmith.tiles.ir import (
 )
 
 LARGEST = 1 << 20
-"""Lanes of a tile, at most."""
+"""Most lanes of a tile."""
 LEAST_K = 16
-"""Of a dot: what tensor cores take at once."""
+"""Fewest terms of a dot along K, which tensor cores take at once."""
 MOST_PROGRAMS = 2**31 - 1
-"""Of a function: blocks of a CUDA grid along x, where all programs lie (along y and z there are at most 65535)."""
+"""Most programs of a function: blocks of a CUDA grid along x, where all programs lie (along y and z there are at most
+65535)."""
 
 
 def verify(f: TileFunction) -> None:
-    """Raises VerifyError that names the function and the instruction."""
+    """Verify a function. Raises VerifyError that names the function and the instruction."""
     seen: set[TileValue] = set()
     for op in f.constants:
         _expect(op.name == "const" and not op.args and len(op.results) == 1, f, op, "no literal stands here")

@@ -300,8 +300,8 @@ class Ops:
         return v.rarely(v.lt(most, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
 
     def rarely(self, t: Type, where: str, value: str, name: str, slow: Callable[..., str], args: Sequence[str]) -> str:
-        """Emit `value`, or, behind a branch taken where some lane of `where` holds, the lanes that a function computes
-        from the arguments (of type t). `slow` emits the function's body; the function is shared under `name`."""
+        """Emit `value` with the lanes in `where` replaced by those of a function of `args` (of type t), called behind
+        a branch. `slow` emits the function's body, once for each `name`."""
         text, flags = self.text, Type("i1", t.lanes)
         some = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
@@ -335,8 +335,7 @@ class Ops:
         return out
 
     def cast(self, x: str, source: Type, elem: str) -> str:
-        """Emit a conversion as `Builder.cast` defines it. Floats out of range saturate and NaN gives 0, on every
-        machine."""
+        """Emit a conversion as `Builder.cast` defines it: floats saturate and NaN gives 0, on every machine."""
         to, single, of = Type(elem, source.lanes), Type("f32", source.lanes), source.elem
         if elem == of:
             return x
