@@ -264,8 +264,8 @@ class Backend(ABC):
 class AheadOfTime(ABC):
     """A back end that compiles programs for export instead of running them here.
 
-    A program is a table. Its words from `functions` on stand for functions, numbered in the order of compilation; its
-    words from `arena` on stand for intermediate results.
+    A program is a table. Its words from `functions` on refer to functions, numbered in the order of compilation; its
+    words from `arena` on refer to intermediate results.
     """
 
     functions: int

@@ -136,7 +136,7 @@ class _Aside(BenchProcess):
             paused = self._awaited and now < self._until
             if process is None or not (paused or self.paused):
                 return
-            process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)  # again: a shell may let it go on
+            process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)  # repeated: a shell may resume it
             if paused:
                 self._paused_at = self._paused_at or now
             else:
@@ -213,7 +213,7 @@ class ProcessWorkshop:
             self._asked = False
 
     def propose(self, kernel: Kernel | Rows) -> Proposed:
-        with self._lock:  # what the process knows is asked and told in one
+        with self._lock:  # one exchange reads and updates what the process knows
             known = self._said.get(kernel)
             news = self._tried.setdefault(kernel, [])[known or 0 :]
             try:
@@ -254,7 +254,7 @@ class ProcessWorkshop:
         return max(least(kernel, self.target), min(bounds, default=0.0))
 
     def close(self) -> None:
-        self._aside.kill()  # whoever waits for an answer does not get one
+        self._aside.kill()  # a thread that waits for an answer gets an error
         while not self._lock.acquire(timeout=0.05):
             self._aside.kill()
         try:

@@ -210,7 +210,7 @@ def difference(got: np.ndarray, want: Wanted, dtype: DType, mask: np.ndarray | N
             far = ~(np.abs(wide - v) <= np.where(np.isnan(e), np.inf, e))
             same = (np.isnan(wide) & np.isnan(v)) | (wide == narrow)
             beyond = np.abs(v) + np.where(np.isnan(e), np.inf, e) > most
-            # A number on the way that leaves the type's range makes infinities and NaN that the evaluator does not see.
+            # An intermediate number beyond the type's range makes infinities and NaN that the evaluator does not see.
             left = ~np.isfinite(wide) & (want.greatest > most)
             far &= ~same & ~(beyond & ~np.isfinite(wide)) & ~left & ~np.isinf(e)
         elif dtype.is_bool:

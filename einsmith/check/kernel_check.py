@@ -201,7 +201,7 @@ def run(
             own = _bytes(memory, place[n], held[n])
             known = held[n].known
             own[:] = held[n].values if known is None else np.where(known, held[n].values, way.fill)
-        elif written[n] is not None:  # what it must leave alone
+        elif written[n] is not None:  # elements that the kernel must not change
             _bytes(memory, place[n], held[n])[:] = held[n].values
             _fill(_bytes(memory, place[n], held[n]), written[n], kernel.buffers[n], way.fill)
     space = memory.bytes[len(groups)]

@@ -138,8 +138,8 @@ class _Run:
         self.shadows: dict[Any, _Shadow] = {}
         self.base: dict[Any, tuple[int, int]] = {}
         self.log: list[tuple[int, int, str]] = []
-        self.updates: dict[Any, PointerTarget] = {}  # an update's value: the memory that it belongs to
-        self.loops: list[tuple[int, int, int]] = []  # beginning, turn, turns that are left
+        self.updates: dict[Any, PointerTarget] = {}  # memory to update, by the update's value
+        self.loops: list[tuple[int, int, int]] = []  # step of the beginning, turn, turns left
         for at, place in program.made.places.items():
             self.base[place.owner] = int(self.table[program.slots[at]]) - place.offset, place.nbytes
         self.before: dict[Leaf, np.ndarray] = {}
@@ -277,7 +277,7 @@ class _Run:
             what = f"buffer {b} of kernel {label}"
             held.append(self.held((first, b), buffer.nbytes, what, b in read, b in read and b in written))
         at = first, len(kernel.buffers)
-        keeps = steps != all_steps  # what the launches before the loop have left in the workspace
+        keeps = steps != all_steps  # launches before the loop have filled the workspace
         work = self.held(at, subject.workspace, f"the workspace of kernel {label}", True) if keeps else None
         space = work.values if work is not None and not once else None
         compare = self.p.level > 1 or due(self.p.calls) and all(due(t + 1) or not left for _, t, left in self.loops)

@@ -112,7 +112,7 @@ def graph_fault(
     arrays = {f"input{n}": x for n, x in enumerate(inputs)}
     try:
         data = to_data(graph)
-    except Exception as e:  # the message stands for itself; the folder then holds what there is
+    except Exception as e:  # the folder then lacks the graph, but has the message
         data, message = [], f"{message}\n(the graph has no form in a file: {e})"
     _write(where, {"graph": data, "bound": bound, **facts}, arrays, f"{message}\n\n{show(graph)}\n", _GRAPH)
     return CheckError(f"{message}\nto see it again: python {where / 'reproduce.py'}")

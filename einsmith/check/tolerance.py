@@ -3,10 +3,11 @@
 Every value is carried with a bound of its error. A scalar function is evaluated at the corners of its arguments'
 intervals, which covers steps (floor, comparisons) too; it adds a rounding of the greatest number in its interval. A
 sum of K terms adds K roundings of the sum of absolute values (N. Higham, Accuracy and Stability of Numerical
-Algorithms, 2002, section 4.2); equal terms in one accumulator come near that bound. Where a decision (a comparison,
-argmax) falls within the error its result is uncertain, and dependent values may be those of either side. A factor that
-stands before a sum (`distributes`) meets infinite terms in another order: whether the result is infinite, and of which
-sign, or NaN is then uncertain, as are all values that depend on it.
+Algorithms, 2002, section 4.2); equal terms added in turn to one accumulator come near that bound.
+
+Where a decision (a comparison, argmax) falls within the error its result is uncertain, and dependent values may be
+those of either side. A factor that may be moved out of a sum (`distributes`) meets infinite terms in another order:
+whether the result is infinite, and of which sign, or NaN is then uncertain, as are all values that depend on it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def template_errors(t: Template, args: Sequence[Pair]) -> tuple[list[Pair], floa
 
 def distributes(body: Reduce, rank: int) -> bool:
     """Return whether a sum's terms have a factor or divisor that does not depend on all axes summed over. Code
-    generation may apply that factor to partial sums, which gives equal results except beside infinities."""
+    generation may apply that factor to partial sums, which gives equal results except with infinities."""
     over = frozenset(range(rank, rank + len(body.extents)))
     products = (e for e in postorder(body.bodies) if isinstance(e, Apply) and e.fn in ("mul", "div"))
     factors = (a for e in products if e.dtype.is_float for a in e.args if not isinstance(a, Const))
@@ -235,11 +236,11 @@ class Analysis:
             unit = _unit(s.body.dtype)
             more = e + C * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
             np.add.at(out[1], at, np.where(_lost(v, e), np.inf, more))
-        else:  # the result errs by no more than one of those that are compared
+        else:  # the error is at most the largest of the compared terms
             best: Any = FUNCTIONS[COMBINING[s.combiner]].numpy
             best.at(out[0], at, v)
             np.maximum.at(out[1], at, e)
-        moved = [np.broadcast_to(u > 0, full) for _, u in index]  # what may be added elsewhere in these dimensions
+        moved = [np.broadcast_to(u > 0, full) for _, u in index]  # terms whose index in a dimension is uncertain
         for point in np.argwhere(np.any(moved, axis=0)) if moved else ():
             p = tuple(point)
             out[1][tuple(slice(None) if m[p] else i[p] for i, m in zip(at, moved, strict=True))] = np.inf

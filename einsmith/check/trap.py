@@ -1,7 +1,7 @@
 """Provide native helpers of checked runs: a runner of single tasks and a handler of segmentation faults.
 
 The runner runs tasks one by one on scratch that is poisoned before each. The handler notes the address, opens the page
-and lets the code go on, so that an access to a forbidden page becomes an error that names it instead of the end of the
+and resumes the code, so that an access to a forbidden page becomes an error that names it instead of the end of the
 process.
 """
 
@@ -92,7 +92,7 @@ class _Native(NamedTuple):
     each: Callable[..., None]
     trap: int
     state: Any
-    addresses: Mapping[str, int]  # which keep the code in memory
+    addresses: Mapping[str, int]  # they keep the code in memory
 
 
 @cache

@@ -108,8 +108,11 @@ def layout(plan: Plan, outside: Iterable[Tensor], compiled: Compiled) -> ArenaLa
 
 
 class Assembler:
-    """Collector of the steps of a program. `kernels`: (call, its steps) of every kernel, as in Plan.kernel_calls.
-    `beside`: other configurations in which kernels run too."""
+    """Collector of the steps of a program.
+
+    kernels: (call, its steps) of every kernel, as in Plan.kernel_calls
+    beside: other configurations in which kernels run too
+    """
 
     def __init__(
         self, compiled: Compiled, spare: int, beside: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({})

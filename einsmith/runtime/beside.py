@@ -1,4 +1,4 @@
-"""Run kernels in a second configuration too, into memory of their own, while a program goes on unchanged."""
+"""Run kernels in a second configuration too, into memory of their own, while a program runs unchanged."""
 
 from __future__ import annotations
 

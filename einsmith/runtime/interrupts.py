@@ -1,7 +1,7 @@
 """Let Ctrl-C and other signals end long runs (`signals` defers signals to the end of a step).
 
 Python handles signals in its main thread, between instructions. A run of a program is one instruction, however long;
-so the native program handles signals itself now and then (codegen/entry/watch.py), and an exception of a handler ends
+so the native program handles signals itself every 50 ms (codegen/entry/watch.py), and an exception of a handler ends
 the run.
 """
 
@@ -46,4 +46,4 @@ def raise_again() -> None:
     _RAISED[:] = [None] * len(_RAISED)
     restore = ctypes.pythonapi.PyErr_Restore
     restore.restype = None
-    restore(*found)  # which takes the references over
+    restore(*found)  # it takes ownership of the references

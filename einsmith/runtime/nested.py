@@ -60,7 +60,7 @@ def taken(lock: Any) -> Iterator[None]:
     Raises EinsmithError in the middle of a run of this thread where the lock's holder waits for that run to end.
     """
     if get_ident() not in under_way:
-        with locks.RUNNING.awaited(lock):  # it is held for as long as a run takes, and that needs the turn
+        with locks.RUNNING.awaited(lock):  # its holder runs a program, which needs the turn
             yield
         return
     before = lock._is_owned()

@@ -175,8 +175,8 @@ class Program:
         return self._call(self._told(times.ctypes.data)), times * 1e-9
 
     def _call(self, record: _Record) -> int:
-        # No class of Python's stands for the lock: what a signal raises at the beginning of its `__exit__` would leave
-        # the lock held.
+        # The lock is not wrapped in a Python class: an exception of a signal at the beginning of its `__exit__` would
+        # leave the lock held.
         with locks.RUNNING.awaited(pool.lock) if pool.depth else pool.lock:
             before = pool.depth
             pool.depth = before + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The functions behind `signal`'s, which spend as long on making enumerations as a small training step takes.
+# The module `signal` wraps these functions, and takes as long as a small training step to make enumerations.
 import _signal  # type: ignore[import-not-found]
 from _signal import getsignal, signal
 from collections.abc import Callable
@@ -43,10 +43,10 @@ class Deferred:
             try:
                 for number in DEFERRED:
                     handler = getsignal(number)
-                    if handler.__class__ is not int and handler is not None:  # no function of Python's
+                    if handler.__class__ is not int and handler is not None:  # a Python function
                         self._handlers[number] = handler
                         signal(number, noting)
-            except BaseException:  # of a handler that does not wait yet
+            except BaseException:  # of a handler that is not deferred yet
                 self._give_back()
                 raise
         return self
@@ -73,7 +73,7 @@ class Deferred:
             for number, handler in self._handlers.items():
                 if getsignal(number) is self._noting:
                     signal(number, handler)
-        except BaseException:  # of a handler that waits no more
+        except BaseException:  # of a handler that is no longer deferred
             self._give_back()
             raise
 

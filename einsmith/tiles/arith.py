@@ -65,7 +65,7 @@ def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, natural: bool 
             return q if fn == "floordiv" else r
         below = b.op("lt", r, 0)
         return b.select(below, b.op("sub", q, 1), q) if fn == "floordiv" else b.select(below, b.op("add", r, y), r)
-    # By 0, and by -1 of the least integer, no remainder is defined.
+    # No remainder is defined for a division by 0, and of the least integer by -1.
     none, minus = b.op("eq", y, 0), b.op("eq", y, -1)
     d = b.select(b.op("or", none, minus), 1, y)
     q, r = b.op("quot", x, d), b.op("rem", x, d)
@@ -115,7 +115,7 @@ def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue
 def _saturated(b: TileBuilder, x: TileValue, to: DType) -> TileValue:
     x = b.cast(x, "f32") if x.elem not in FLOATS else x
     least, most = to.range
-    wide = "i64" if to.bits == 64 else "i32"  # narrower ones by way of that
+    wide = "i64" if to.bits == 64 else "i32"  # narrower ones go through i32
     low, end = b.const(float(least), x.elem), b.const(float(most + 1), x.elem)
     inside = b.op("and", b.op("le", low, x), b.op("lt", x, end))
     out = b.cast(b.select(inside, x, b.const(0.0, x.elem)), wide)

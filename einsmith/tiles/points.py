@@ -111,7 +111,7 @@ class Points:
         roots = list(roots)
         for e in postorder([*roots, *guards], self._reading):
             self._reading[e] = isinstance(e, Read) or any(self._reading[a] for a in e.args)
-        for _ in self._reaches.add([*roots, *guards]):  # which finds what is below 0
+        for _ in self._reaches.add([*roots, *guards]):  # determines which integers may be negative
             pass
         keys = [self._key(e, tuple(guards)) for e in roots]
         stack = list(keys)

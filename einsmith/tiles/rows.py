@@ -1,8 +1,7 @@
-"""Lower kernels that are fused by blocks of rows: a program takes some rows, and runs one member after the other on
-them.
+"""Lower kernels that are fused by blocks of rows: a program runs the members in order on some rows.
 
-A member's results lie in memory; tensors local to the rows lie in the workspace; a barrier stands before they are
-read. A member that sums over the rows needs the results of all programs: it ends the function, and has functions of
+A member's results lie in memory; tensors local to the rows lie in the workspace; a barrier precedes their
+loads. A member that sums over the rows needs the results of all programs: it ends the function, and has functions of
 its own.
 """
 
@@ -36,7 +35,7 @@ def row_wise(
 ) -> None:
     """Emit the function of members that do not sum over the rows."""
     columns = [prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members]
-    count = max(1, min(tiling.m // least_power(max(columns)), rows))  # of rows in a block
+    count = max(1, min(tiling.m // least_power(max(columns)), rows))  # rows in a block
     b = to.begin("rows")
     program = b.cast(b.program(), "i64") if rows * max(columns) > NARROW else b.program()
     first = b.op("mul", program, count)

@@ -201,7 +201,7 @@ def _made(programs: Iterable[Probe], latest: float) -> list[Probe]:
 
 def _run(made: Sequence[Probe], end: float, latest: float) -> None:
     """Run all probes in turn, many times: a disturbance then hits one run of each instead of every run of one. At
-    least MIN_ROUNDS rounds are run, and rounds go on until `end`. No run begins after `latest`, as one may take a
+    least MIN_ROUNDS rounds are run, and more until `end`. No run begins after `latest`, as one may take a
     thousand times longer on a machine whose cores are busy with something else."""
     rounds = 0
     while rounds < MIN_ROUNDS or time.perf_counter() < end:
@@ -285,7 +285,7 @@ def assemble(static: Target, found: dict[str, float]) -> Target:
         return rounded(1 / bounded(found[name], 1 / default)) if name in found else default
 
     def seconds(name: str, default: float, less: float = 0.0) -> float:
-        # What a function takes beyond a copy; the copy overlaps with it, so at least half counts.
+        # Time of a function beyond a copy's; the copy overlaps with it, so at least half counts.
         return rounded(bounded(max(found[name] - less, found[name] / 2), default)) if name in found else default
 
     fma = rate("fma", static.fma_per_second)

@@ -2,7 +2,7 @@
 
 Every operation has a connection of its own, so that no process inherits one, and is one transaction: a process that is
 killed loses at most what it was writing. The file comes into being whole, by a link to a finished one. It is in WAL
-mode, in which readers wait for nobody, or in SQLite's plain mode where the file system has no shared memory.
+mode, in which readers do not wait for writers, or in SQLite's plain mode where the file system has no shared memory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
                 with _opened(path, write) as link:
                     return work(link)
             except sqlite3.Error as e:
-                if last or not (_is_damage(e) or _number(path) != seen):  # else another process has put it aside
+                if last or not (_is_damage(e) or _number(path) != seen):  # else another process has moved it aside
                     raise
                 if _is_damage(e):
                     _put_aside(path, seen, e)
@@ -100,9 +100,9 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
 @contextmanager
 def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    mode = "mode=rw" if writable else "mode=ro&immutable=1"  # else SQLite makes files beside it even to read
+    mode = "mode=rw" if writable else "mode=ro&immutable=1"  # else SQLite creates files next to it even to read
     link = sqlite3.connect(f"{path.as_uri()}?{mode}", PATIENCE, isolation_level=None, uri=True)
-    link.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text is no decision, and no error
+    link.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text is read as an invalid decision
     try:
         (found,) = link.execute("PRAGMA user_version").fetchone()
         if found != FORMAT:
@@ -116,7 +116,7 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
     except UnicodeDecodeError as e:  # in the names of columns
         raise Foreign(f"its text is none: {e}") from None
     finally:
-        link.close()  # what is not committed is taken back
+        link.close()  # rolls back what is not committed
 
 
 def _create(path: Path) -> None:
@@ -149,7 +149,7 @@ def _put_aside(path: Path, seen: int, why: Exception) -> None:
     if _number(path) != seen:
         return
     aside = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{seen}"
-    for end in ("-wal", "-shm", ""):  # the file itself last: until then nobody begins a new one
+    for end in ("-wal", "-shm", ""):  # the file itself last: until then no process creates a new one
         with suppress(FileNotFoundError):
             os.replace(path.with_name(path.name + end), path.with_name(aside + end))
     _say(f"the store of tuned configurations {path} is damaged ({why}); it is begun anew, and kept as {aside}")

@@ -197,7 +197,7 @@ class Search:
             gene = self._random.choice(free)
             value = self._value(space[gene], values.get(gene, own[gene]))
             values[gene] = value
-            if self._random.random() < 0.5:  # pieces of one kernel mostly want the same
+            if self._random.random() < 0.5:  # pieces of one kernel mostly want equal values
                 last = gene.rpartition(".")[2]
                 values |= {g: value for g in free if g.rpartition(".")[2] == last and value in space[g]}
         values = {g: v for g, v in values.items() if not _fixed(g) and own[g] != v}

@@ -1,6 +1,6 @@
 """Detect what else the machine does while a measurement runs.
 
-The spread of a figure's runs does not show other work: runs agree with each other as long as that work goes on. The
+The spread of a figure's runs does not show other work: runs agree with each other as long as that work lasts. The
 time that the processors worked, and the time for which this thread was kept from running, do show it.
 """
 

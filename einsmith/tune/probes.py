@@ -27,7 +27,7 @@ UNROLL = 4
 CHAINED = 8
 SPECIAL_ELEMENTS = 2048
 K = 128
-SMALL = 4096  # f32 elements that lie in the first level: 16 KiB
+SMALL = 4096  # f32 elements that fit in L1: 16 KiB
 LAUNCHES = 16
 RUN_SECONDS = 3e-5
 """Seconds that one run of a probe that fits a cache takes: long compared with the clock's resolution, short compared
@@ -219,8 +219,8 @@ def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
     repeats = 1 if slow else round(RUN_SECONDS / (moved / target.bytes_per_second[("l1", "l2", "l3").index(level)]))
     one, every = _control(size * cores, repeats), _control(size, repeats)
     work = moved * max(1, repeats)
-    # Several sweeps in one run: from the second on what other probes have pushed out of the shared level is back, and
-    # workers that have gone to sleep between two runs are awake.
+    # Several sweeps in one run: from the second on, data that other probes have evicted from the shared cache is back,
+    # and workers that slept between two runs are awake.
     sweeps = 8 if level == "l3" else 1
     yield Probe(level, Program([_launch(f, target, [*arrays, one])] * sweeps, 1), work, slow, [*arrays, one])
     if cores > 1:

@@ -32,7 +32,7 @@ class Raced(NamedTuple):
     first, second: median seconds of a run of each
     ratio: the median ratio of paired runs, second over first, which lies between `low` and `high` with 94 % confidence
     busy: what else the machine did; empty if nothing
-    decides: whether the race went on to its end
+    decides: whether the race had all its rounds
     """
 
     first: float

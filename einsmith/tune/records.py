@@ -2,7 +2,7 @@
 
 A record found on this machine with these sources is used; any other record of the kernel, or of kernels that differ
 from it in extents alone, is a first guess for a search. A record is a text, as `decisions` reads it; its reader finds
-out whether it can be followed. Where the store cannot be used, work goes on as if it were empty.
+out whether it can be followed. A store that cannot be used counts as empty.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
     kernel: the digest of the kernel or graph, in hexadecimal digits
     seconds: the median; spread: the fraction of it by which runs differ
-    prior: seconds of the model's own choice, measured beside it
+    prior: seconds of the model's own choice, measured in the same race
     when: seconds since 1970
     confirmed: how often it was faster again inside a program
     described: the kernel, for people

@@ -161,7 +161,7 @@ class KernelSearch:
                 f.over = "everything that can be was tried"
                 break
             if candidate == f.choice:
-                continue  # which all others race with
+                continue  # the choice races with every candidate
             f.tried += 1
             number = self._fit(bench, search, candidate, tell)
             if number is not None:
@@ -200,7 +200,7 @@ class KernelSearch:
         f = self.found
         try:
             times, disturbed = bench.race([CHOICE, *ready], seconds, whole, f.prior)
-        except Lost as e:  # each of them ran once before; which one it was is not told
+        except Lost as e:  # each ran once before; the one at fault is not known
             for c in ready.values():
                 f.faults.append((c, f"in a race: {e}"))
                 search.tell(c, inf)

@@ -102,7 +102,7 @@ class Bench:
         runs = [self._ready[n].runs for n in numbers]
         times: list[list[float]] = [[] for _ in numbers]
         running = list(range(len(numbers)))
-        for own in runs:  # the first runs after a pause are slow, whoever makes them
+        for own in runs:  # the first runs after a pause are slow for any candidate
             end = time.perf_counter() + WARM
             while time.perf_counter() < end:
                 next(own).run()
@@ -186,7 +186,7 @@ def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
         try:
             name, arguments = pickle.loads(data)
             answer: tuple[bool, Any] = True, getattr(bench, name)(*arguments)
-        except Exception as e:  # told to whoever asked
+        except Exception as e:  # reported to the caller
             answer = False, f"{type(e).__name__}: {e}"
         data = pickle.dumps(answer)
         sink.write(len(data).to_bytes(8, "little") + data)
@@ -195,9 +195,9 @@ def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
 
 def main(bench: object) -> None:
     """Serve requests on this process's own input and output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this is asked to stop too, and closes the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal too, and closes the input
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a candidate or a pattern prints is no answer
+    os.dup2(2, 1)  # output of a candidate or pattern must not mix with answers
     serve(bench, sys.stdin.buffer, answers)
 
 

@@ -142,7 +142,7 @@ class _Crew:
             if job is not None:
                 return job, jit.emit_object(job.text, self.target)
             try:
-                return self.ready.get(timeout=0.02)  # now and then look for a job that a dead worker gave back
+                return self.ready.get(timeout=0.02)  # a dead worker may have given its job back
             except queue.Empty:
                 pass
 

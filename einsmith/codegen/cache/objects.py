@@ -30,7 +30,7 @@ _SLACK = 16
 that much below the limit, so that a process that writes alone stays within it."""
 _warned = Once("reasons not to keep compiled code", 64)
 _lock = locks.lock()
-_written: dict[Path, int] = {}  # bytes written into a folder since it was last looked through
+_written: dict[Path, int] = {}  # bytes written into a folder since its last scan
 
 
 class CachedObject(NamedTuple):
@@ -53,7 +53,7 @@ def source_hash() -> bytes:
 
 
 def _say(problem: str) -> None:
-    """Warn once that the cache is not used; compilation goes on without it."""
+    """Warn once that the cache is not used; compilation continues without it."""
     if _warned(problem):
         warnings.warn(f"compiled code is not kept on disk: {problem}", StoreWarning, stacklevel=3)
 
@@ -92,7 +92,7 @@ def read(key: str) -> CachedObject | None:
         if knobs.debug() >= 1:
             print(f"einsmith: the cache entry {key} is damaged and is made anew", file=sys.stderr)
         return None
-    with suppress(OSError):  # removed meanwhile, or not ours to change: it is read all the same
+    with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
         os.utime(where / key)
     return found
 

@@ -3,7 +3,7 @@
 Its functions: `einsmith_run` executes a table of steps (launches, checks, loops) that a record of RUN_WORDS describes,
 `einsmith_worker` is the life of a worker thread, `einsmith_stop` ends all workers, `einsmith_run_team` runs on the
 threads of an OpenMP runtime, and `einsmith_look` checks for signals (entry/watch.py). The shared state is a block of
-memory whose words stand on cache lines of their own:
+memory whose words each have a cache line of their own:
 
     generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
     sleepers     how many workers sleep, so that waking costs a system call only where it is needed
@@ -19,7 +19,7 @@ A worker may be late, and still look at the launch before: the ticket carries th
 believed only if their epoch, read after them, is the ticket's (it is written before them). Then a claim can only
 succeed while its launch still has that task open, so the fields cannot have changed.
 
-Denormal numbers are flushed to zero in every thread; the control register is restored before the caller goes on.
+Denormal numbers are flushed to zero in every thread; the control register is restored before the caller continues.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ define internal void @relax() #0 {
   ret void
 }
 """,
-    # Other machines have no such mode that is known here: denormals are computed with.
+    # No such mode is known here for other machines, which compute with denormals.
     "other": """
 define internal i64 @fp_enter() #0 {
   ret i64 0

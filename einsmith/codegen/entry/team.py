@@ -1,7 +1,7 @@
 """Emit a run on the threads of an OpenMP runtime, as LLVM IR text.
 
 A process should have one set of threads that spin. The threads of a loaded runtime (PyTorch's, say) watch for work
-after each of its parallel regions, and the pool's workers beside them would share their processors. So the whole
+after each of its parallel regions, and additional workers of the pool would share their processors. So the whole
 program is one parallel region: thread 0 of the team runs it, the others are its workers until it ends.
 """
 

@@ -93,7 +93,7 @@ def has_halves(machine: Machine) -> bool:
         return arch in ("aarch64", "arm64")
     if "+f16c" in features or "-f16c" in features:
         return "+f16c" in features
-    return has_fma(machine)  # which no processor has without F16C
+    return has_fma(machine)  # every processor with FMA has F16C
 
 
 @cache
@@ -140,7 +140,7 @@ def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:
     try:
         with _lock:
             made = machine(target.cpu, target.features, target.triple, opt)
-            with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:  # nothing stays of it
+            with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:  # both are freed
                 return made.emit_object(module)
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the generated code: {e}") from None
@@ -245,4 +245,4 @@ def unload() -> None:
         while _released:
             linker, tracker = _loaded.pop(_released.popleft())
             tracker.close()
-            del linker, tracker  # which end here, inside the lock
+            del linker, tracker  # frees them inside the lock

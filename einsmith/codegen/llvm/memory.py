@@ -50,9 +50,9 @@ class MemoryEmitter:
         self.ops = Ops(text)
         self.operand: dict[int, str] = {}
         self.literal: dict[int, Number] = {}
-        self.lanes: dict[str, tuple[Number, ...]] = {}  # of operands that are constant vectors
+        self.lanes: dict[str, tuple[Number, ...]] = {}  # by operand that is a constant vector
         self.masked: set[str] = set()  # operands that are masked loads
-        self.partly: dict[str, tuple[bool | None, ...]] = {}  # of masks that are no constants, what is known of lanes
+        self.partly: dict[str, tuple[bool | None, ...]] = {}  # known lanes of masks that are not constant
 
     # -- values
 

@@ -37,7 +37,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     """
     target = resolve(target)
     declarations: dict[str, str] = {}
-    # A chain has three or four values alive, and the coefficients want registers, too: of 32, or of half as many.
+    # A chain has three or four live values, and coefficients take registers, too: there are 32, or 16.
     chains = 2 if target.triple.startswith("x86_64") and target.vector_bytes < 64 else 4
     fold = target.triple.startswith("x86_64")
     masks = fold and (target.vector_bytes >= 64 or "+avx512bw" in target.features.split(","))
@@ -163,7 +163,7 @@ class _Emitter(MemoryEmitter):
         text.enter()
         var = "%" + text.fresh("i")
         names = ["%" + text.fresh("c") for _ in x.init]
-        phis = len(text.lines)  # the phis are written last, when what comes round is known
+        phis = len(text.lines)  # the phis are written last, when the carried values are known
         self.put(x.var, var)
         state: list[tuple[str, Number | None]] = [(name, None) for name in names]
         for turn in range(x.unroll):

@@ -22,7 +22,7 @@ _INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS = {"f32": 32, "f64": 64, "f16": 16, "bf16": 16, "u8": 8} | _INTEGERS
 LLVM_ELEM = {"f32": "float", "f64": "double", "ptr": "ptr", "f16": "i16", "bf16": "i16", "u8": "i8"} | {
     x: x for x in _INTEGERS
-}  # what is only moved and converted is spelled as its bits
+}  # types that are only moved and converted are spelled as their bits
 FLOATS = ("f32", "f64")
 SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -295,7 +295,7 @@ class Ops:
         quotient = v.div(x, y)
         r = v.fma(v.neg(v.floor(quotient)), y, x)
         r = v.select(v.lt(r, v.f(0.0)), v.add(r, y), r)
-        r = v.select(v.lt(x, y), x, r)  # an infinite divisor among them
+        r = v.select(v.lt(x, y), x, r)  # covers an infinite divisor
         most = v.f(2.0**22 if t.elem == "f32" else 2.0**51)
         return v.rarely(v.lt(most, quotient), v.copysign(r, a), "fmod", lambda w, *z: w.library("fmod", *z), a, b)
 

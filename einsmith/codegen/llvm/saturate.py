@@ -19,6 +19,6 @@ def saturated(v: LaneArithmetic, x: str) -> str:
     end = 1 << (31 if v.elem == "f32" else 63)  # a power of two, so that it is a float; the last integer may be none
     low, high = v.f(float(-end)), v.f(float(end))
     raised = v.select(v.lt(x, low), low, x)
-    held = v.select(ops.compare("uge", v.t, x, high), v.f(0.0), raised)  # NaN, too, is no number below the end
+    held = v.select(ops.compare("uge", v.t, x, high), v.f(0.0), raised)  # replaces NaN, too
     whole = ops.text.emit(f"fptosi <{v.t.lanes} x {of}> {held} to <{v.t.lanes} x {to}>")
     return v.iselect(ops.compare("oge", v.t, x, high), v.i(end - 1), whole)

@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop too, and closes our input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal too, and closes the input
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     facts = json.loads(source.readline())
     llvm.initialize_all_targets()

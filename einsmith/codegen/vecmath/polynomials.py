@@ -2,13 +2,13 @@
 
 LLVM's own vector exp becomes one scalar call a lane, so these are spelled out. Each function is written against
 `Arith`, a few operations on lanes, so that every backend shares them. The whole range is covered: infinities, NaN,
-denormal inputs and results, log(0) = -inf, log(x < 0) = NaN, and every special case of C's pow. sin and cos stand in
+denormal inputs and results, log(0) = -inf, log(x < 0) = NaN, and every special case of C's pow. sin and cos are in
 `trigonometric.py`.
 
 Errors, measured by tests/codegen/test_vmath.py: f32 exp and log below 1.5 ULP, pow below 1.2, tanh and sigmoid below
 2.5, erf below 2.7; f64 a few ULP. Sources: the argument reductions and f32 polynomials of the Cephes library (S.
 Moshier), log in f64 from fdlibm (e_log.c), exp in f64 a Taylor polynomial; the other coefficients are minimax fits
-made for this file (Remez exchange or Lawson's iteration), whose errors stand beside them.
+made for this file (Remez exchange or Lawson's iteration), whose errors are given next to them.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def _turn(v: Arith, x: Any, quarter: int) -> Any:
     a = v.abs(x)
     if v.elem == "f64":
         n, r, tail = _near64(v, x)
-        # Where r is tiny beside x, more bits of pi count than there are in three parts.
+        # Where r is tiny compared with x, r needs more bits of pi than the three parts have.
         lost = v.both(v.lt(v.abs(r), v.f(2.0**-30)), v.lt(v.f(1.0), a))
         rare = v.either(lost, v.lt(v.f(_LIMIT64), a))
         out = _quadrant(v, n, quarter, _sin64(v, r, tail), _cos64(v, r, tail))
