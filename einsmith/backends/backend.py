@@ -51,11 +51,12 @@ class Runnable(Protocol):
 class Watched:
     """What a checked run needs to know of the whole program.
 
-    graph, bind: as the caller of compilation passed them
-    inputs: the graph's inputs that are not in `bind`
-    outputs: the tensors in whose memory the outputs lie, in order
-    calls, kernels: the kernel calls, and the code compiled for each
-    block: the memory of intermediate results, whose first `own` bytes are the program's
+    Attributes:
+        graph, bind: as the caller of compilation passed them
+        inputs: the graph's inputs that are not in `bind`
+        outputs: the tensors in whose memory the outputs lie, in order
+        calls, kernels: the kernel calls, and the code compiled for each
+        block: the memory of intermediate results, whose first `own` bytes are the program's
     """
 
     graph: Graph
@@ -89,9 +90,10 @@ one that may not be used."""
 class Proposed(NamedTuple):
     """A workshop's answer.
 
-    text: a configuration; None where there is none left to try
-    fault: why the configuration may not be used; empty where it may
-    seconds: processor seconds that the answer took
+    Attributes:
+        text: a configuration; None where there is none left to try
+        fault: why the configuration may not be used; empty where it may
+        seconds: processor seconds that the answer took
     """
 
     text: str | None
@@ -138,10 +140,11 @@ class Workshop(Protocol):
     ) -> None:
         """Record a configuration that is faster inside a program.
 
-        spread: the fraction of `seconds` by which runs differ
-        prior: seconds of the model's choice
-        confirmed: whether programs compiled from now on use the configuration; if not, it is recorded as a first
-        guess, unless a record that programs use exists
+        Args:
+            spread: the fraction of `seconds` by which runs differ
+            prior: seconds of the model's choice
+            confirmed: whether programs compiled from now on use the configuration; if not, it is recorded as a first
+                guess, unless a record that programs use exists
         """
         ...
 
@@ -192,9 +195,10 @@ class Backend(ABC):
         """Record the passes without which a graph's program is faster, or forget an earlier record where `passes` is
         empty.
 
-        seconds: median seconds of a run
-        spread: the fraction of `seconds` by which runs differ
-        prior: seconds with all passes
+        Args:
+            seconds: median seconds of a run
+            spread: the fraction of `seconds` by which runs differ
+            prior: seconds with all passes
         """
         raise self._untuned()
 

@@ -46,9 +46,10 @@ class Shop:
     def begin(self, limit: float, patterns: Sequence[Pattern], idle: bool) -> None:
         """Set the process up.
 
-        limit: processor seconds that an answer may take, after which the process ends
-        patterns: the user's own patterns
-        idle: whether the process runs only when processors are idle
+        Args:
+            limit: processor seconds that an answer may take, after which the process ends
+            patterns: the user's own patterns
+            idle: whether the process runs only when processors are idle
         """
         if idle:
             os.nice(19)

@@ -90,7 +90,7 @@ def wanted(
     """Return the expected content of the written buffers, by number, given the buffers' content before the kernel.
 
     A kernel that is too large to be evaluated whole is evaluated in some boxes of its output, the first and the last
-    among them: one mapping a box. Return None where even that would be too much.
+    among them; the list has a mapping for each box. Return None where even boxes cost too much.
     """
     factor = WINOGRAD if pattern == "winograd" else 1.0
     if isinstance(kernel, Rows):

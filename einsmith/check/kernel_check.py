@@ -106,9 +106,12 @@ def check(
 ) -> Outcome:
     """Run a kernel for buffers in a given state and return what they hold afterwards.
 
-    work: the workspace before the run (None: it holds nothing yet)
-    compare: run in all modes, which must agree; otherwise run in one mode, which changes from one `turn` to the next
-    written: the buffers that the kernel writes, with the elements of each (None: what its formula says)
+    Args:
+        work: the workspace before the run (None: it holds nothing yet)
+        compare: run in all modes, which must agree; otherwise run in one mode, which changes from one `turn` to the
+            next
+        written: the buffers that the kernel writes, with the elements of each (None: what its formula says)
+
     Raises KernelFault.
     """
     written = written_buffers(subject.kernel) if written is None else written

@@ -33,11 +33,12 @@ _ELSEWHERE = 1 << 60
 class ReportContext(NamedTuple):
     """What a fault's report needs to know of the whole program.
 
-    graph: the graph before any pass, its bound leaves first among its inputs
-    bound: the number of bound leaves
-    bind: arrays of leaves that the program does not read
-    winograd: whether Winograd's form is allowed
-    outputs: the tensors in whose memory the outputs lie
+    Attributes:
+        graph: the graph before any pass, its bound leaves first among its inputs
+        bound: the number of bound leaves
+        bind: arrays of leaves that the program does not read
+        winograd: whether Winograd's form is allowed
+        outputs: the tensors in whose memory the outputs lie
     """
 
     graph: Graph
@@ -84,10 +85,11 @@ def due(n: int) -> bool:
 class CheckedProgram(Program):
     """A `Program` that runs under EINSMITH_CHECK; runs raise CheckError.
 
-    made: the assembler of the steps
-    subjects, labels: its kernels, and their names
-    arena: the memory of intermediate tensors
-    level: the value of the environment variable
+    Args:
+        made: the assembler of the steps
+        subjects, labels: its kernels, and their names
+        arena: the memory of intermediate tensors
+        level: the value of the environment variable
     """
 
     def __init__(

@@ -168,8 +168,8 @@ def replay(where: Path | str, anew: bool = False) -> None:
 def opinions(
     subject: CheckedKernel, held: Sequence[Held], work: np.ndarray | None = None, turn: int = 0, rebuilt: bool = True
 ) -> kernel_check.Outcome:
-    """Run a kernel in all modes and compare it with the evaluator; return its results. Where the evaluator computes
-    only parts, compare other machine code of the kernel too. Raises KernelFault where two results differ."""
+    """Run a kernel in all modes and compare it with the evaluator; return its results. Where the evaluation is not
+    affordable, compare the kernel with other machine code instead. Raises KernelFault where two results differ."""
     got = kernel_check.check(subject, held, work, True, turn)
     whole = kernel_check.evaluate(subject, held, got, turn)
     if rebuilt and not whole and work is None:

@@ -34,12 +34,13 @@ position and set the pointer later."""
 class CompiledKernel:
     """A kernel compiled by a back end.
 
-    launches: (code, tasks, once) of each launch (see kernels.pattern.Launch); `code` is what the back end's programs
-    run
-    scratch, workspace, nbytes: bytes of a thread's scratch, of the shared workspace, and of all the code
-    decision: the decision it follows (`decisions`), empty for the model's choice
-    tuned: whether measuring found the decision
-    unfollowed: a sentence on a tuning record that cannot be followed, so that the model's choice stands; else empty
+    Attributes:
+        launches: (code, tasks, once) of each launch (see kernels.pattern.Launch); `code` is what the back end's
+            programs run
+        scratch, workspace, nbytes: bytes of a thread's scratch, of the shared workspace, and of all the code
+        decision: the decision it follows (`decisions`), empty for the model's choice
+        tuned: whether measuring found the decision
+        unfollowed: a sentence on a tuning record that cannot be followed, so that the model's choice stands; else empty
     """
 
     launches: tuple[tuple[Any, int, bool], ...]
@@ -161,9 +162,10 @@ class Assembler:
     ) -> None:
         """Add the steps of a plan.
 
-        base: where the plan's arena begins
-        after: called with the number of each call once its steps are added
-        already: by call number, the steps that were added before the loop
+        Args:
+            base: where the plan's arena begins
+            after: called with the number of each call once its steps are added
+            already: by call number, the steps that were added before the loop
         """
         for i, call in enumerate(plan.calls):
             work = base + places.offsets[i] if i in places.offsets else self.spare

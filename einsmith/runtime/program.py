@@ -35,12 +35,13 @@ class _Record(NamedTuple):
 class Program:
     """Steps that run in order, loops in turns, by one foreign call.
 
-    threads: how many threads share a launch's tasks; None for the default
-    scratch_bytes: scratch of one thread, the most that any launch needs
-    scratch: the address of the caller's `scratch_area` bytes for it; None for memory of the program's own
-    seconds: predicted seconds of a run
-    commit: the first step that stores into parameters or state, before which a signal may end a run (None: at any
-    step)
+    Args:
+        threads: how many threads share a launch's tasks; None for the default
+        scratch_bytes: scratch of one thread, the most that any launch needs
+        scratch: the address of the caller's `scratch_area` bytes for it; None for memory of the program's own
+        seconds: predicted seconds of a run
+        commit: the first step that stores into parameters or state, before which a signal may end a run (None: at any
+            step)
 
     The memory behind the pointers belongs to the caller and must outlive the program. The code behind the launches'
     addresses stays as long as the steps have them (see llvm.jit.Address).

@@ -36,9 +36,9 @@ _away_until = 0.0
 
 
 def current_team() -> Team | None:
-    """Return the threads that run the next program; None: workers of our own.
+    """Return the OpenMP threads that run the next program; None for the pool's own workers.
 
-    PyTorch's threads watch for work for milliseconds after each of its operators. Workers of our own would share their
+    PyTorch's threads watch for work for milliseconds after each of its operators. The pool's workers would share their
     processors, and either side would run at half its speed. So programs run on PyTorch's threads once it is loaded.
     """
     global team, decided, _away_until
@@ -53,7 +53,8 @@ def current_team() -> Team | None:
 
 
 def leave_team(waited: int, span: int) -> None:
-    """Run programs on workers of our own for a while, which are not waited for where other processes keep them busy.
+    """Run programs on the pool's own workers for a while; a program does not wait for workers that other processes
+    keep busy.
 
     waited, span: nanoseconds that a program has waited for the team, and run.
     """

@@ -20,9 +20,12 @@ ALIGNED = 64
 class Tiling:
     """Tile sizes, powers of two.
 
-    m: points of the output in a tile; n: points along its second dimension (of a contraction)
-    k: terms of a sum at once; split: number of programs among which the terms are divided
-    precision: of a dot of float32 (`ir.PRECISIONS`)
+    Attributes:
+        m: points of the output in a tile
+        n: points along the tile's second dimension (of a contraction)
+        k: terms of a sum at once
+        split: number of programs among which the terms are divided
+        precision: of a dot of float32 (`ir.PRECISIONS`)
     """
 
     m: int = 256

@@ -87,9 +87,11 @@ def expanded(b: TileBuilder, axes: Iterable[TileValue], axis: int) -> list[TileV
 class Points:
     """An evaluator of expressions at points.
 
-    domain: the extents of all axes; axes: the values of a piece's axes
-    live: conditions that hold at points and fail in other lanes, each as small as it can be (of rows, of columns)
-    slots: the template's arguments
+    Args:
+        domain: the extents of all axes
+        axes: the values of a piece's axes
+        live: conditions that hold at points and fail in other lanes, each as small as it can be (of rows, of columns)
+        slots: the template's arguments
     """
 
     def __init__(

@@ -189,7 +189,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
 
 
 def _made(programs: Iterable[Probe], latest: float) -> list[Probe]:
-    """Return the probes that are compiled before `latest`, each after one run."""
+    """Compile probes and run each once, until `latest` has passed; return them."""
     out: list[Probe] = []
     for probe in programs:
         probe.run()

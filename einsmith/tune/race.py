@@ -29,10 +29,12 @@ SLOWER = 1.03
 class Raced(NamedTuple):
     """The result of a race of two programs.
 
-    first, second: median seconds of a run of each
-    ratio: the median ratio of paired runs, second over first, which lies between `low` and `high` with 94 % confidence
-    busy: what else the machine did; empty if nothing
-    decides: whether the race had all its rounds
+    Attributes:
+        first, second: median seconds of a run of each
+        ratio: the median ratio of paired runs, second over first, which lies between `low` and `high` with 94 %
+            confidence
+        busy: what else the machine did; empty if nothing
+        decides: whether the race had all its rounds
     """
 
     first: float

@@ -41,12 +41,14 @@ T = TypeVar("T")
 class Record(NamedTuple):
     """The fastest configuration of a kernel, or the passes that a graph's program is faster without.
 
-    kernel: the digest of the kernel or graph, in hexadecimal digits
-    seconds: the median; spread: the fraction of it by which runs differ
-    prior: seconds of the model's own choice, measured in the same race
-    when: seconds since 1970
-    confirmed: how often it was faster again inside a program
-    described: the kernel, for people
+    Attributes:
+        kernel: the digest of the kernel or graph, in hexadecimal digits
+        seconds: the median of the runs
+        spread: the fraction of `seconds` by which runs differ
+        prior: seconds of the model's own choice, measured in the same race
+        when: seconds since 1970
+        confirmed: how often it was faster again inside a program
+        described: the kernel, for people
     """
 
     kernel: str

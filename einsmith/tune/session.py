@@ -57,12 +57,13 @@ class Part(NamedTuple):
 class Found:
     """State and result of the search over one kernel.
 
-    prior: seconds of the model's choice
-    seconds: seconds of the best configuration, which is the choice where `best` is None
-    spread: the bounds of the median ratio of the best configuration's time to the choice's
-    tried: number of candidates that were measured or cannot run
-    faults: candidates that crash, hang or are wrong, and how
-    busy: what else the machine did when that kept a faster candidate from being significantly faster
+    Attributes:
+        prior: seconds of the model's choice
+        seconds: seconds of the best configuration, which is the choice where `best` is None
+        spread: the bounds of the median ratio of the best configuration's time to the choice's
+        tried: number of candidates that were measured or cannot run
+        faults: candidates that crash, hang or are wrong, and how
+        busy: what else the machine did when that kept a faster candidate from being significantly faster
     """
 
     kernel: Kernel | Rows
@@ -258,10 +259,11 @@ def tune(
 ) -> list[Found]:  # fmt: skip
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
-    keep: called for each kernel whenever a faster configuration of it is found, so that an end at any moment loses at
-    most the last one
-    tell: called with every measured candidate
-    first: returns first guesses for a kernel
+    Args:
+        keep: called for each kernel whenever a faster configuration of it is found, so that an end at any moment loses
+            at most the last one
+        tell: called with every measured candidate
+        first: returns first guesses for a kernel
     """
     turns: dict[Kernel | Rows, int] = {}
     for part in parts:
