@@ -160,8 +160,8 @@ class Workshop(Protocol):
 class Backend(ABC):
     """One kind of machine: its facts, its patterns, its compiler, its memory, and what runs a program's steps.
 
-    `name` is that of its targets (`Target.backend`). Addresses outside the blocks that `allocate` returns (a program's
-    inputs, outputs and bound arrays) are memory of this process.
+    `name` is the back end's name in its targets (`Target.backend`). Addresses outside the blocks that `allocate`
+    returns (a program's inputs, outputs and bound arrays) are memory of this process.
     """
 
     name: str

@@ -87,7 +87,7 @@ class Shop:
 
     def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
         """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
-        compiled, touches memory that it must not, or differs from the evaluator on random data; the reason is empty
+        compiled, accesses memory that it must not, or differs from the evaluator on random data; the reason is empty
         where it is correct."""
         begun = self._begun()
         try:

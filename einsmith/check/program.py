@@ -318,8 +318,8 @@ class _Run:
     # -- the end
 
     def finish(self, status: int) -> None:
-        """Check at the end of a run that parameters, state and outputs hold the stored bytes; after a failed check,
-        that nothing was updated."""
+        """Verify at the end of a run that parameters, state and outputs hold the stored bytes; after a failed check,
+        that parameters and state hold what they held before."""
         for key, place in list(self.updates.items()):
             if status:
                 raise self.blame("memory was updated before the check that ended the run")

@@ -1,9 +1,9 @@
 """Run the fork-join pool: workers that wait in native code.
 
-Programs run on the pool's workers or on the threads of PyTorch's OpenMP runtime (`threads.current_team`); the workers
-sleep while the OpenMP threads work. Workers are daemon Python threads, each inside one foreign call that lasts as long
-as the pool; the interpreter lock is released there. One program runs at a time (`lock`); the others wait. At exit the
-workers are stopped and joined before any code is freed; a forked child starts without workers.
+Programs run on the pool's workers or on the threads of PyTorch's OpenMP runtime (`thread_count.current_team`); the
+workers sleep while the OpenMP threads work. Workers are daemon Python threads, each inside one foreign call that lasts
+as long as the pool; the interpreter lock is released there. One program runs at a time (`lock`); the others wait. At
+exit the workers are stopped and joined before any code is freed; a forked child starts without workers.
 """
 
 from __future__ import annotations

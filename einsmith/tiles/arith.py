@@ -94,7 +94,7 @@ def float_division(b: TileBuilder, fn: str, x: TileValue, y: TileValue) -> TileV
 
 def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue:
     """Emit a cast of the IR. A float becomes an integer towards zero, the nearest one where it is out of range, and 0
-    for NaN; a condition is != 0."""
+    for NaN. A number becomes a condition by != 0."""
     if to.is_bool:
         return x if source.is_bool else b.op("ne", x, b.const(0, x.elem))
     if source.is_bool:

@@ -1,4 +1,4 @@
-"""Calibrate the machine: measure its coefficients once, in seconds, store them, and use them in every later choice.
+"""Calibrate the machine: measure its coefficients once, in about a second, store them, and use them in every choice.
 
 Kernels are chosen by predicted cost, so the coefficients decide what is computed in which order. They are therefore
 measured once a machine and then read from the store: a choice never changes between two runs. They are rounded

@@ -28,7 +28,7 @@ class Watch:
         self._start = _times()
 
     def disturbance(self) -> str:
-        """Return what makes figures measured since then doubtful, as text for people; empty if nothing does."""
+        """Return, as text for people, what makes figures measured during the watch doubtful; empty if nothing does."""
         wall, thread, process, total = (b - a for a, b in zip(self._start, _times(), strict=True))
         if wall <= 0:
             return ""

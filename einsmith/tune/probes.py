@@ -22,7 +22,7 @@ from einsmith.target.facts import Target
 
 BINARY = ("div", "pow", "floordiv", "mod")
 PLAIN = "copy"
-"""The probe of a load and a store alone; its time is subtracted from that of a special function."""
+"""The probe of a load and a store alone, whose time is subtracted from a special function's time."""
 UNROLL = 4
 CHAINED = 8
 SPECIAL_ELEMENTS = 2048

@@ -146,7 +146,7 @@ def subject_of(
 
 
 def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: int) -> str:
-    """Return what is wrong with a kernel's machine code; empty where it is correct. Faults are that it touches memory
+    """Return what is wrong with a kernel's machine code; empty where it is correct. Faults are that it accesses memory
     that it must not, gives different results in several runs on guarded memory, or differs on random data from the
     evaluator in float64 or, where that would take too long, from the model's choice."""
     kernel = subject.kernel
