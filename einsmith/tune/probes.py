@@ -155,7 +155,7 @@ def _sweep(
 
 
 def _tile(target: Target) -> Probe:
-    """Measure the register tile of a product on packed panels, which gives the rate of a contraction's
+    """Return a probe of the register tile of a product on packed panels, whose rate is that of a contraction's
     multiply-adds."""
     lanes, nv = target.lanes(), 2
     mr = 12 if target.vector_registers >= 32 else 6
@@ -181,7 +181,7 @@ def _tile(target: Target) -> Probe:
 
 
 def _chain(target: Target) -> Probe:
-    """Measure the latency of vector multiply-adds by a chain in which each waits for the one before."""
+    """Return a probe of the latency of vector multiply-adds, a chain in which each waits for the one before."""
     lanes, repeats = target.lanes(), 512
     b = Builder("probe_chain", 2)
     factor, more = (b.splat(b.load(b.buffers[0], b.const(i), "f32"), lanes) for i in range(2))
@@ -197,7 +197,7 @@ def _chain(target: Target) -> Probe:
 
 
 def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
-    """Measure z = x + y on three arrays of `nbytes` in all: on one core, and on all cores where the level is
+    """Yield probes of z = x + y on three arrays of `nbytes` in all: on one core, and on all cores where the level is
     shared."""
     lanes = target.lanes()
     step = lanes * UNROLL
@@ -229,7 +229,7 @@ def _bandwidth(target: Target, level: str, nbytes: int) -> Iterator[Probe]:
 
 
 def _launches(target: Target) -> Iterator[Probe]:
-    """Measure a launch: one task on one thread, then one task on every thread; the difference of their times is the
+    """Yield probes of one task on one thread, and of one task on every thread; the difference of their times is the
     launch."""
     b = Builder("probe_task", 2)
     with b.loop(0, TASK_TURNS, init=[b.const(1.0, "f32")]) as loop:
@@ -247,7 +247,7 @@ def _small(target: Target, name: str, f: Function, arrays: list[np.ndarray], ele
 
 
 def _load(target: Target, name: str, first: int) -> Probe:
-    """Measure loads of consecutive vectors, from element `first` of an aligned buffer on."""
+    """Return a probe of loads of consecutive vectors, from element `first` of an aligned buffer on."""
     lanes, count = target.lanes(), 8
 
     def body(b: Builder, at: SSAValue, sums: list[SSAValue]) -> list[SSAValue]:
@@ -295,7 +295,7 @@ def _gather(target: Target, name: str) -> Probe:
 
 
 def special_function(target: Target, fn: str, lanes: int) -> Probe:
-    """Measure y = fn(x), or fn(x, x') of two arrays, on vectors."""
+    """Return a probe of y = fn(x), or fn(x, x') of two arrays, on vectors."""
 
     def body(b: Builder, at: SSAValue, _: list[SSAValue]) -> list[SSAValue]:
         x, other, y, *_ = b.buffers

@@ -1,10 +1,10 @@
 """Interleave special functions of several vectors: decide which instructions of a block are emitted together.
 
-    before: y0 = erf(x0); y1 = erf(x1)      each a chain of some twenty multiply-adds, every one waiting for the last
-    after:  y0, y1 = erf(x0), erf(x1)       step by step in turn: one chain computes while the other waits
+before: y0 = erf(x0); y1 = erf(x1)      each a chain of some twenty multiply-adds, every one waiting for the last
+after:  y0, y1 = erf(x0), erf(x1)       step by step in turn: one chain computes while the other waits
 
-A processor looks ahead by a hundred instructions or so, which covers three consecutive chains, but all interleaved
-ones.
+A processor looks ahead by a hundred instructions or so. These cover three chains that follow one another, but all
+chains that are interleaved.
 """
 
 from __future__ import annotations
