@@ -1,4 +1,4 @@
-"""Let Ctrl-C and other signals end long runs (`signals` defers signals to the end of a step).
+"""Let Ctrl-C and other signals end long runs (`signals` defers signals until a step ends).
 
 Python handles signals in its main thread, between instructions. A run of a program is one instruction, however long;
 so the native program handles signals itself every 50 ms (codegen/entry/watch.py), and an exception of a handler ends

@@ -1,4 +1,4 @@
-"""Defer signals to the end of a unit of work, such as a training step."""
+"""Defer signals until a unit of work, such as a training step, ends."""
 
 from __future__ import annotations
 

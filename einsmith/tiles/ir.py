@@ -174,7 +174,7 @@ def common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 class TileBuilder:
-    """Builder of a TileFunction, which appends each instruction to the innermost open loop. Python integers stand for
+    """Builder of a TileFunction, which appends each instruction to the innermost open loop. Python integers become
     literals of the type of the other operands (i32 where there are none). Repeated computations are shared."""
 
     def __init__(self, name: str):

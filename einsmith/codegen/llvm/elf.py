@@ -17,7 +17,7 @@ def in_one_segment(code: bytes) -> bytes:
     """Return the object with its constants declared executable, as its code is; other formats are returned unchanged.
 
     A linker gives each kind of access pages of its own. With only one kind, an object is one memory map, and the
-    system joins the maps of adjacent objects; a process may have only so many (vm.max_map_count).
+    system joins the maps of adjacent objects; a process may have a limited number (vm.max_map_count).
     """
     if not code.startswith(_MAGIC):
         return code
