@@ -1,13 +1,14 @@
-"""Tensors that are read, or added to, at places that come from data, along an axis on which those do not depend.
+"""Choose transposed layouts for tensors that are gathered from, or scattered to, at data-dependent indices.
 
 before: y[n, c, h, w] = x[n, c, i[n, h, w], j[n, h, w]]*f[n, h, w]
 after:  t[n, i, j, c] = x[n, c, i, j];  z[n, h, w, c] = t[n, i[n, h, w], j[n, h, w], c]*f[n, h, w]
         y[n, c, h, w] = z[n, h, w, c]
 
-Places are then found once for all channels, which lie side by side: whole vectors of them are loaded, and in the
-gradient added to, where every element would be fetched by itself. What else is read along that axis is turned, too. A
-tensor that is turned for one is there for all, and a sum, as of a convolution whose windows are sampled, makes or reads
-it as it is then. The prices of the kernels decide.
+The axis that moves last (here c) is one on which the data-dependent indices do not depend. The indices are then
+computed once for all channels, and the channels are contiguous: the kernel loads vectors of them, and the gradient adds
+vectors, where it would otherwise access each element by itself. Other operands that are read along that axis are
+transposed as well. A transposed copy is shared by all its readers. A sum, such as a convolution whose windows are
+sampled, may produce or read the transposed layout directly. The predicted kernel times decide whether a layout changes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 
 
 class _Turned(NamedTuple):
-    """A template whose tensors have an axis last. operands: of each slot, the argument that it was, and the dimension
-    of it that was moved (None: it is as it was); out: the dimension of the result that was moved."""
+    """A template whose result and operands may have one dimension moved to the end. operands: for each slot, (slot in
+    the original template, dimension that was moved, or None if the layout is unchanged); out: the dimension of the
+    result that was moved, or None."""
 
     template: Template
     operands: tuple[tuple[int, int | None], ...]
@@ -50,14 +52,14 @@ class _Turned(NamedTuple):
 
 
 def gather_layouts(graph: Graph, context: PassContext) -> Graph:
-    """The graph with such tensors turned, where that is cheaper."""
+    """Return the graph with tensors around data-dependent accesses transposed where the predicted time is lower."""
     if not context.prices:
         return graph
     nodes = list(postorder(graph.roots))
     found = {n: t for n in nodes if isinstance(n, Compute) and (t := n.template.memo("turned", _turned)) is not None}
     if not found:
         return graph
-    read: dict[Tensor, list[Any]] = {t: [None] for t in graph.roots}  # who reads a tensor; None: whoever runs the graph
+    read: dict[Tensor, list[Any]] = {t: [None] for t in graph.roots}  # readers by tensor; None: the graph's caller
     for n in nodes:
         for a in n.args:
             read.setdefault(a, []).append(n)
@@ -73,13 +75,13 @@ def gather_layouts(graph: Graph, context: PassContext) -> Graph:
 
 
 def _applied(node: Compute, turned: _Turned, new: Mapping[Tensor, Tensor]) -> Compute:
-    """The turned node, of what stands for its arguments."""
+    """Return the transposed form of a node; `new` maps its arguments to their replacements."""
     args = [new.get(a, a) for a in node.args]
     return prune_args(turned.template, tuple(_last(args[s], d) for s, d in turned.operands))
 
 
 def _last(t: Tensor, d: int | None) -> Tensor:
-    """A tensor with dimension d moved behind all others."""
+    """Return a tensor with dimension d moved to the end; the tensor itself if d is None."""
     if d is None or (isinstance(t, Compute) and len(t.args) == 1 and t is _back(t.args[0], d)):
         return t if d is None else t.args[0]
     end = len(t.shape) - 1
@@ -88,7 +90,7 @@ def _last(t: Tensor, d: int | None) -> Tensor:
 
 
 def _back(t: Tensor, d: int | None) -> Tensor:
-    """A tensor with its last dimension moved to d."""
+    """Return a tensor with its last dimension moved to position d; the tensor itself if d is None."""
     if d is None:
         return t
     shape = (*t.shape[:d], t.shape[-1], *t.shape[d:-1])
@@ -104,7 +106,8 @@ def _moved(x: Sequence, d: int) -> tuple:
 
 
 def _turned(t: Template) -> _Turned | None:
-    """The template turned along the axis that suits its gathers; None where there is none, or nothing to turn."""
+    """Return the template transposed along the longest axis that its data-dependent indices permit; None if there is no
+    such axis or no tensor whose layout changes."""
     part = t.parts[-1]
     if not isinstance(part, Scatter) and (len(t.parts) > 1 or part.extents != t.shape):
         return None
@@ -130,8 +133,9 @@ def _turned(t: Template) -> _Turned | None:
 def _with_last(
     t: Template, out: int | None, moved: Callable[[Piece | Scatter, Read], int | None], axis: int = -1
 ) -> _Turned:
-    """The template with dimension `out` of the result last, and of what it reads the dimension that `moved` gives for a
-    part and a read in it; `axis` is last in a reduction along it, unless the order of that matters."""
+    """Return the template with dimension `out` of the result moved to the end. `moved` gives, for a part and a read in
+    it, the dimension of the operand to move. A reduction along `axis` gets it as its innermost axis, unless the order
+    of its terms matters."""
     slots: dict[tuple[int, int | None], int] = {}
     parts = tuple(_part(p, out, t.rank, partial(moved, p), slots, axis) for p in t.parts)
     params = tuple((dtype, _moved(s, d) if d is not None else s) for (n, d) in slots for dtype, s in [t.params[n]])
@@ -139,7 +143,7 @@ def _with_last(
 
 
 def _free(index: Sequence[Expr]) -> set[int]:
-    """The axes that are an index by themselves, and stand in no other."""
+    """Return the axes that form one index by themselves and occur in no other index."""
     return {
         e.position for k, e in enumerate(index)
         if isinstance(e, Axis) and e.position not in axes_of(*index[:k], *index[k + 1 :])
@@ -147,7 +151,8 @@ def _free(index: Sequence[Expr]) -> set[int]:
 
 
 def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | None:
-    """The dimension whose index is the axis, which is in no other, where elements of it do not lie side by side."""
+    """Return the dimension whose index is exactly `axis`; None if the axis occurs in another index or if the dimension
+    is already contiguous."""
     if axis not in _free(index):
         return None
     d = next(k for k, e in enumerate(index) if isinstance(e, Axis) and e.position == axis)
@@ -157,8 +162,8 @@ def _dimension(index: Sequence[Expr], axis: int, shape: Sequence[int]) -> int | 
 def _part(
     p: Piece | Scatter, out: int | None, rank: int, moved: Callable[[Read], int | None], slots: dict, axis: int
 ) -> Piece | Scatter:
-    """A part with dimensions moved in the result and in what it reads, and an axis of its reduction; notes what it
-    reads in `slots`."""
+    """Return a part with dimensions moved in its result and operands, and with one axis of its reduction moved
+    innermost. Each operand is entered in `slots` as (original slot, dimension moved)."""
     order: dict[int, Expr] = {}  # where the axes of a piece are from now on
     if out is not None and isinstance(p, Piece):
         order = {a: Axis(d) for d, a in enumerate(_moved(range(rank), out))}
@@ -190,7 +195,8 @@ def _part(
 
 
 def _sums_beside(found: Mapping[Compute, _Turned], read: Mapping[Tensor, Sequence[Any]]) -> dict[Compute, _Turned]:
-    """Sums that may make what turned nodes read as these read it, or read what they make as they make it."""
+    """Return transposed forms of sums that can produce an operand of a transposed node in its layout, or read the
+    node's result in its layout."""
     out: dict[Compute, _Turned] = {}
     for n, turned in found.items():
         for s, d in turned.operands:
@@ -213,7 +219,7 @@ def _is_sum(t: Template) -> bool:
 
 
 def _connected(found: Mapping[Compute, _Turned]) -> Iterable[list[Compute]]:
-    """The nodes in groups that share turned tensors, in order."""
+    """Group the nodes that share transposed tensors; nodes and groups stay in order."""
     group: dict[Any, list[Compute]] = {}
     for n, turned in found.items():
         mine = [n]
@@ -233,7 +239,8 @@ def _chosen(
     read: Mapping[Tensor, Sequence[Any]],
     context: PassContext,
 ) -> set[Compute]:
-    """Those of a group to turn: all, without one after the other that is cheaper as it is; none, if that is cheaper."""
+    """Select the nodes of a group to transpose. Begin with all of them, greedily drop each node whose removal lowers
+    the total time, and return the empty set if that is cheaper still."""
 
     def price(n: Tensor) -> float:
         assert isinstance(n, Compute)

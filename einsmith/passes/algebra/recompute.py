@@ -1,15 +1,15 @@
-"""What is cheap is made again by those who read it: for the backward pass, where that takes no longer than to hold it;
-by all of them, where storing it takes longer.
+"""Recompute cheap tensors in their readers: in the backward pass if that is no slower than keeping them, in all readers
+if storing them is slower.
 
 before: T[b,c,p] = max(X[b,c,p]*s[c] + t[c], 0)
         Y[b,o,p] = sum[c](W[o,c]*T[b,c,p]);  dW[o,c] = sum[b,p](G[b,o,p]*T[b,c,p])
 after:  Y[b,o,p] = sum[c](W[o,c]*T[b,c,p]);  dW[o,c] = sum[b,p](G[b,o,p]*max(X[b,c,p]*s[c] + ...))
 or:     Y[b,o,p] = sum[c](W[o,c]*max(X[b,c,p]*s[c] + t[c], 0));  dW[o,c] = sum[b,p](G[b,o,p]*max(X[b,c,p]*s[c] + ...))
 
-A normalisation or an activation stands between contractions, and its gradient needs what it is made of in any case. A
-product makes it while it packs its operand, a stencil while it loads its rows, other kernels where they read it, of
-what is stored for others; nobody keeps it for the backward pass, or nobody writes it. The prices of the kernels say
-what each way costs, and a minimum cut (`passes.analysis.saved_set`) takes the best of all.
+A normalisation or an activation lies between contractions, and its gradient needs its operands in any case. A product
+recomputes it while packing its operand, a stencil while loading its rows, other kernels where they read it. It is then
+not kept for the backward pass, or not written at all. The predicted kernel times give the cost of each alternative, and
+a minimum cut (`passes.analysis.saved_set`) selects the cheapest combination.
 """
 
 from __future__ import annotations
@@ -41,27 +41,30 @@ if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext
 
 UNCERTAIN = 0.02
-"""How far apart the prices of two kernels must be, as a part of one, for their difference to be one on the clock."""
+"""Smallest difference of two predicted kernel times, as a fraction of one, that is expected to show in measured
+times."""
 ALIKE = 0.03
-"""The part of a product's price up to which that of one that makes its operand is the same, as it packs it in any case:
-of six such pairs, which took the same time to 2 %, the prices were 0 to 3 % apart."""
+"""Largest increase of a product's predicted time, as a fraction, that is ignored when the product recomputes an
+operand, which it packs in any case. Measured: six such pairs took the same time within 2 %, their predicted times
+differed by 0 to 3 %."""
 HELD = 1e-3
-"""What it is worth that a byte is not held for the backward pass, in times of its read from memory: less than any time
-that is told apart, so that memory falls where the step takes no longer."""
+"""Benefit of a byte that is not kept for the backward pass, as a fraction of the time to read it from memory. It is
+below any measurable time, so that memory is saved only where the step does not become slower."""
 WORTHWHILE = 256
-"""What is so many times smaller than the largest result is not looked at."""
+"""A tensor smaller than the graph's largest result by this factor is not considered."""
 FAR = 4
-"""What is so many times smaller than the last level of cache is held there as well as what it is made of."""
+"""A tensor smaller than L3 by this factor stays cached until the backward pass, as its operands do, so recomputing it
+saves no traffic."""
 SMALL = 16
-"""What is so many times smaller than what is made of it may be stored for that."""
+"""An operand smaller than the tensor computed from it by this factor may be stored for the recomputation."""
 NEVER = 1e3
-"""Seconds that nothing is worth."""
+"""Cost (seconds) that exceeds any benefit; it excludes an alternative."""
 OPERATIONS = 120
-"""What a kernel that reads each element once may compute of each point, with what it makes again."""
+"""Most operations per point of a kernel that reads each element once, including those that it recomputes."""
 
 
 def recompute(graph: Graph, context: PassContext) -> Graph:
-    """The graph with such tensors made by their readers."""
+    """Return the graph with the selected tensors inlined into their readers."""
     if not context.prices:
         return graph
     nodes = list(postorder(graph.roots))
@@ -69,7 +72,7 @@ def recompute(graph: Graph, context: PassContext) -> Graph:
     if not again:
         return graph
     memo: dict[Tensor, Tensor] = {}
-    early: set[Tensor] = set()  # what readers in the forward pass make
+    early: set[Tensor] = set()  # tensors that readers in the forward pass recompute
     late: set[Tensor] = set()
     for node in nodes:
         new = with_args(node, tuple([memo[a] for a in node.args])) if node.args else node
@@ -85,13 +88,13 @@ def recompute(graph: Graph, context: PassContext) -> Graph:
 
 
 class _Choice:
-    """The tensors of a graph that might be made again, and what that costs."""
+    """The tensors of a graph that can be recomputed, and the cost of recomputing each."""
 
     def __init__(self, graph: Graph, nodes: list[Tensor], context: PassContext):
         known = [n for n in nodes if isinstance(n, Compute) and len(n.template.dtypes) == 1]
         total, largest = sum(map(nbytes, known)), max(map(nbytes, known), default=0)
         self.target = target = context.target
-        if total > target.l3:  # what waits for the backward pass comes from memory
+        if total > target.l3:  # tensors kept for the backward pass are read from memory
             context = replace(context, target=replace(target, l3=min(target.l3, target.l2 * target.cores)))
         self.context = context
         self.readers = readers_of(nodes)
@@ -102,7 +105,7 @@ class _Choice:
         self.found: dict[Tensor, int] = {t: n for n, t in enumerate(t for t in known if self._is_cheap(t, largest))}
 
     def best(self) -> tuple[set[Tensor], set[Tensor]]:
-        """What is made again for the backward pass, and what of it is never stored."""
+        """Return (tensors that are recomputed for the backward pass, those of them that are never stored)."""
         number = dict(self.found)
         for t in self.found:
             for s in map(storage, t.args):
@@ -114,7 +117,7 @@ class _Choice:
         return {tensors[i] for i in again}, {tensors[i] for i in unstored}
 
     def _is_cheap(self, t: Compute, largest: int) -> bool:
-        """Whether a tensor is made element by element of what is stored for others in any case."""
+        """Return whether a tensor is pointwise in operands that are stored in any case."""
         if self.role[t] != "forward" or t in self.kept or nbytes(t) * WORTHWHILE < largest or is_view(t.template):
             return False
         if pointwise_body(t.template) is None or not t.dtype.is_float:
@@ -128,16 +131,16 @@ class _Choice:
             return Option((), t in self.late, held)
         sources = tuple(number[s] for s in dict.fromkeys(map(storage, t.args)) if s in number)
         again, unstored = self._prices(t, held)
-        if nbytes(t) * FAR <= self.target.l3:  # it is made again only where nobody stores it
+        if nbytes(t) * FAR <= self.target.l3:  # recompute it only if it is not stored at all
             again, unstored = (inf, inf) if unstored == inf else (NEVER, again + unstored - NEVER)
         return Option(sources, t in self.late, held, again, unstored)
 
     def _prices(self, t: Tensor, held: float) -> tuple[float, float]:
-        """`again` and `unstored` of a tensor's Option."""
+        """Return the costs (seconds) `again` and `unstored` of a tensor's Option."""
         users = self.readers[t]
         if not all(self._makes(r, t) for r in users if self.role[r] != "forward"):
             return inf, inf
-        late = sorted((r for r in users if self.role[r] != "forward"), key=_is_product)  # those that are priced quickly
+        late = sorted((r for r in users if self.role[r] != "forward"), key=_is_product)  # products, priced slowly, last
         early = [r for r in users if self.role[r] == "forward"]
         stored = self._stored(t) if all(self._makes(r, t) for r in early) else 0.0
         margin = sum(UNCERTAIN * self._price(r) for r in users) if stored else 0.0
@@ -162,15 +165,15 @@ class _Choice:
         return again, more - again - stored
 
     def _stored(self, t: Tensor) -> float:
-        """Seconds that are saved where nobody stores a tensor of one that is stored for others; 0 where that is not
-        looked at."""
+        """Return the seconds saved if a tensor is not stored and its readers read its operand, which is stored for
+        other readers; 0 if that alternative is not considered."""
         source = max(t.args, key=nbytes)
         if nbytes(t) <= self.target.l2 * self.target.cores or sum(map(nbytes, t.args)) > 1.25 * nbytes(t):
-            return 0.0  # what is in cache costs next to nothing to read there
+            return 0.0  # a cached tensor is read at almost no cost
         users = self.readers[t]
         if not any(map(_is_product, users)) or len(self.readers[source]) == 1:
             return 0.0
-        # Its kernel reads what another one has just read, or made; and so do readers that stand beside others of that.
+        # Its kernel reads an operand that another kernel has just touched; so do readers next to other readers of it.
         read = self.target.seconds_for_bytes(nbytes(source), nbytes(source) + nbytes(t), self.target.cores)
         saved = self._price(t) - read
         if any(r in q.args and not _is_product(r) and not _is_product(q) for r in users for q in self.readers[source]):
@@ -178,7 +181,7 @@ class _Choice:
         return max(0.0, saved)
 
     def _nested(self, t: Tensor) -> float:
-        """Seconds that readers take to make a tensor where they make another one of it."""
+        """Return the seconds that readers take to recompute a tensor inside another tensor that they recompute."""
         seconds = 0.0
         for u in self.readers[t]:
             if u in self.found and u in self.late:
@@ -187,7 +190,8 @@ class _Choice:
         return seconds
 
     def _makes(self, r: Tensor, t: Tensor) -> bool:
-        """Whether a reader can make a tensor, each element about once, or a product's operand."""
+        """Return whether a reader can recompute a tensor: it computes each element about once, or packs it as an
+        operand of a product."""
         if not isinstance(r, Compute) or is_view(r.template):
             return False
         if _is_product(r):
@@ -203,7 +207,7 @@ class _Choice:
         return self.prices[t.template]
 
     def _more(self, r: Tensor, t: Tensor) -> float:
-        """Seconds that a reader takes longer where it makes a tensor."""
+        """Return the additional seconds of a reader that recomputes a tensor."""
         assert isinstance(r, Compute) and isinstance(t, Compute)
         key = r.template, t.template, tuple(n for n, a in enumerate(r.args) if a is t)
         if key not in self.prices:
@@ -214,7 +218,8 @@ class _Choice:
 
 
 def _is_product(t: Tensor) -> bool:
-    """Whether a tensor is sums of products, whose kernels make an element of an operand a few times for all sums."""
+    """Whether a tensor is made of sums of products, whose kernels compute an element of an operand a few times for all
+    sums."""
     bodies = [p.body for p in t.template.parts if isinstance(p, Piece)] if isinstance(t, Compute) else []
     return any(isinstance(b, Reduce) and b.combiner == "sum" and _multiplies(b.bodies[0]) for b in bodies)
 

@@ -1,11 +1,12 @@
-"""A tensor that is read through one clamp alone is stored clamped.
+"""Store a tensor that is read only through one clamp (an activation such as relu) in its clamped form.
 
 before: T[i] = X[i]*s[i] + b[i];  Y[i] = sum[r](W[r]*where(T[i+r] <= 0, 0, T[i+r]));  dT[i] = where(T[i] <= 0, 0, G[i])
 after:  C[i] = where(X[i]*s[i] + b[i] <= 0, 0, ...);  Y[i] = sum[r](W[r]*C[i+r]);  dT[i] = where(C[i] <= 0, 0, G[i])
 
-Selection costs nothing beside what it selects from, and is evaluated where it is read; a convolution reads each element
-many times, and plain reads have forms that others have not. Comparisons that a clamp leaves as they are, as those of
-its own derivative, read the clamped tensor too: nothing else is stored.
+A selection is cheap compared with the computation of its operand, but it is evaluated at every read. A convolution
+reads each element many times, and kernels have specialised forms for plain reads. Comparisons whose result the clamp
+does not change, such as those of the clamp's own derivative, read the clamped tensor too, so that the unclamped values
+are not stored.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.views import is_view
 
 SELECTING = {"where", "min", "max", "lt", "le", "eq", "ne", "and", "or", "not"}
-"""What a clamp is made of: between two of its constants it is the number itself, or one constant."""
+"""Functions that a clamp is made of: between two neighbouring constants, such a function of one number returns the
+number itself or a constant."""
 
 
 def store_post_activation(graph: Graph) -> Graph:
-    """The graph with such tensors stored clamped."""
+    """Return the graph in which tensors that are read only through one clamp are stored clamped."""
     nodes = list(postorder(graph.roots))
     kept = set(graph.roots)
     readers = readers_of(nodes)
@@ -59,8 +61,9 @@ def store_post_activation(graph: Graph) -> Graph:
 
 
 def _clamp(t: Tensor, readers: Sequence[Tensor]) -> Expr | None:
-    """What a tensor is read through, a function of `_number`; None where it is read otherwise too, or by nothing but
-    pointwise tensors, which are computed with it."""
+    """Return the clamp through which all readers read a tensor, as a function of `_number`. Return None if a reader
+    uses the tensor in another way, or if all readers are pointwise: they are fused with the tensor, which is then not
+    stored."""
     if not isinstance(t, Compute) or is_view(t.template) or len(t.template.dtypes) > 1 or not t.dtype.is_float:
         return None
     found: set[Expr] = set()
@@ -80,12 +83,13 @@ def _is_pointwise(t: Tensor) -> bool:
 
 
 def _number(x: Expr) -> Read:
-    """What stands for a read in a function of it."""
+    """Return the placeholder that replaces the read in an expression of one read."""
     return Read(0, (), x.dtype)
 
 
 def _reads_alone(body: Expr) -> dict[Expr, Read | None]:
-    """For each expression of a body, the read of which it selects, beside constants; None where there is no such."""
+    """Map each expression of a body to the only read that it selects from (its other operands being constants); None if
+    there is no single read."""
     out: dict[Expr, Read | None] = {}
     for e in postorder([body]):
         out[e] = e if isinstance(e, Read) else None
@@ -96,7 +100,8 @@ def _reads_alone(body: Expr) -> dict[Expr, Read | None]:
 
 
 def _uses(t: Template) -> list[set[Expr]]:
-    """By slot, the functions of a single read that bodies are made of, each as large as it is."""
+    """Return, for each slot, the maximal subexpressions of the bodies that are functions of a single read of that
+    slot."""
     out: list[set[Expr]] = [set() for _ in t.params]
     for part in t.parts:
         for body in part.bodies:
@@ -116,8 +121,8 @@ def _of_number(e: Expr) -> Expr:
 
 
 def _keeps(clamp: Expr, conditions: Sequence[Expr]) -> bool:
-    """Whether conditions of a number are those of the clamped number. Between the constants that stand in them a
-    comparison is the same for all numbers, so that one of each interval tells."""
+    """Return whether every condition has the same value for a number as for the clamped number. A comparison is
+    constant between two neighbouring constants of the expressions, so one sample of each interval decides."""
     constants = {float(e.value) for e in postorder([clamp, *conditions]) if isinstance(e, Const)}
     if any(np.isnan(c) for c in constants):
         return False
@@ -138,7 +143,7 @@ def _value(e: Expr, x: np.ndarray) -> np.ndarray:
 
 
 def _unclamped(body: Expr, clamps: Mapping[int, Expr]) -> Expr:
-    """A body with the reads themselves for the clamps of them."""
+    """Return a body in which each clamp of a read is replaced by the read."""
     alone = _reads_alone(body)
     memo: dict[Expr, Expr] = {}
     for e in postorder([body]):
@@ -151,7 +156,8 @@ def _unclamped(body: Expr, clamps: Mapping[int, Expr]) -> Expr:
 
 
 def _clamped(node: Compute, clamp: Expr) -> Compute:
-    """The tensor with each element clamped: a pointwise one in its own body, any other one by a tensor of its own."""
+    """Return the tensor with each element clamped. A pointwise tensor is clamped in its own body, any other tensor by a
+    separate pointwise tensor."""
     body = pointwise_body(node.template)
     if body is None:
         read = Read(0, tuple(map(Axis, range(len(node.shape)))), node.dtype)

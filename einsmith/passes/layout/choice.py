@@ -1,10 +1,11 @@
-"""The orders in which a plan's tensors cost least by the model, with copies in other orders where those pay.
+"""Choose the dimension order of each tensor of a plan so that the predicted time is least, with copies in other orders
+where those pay.
 
-Variables are sets of tensors that lie alike (`folded`), and copies of what kernels read that might gain by another
-order. What is not known yet of a kernel's costs is taken to be as little as it can be; the kernels that the cheapest
-assignment rests on are asked for, the most promising ones first, until all that it rests on is known: then no
-assignment costs less by the model, unless the limit on questions or a cut that is too wide (`solve`) comes before.
-As it is, everything is known.
+A variable is a set of tensors that share one order (`folded`), or a copy of a kernel's operand that might gain by
+another order. A cost that has not been predicted yet is replaced by its lower bound. The cost model is queried for the
+calls that the cheapest assignment depends on, the most promising first, until all of their costs are known. No
+assignment is then cheaper by the model, unless the limit on queries is reached or a cut is too wide (`solve`). The
+costs of the unchanged orders are always known.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 
 GAINS, LOSSES = 40, 24
-"""Kernels of a plan that the cost model is asked for, at most, 1 to 20 ms each: of those that might gain by other
-orders, and then of the others that what gains would have to change."""
+"""Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other
+orders, then other kernels that have to change with them."""
 AT_ONCE = 4
-"""Of them, before the cheapest assignment is looked for again."""
+"""Most kernels that are queried before the cheapest assignment is recomputed."""
 WORTH, SECONDS = 0.002, 1e-5
-"""The part of a plan's seconds that a kernel might gain, at least, and how many these are, for it to be looked at."""
+"""Smallest possible gain of a kernel that is considered: a fraction of the plan's predicted time, and seconds."""
 SMALL = 8
-"""A tensor that is so many times smaller than the largest one of a kernel is not copied for it."""
+"""A tensor smaller than the largest one of a kernel by this factor is not copied for it."""
 ENTRIES = 1 << 12
-"""Of the table of a call; where it would have more, copies are not looked at, and then nothing of the call is."""
+"""Most entries of a call's cost table. Beyond it the call's operands are not copied; if the table is still too large,
+the call's tensors keep their orders."""
 
 
 @dataclass(eq=False)
 class Variable:
-    """Tensors that have one of their candidates together; of a `copied` one, 0 says that there is no copy, and the
-    others that there is one in that order."""
+    """Tensors that share one of their candidate orders. Of a `copied` variable, value 0 means that there is no copy,
+    and any other value that there is a copy in that order."""
 
     tensors: list[Tensor]
     copied: bool = False
@@ -57,12 +59,12 @@ class Variable:
 
 
 Way = tuple[int, ...]
-"""How a call sees what it touches: of each of its `Seen` the number of a candidate."""
+"""The orders in which a call sees its tensors: for each of its `Seen`, the number of a candidate."""
 
 
 class Seen(NamedTuple):
-    """Tensors that a call sees in one order: as they are `stored`, or as the `copy` of a single one lies; each is a
-    variable, None where there is none."""
+    """Tensors that a call sees in one order. `stored` is the variable of the tensors themselves, `copy` the variable of
+    a copy of a single tensor; either is None if there is none."""
 
     tensors: tuple[Tensor, ...]
     stored: int | None
@@ -70,9 +72,15 @@ class Seen(NamedTuple):
 
 
 class CostNode:
-    """A call, or the converter of a copy, with the variables that its cost depends on, `over`. `now`: its seconds as
-    everything is; `bound`: at least, otherwise. `costs`: the seconds of each way, `bound` where that is not `known`.
-    Converters take none where there is no copy; what they see is a tensor and, last, its copy."""
+    """A call, or the converter of a copy, and its costs by the orders of its tensors.
+
+    Attributes:
+        over: the variables that the cost depends on.
+        now: predicted seconds with all orders unchanged.
+        bound: least seconds with any other orders.
+        costs: seconds for each tuple of orders; `bound` if the entry is not `known`.
+        converts: whether this is a converter. It takes no time without a copy; it sees a tensor and, last, its copy.
+    """
 
     def __init__(self, call: KernelCall, seen: Sequence[Seen], now: float, bound: float, converts: bool = False):
         self.call, self.seen, self.now, self.bound, self.converts = call, seen, now, bound, converts
@@ -83,7 +91,7 @@ class CostNode:
         self.costs[as_it_is], self.known[as_it_is] = now, True
 
     def cheapest(self, values: Sequence[int]) -> Way:
-        """Of the ways in which it may see its tensors, as they are stored or as their copies lie."""
+        """Return the cheapest orders that the call may see: each tensor as it is stored, or as its copy is."""
         each = []
         for s in self.seen:
             stored, copy = (0 if v is None else values[v] for v in (s.stored, s.copy))
@@ -97,12 +105,12 @@ class CostNode:
         self.costs[way], self.known[way] = seconds, True
 
     def forgo(self) -> None:
-        """Takes what is not known not to be possible."""
+        """Exclude all orders whose costs are not known."""
         self.bound = inf
         self.costs[~self.known] = inf
 
     def table(self) -> Factor:
-        """What the call costs by the values of its variables; of none where they make no difference."""
+        """Return the call's cost as a function of its variables, of no variable if the orders make no difference."""
         costs, over = self.costs, list(self.over)
         if costs.min() == costs.max():
             return Factor((), costs.min())
@@ -111,7 +119,7 @@ class CostNode:
             at = axes.index(len(over) + n)
             before = (slice(None),) * at
             axes[at : at + 1] = [over.index(v) for v in (s.stored, s.copy) if v is not None]
-            if s.copy is not None and s.stored is not None:  # what costs less: as stored, or as the copy lies
+            if s.copy is not None and s.stored is not None:  # the cheaper of reading the tensor and reading its copy
                 both = np.minimum(costs[(*before, slice(None), None)], costs[(*before, None)])
                 both[(*before, slice(None), 0)] = costs
                 costs = both
@@ -123,8 +131,16 @@ class CostNode:
 
 
 def layouts_of(seconds: Seconds, bound: Callable[[Kernel], float], target: Target) -> Callable[[Plan], Decided]:
-    """What decides how the tensors of a program's plans lie: what is forced here and now, else the model, which says
-    how many seconds a kernel takes, and takes at least; nothing is decided where EINSMITH_WITHOUT names the layouts."""
+    """Return the function that decides the orders of a program's plans.
+
+    It applies forced orders (`forced`) if there are any; else it decides by the model, or leaves all orders unchanged
+    if EINSMITH_WITHOUT names the layouts.
+
+    Args:
+        seconds: predicts the seconds of a kernel.
+        bound: gives a lower bound of the seconds of a kernel, whatever the orders of its tensors.
+        target: the machine.
+    """
     prices = Prices(seconds, target, bound)
 
     def decide(plan: Plan) -> Decided:
@@ -135,7 +151,7 @@ def layouts_of(seconds: Seconds, bound: Callable[[Kernel], float], target: Targe
 
 
 def decided(plan: Plan, prices: Prices) -> Decided:
-    """The orders that cost least, and why; nothing where all is best as it is."""
+    """Return the orders of least predicted cost and their alternatives; an empty decision if no change pays."""
     problem = _Problem(plan, prices)
     if not problem.promising:
         return Decided()
@@ -144,7 +160,7 @@ def decided(plan: Plan, prices: Prices) -> Decided:
 
 
 class _Problem:
-    """The variables of a plan, and its nodes."""
+    """The variables and cost nodes of a plan."""
 
     def __init__(self, plan: Plan, prices: Prices):
         self.prices = prices
@@ -164,13 +180,13 @@ class _Problem:
             self._add(call, seconds, b if promising else max(b, seconds))
 
     def _add(self, call: KernelCall, now: float, bound: float) -> None:
-        """The node of a call, and of the copies of what it reads, if it might gain by them."""
+        """Add the node of a call, and variables for copies of its operands if it might gain by them."""
         touched = dict.fromkeys(map(storage, call.tensors))
         apart = held(call).union(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w)
         stored = {t: self.of[t] for t in touched if t in self.of}
         entries = prod(self.variables[v].size for v in {*stored.values()})
         if entries > ENTRIES:
-            self.nodes += [CostNode(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all stays as it is
+            self.nodes += [CostNode(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all orders unchanged
             return
         copies: dict[Tensor, int] = {}
         largest = max(map(nbytes, touched), default=0)
@@ -187,7 +203,7 @@ class _Problem:
         self.nodes.append(CostNode(call, seen, now, bound))
 
     def _copy(self, t: Tensor) -> int:
-        """The variable of a tensor's copy, which all that read the tensor may read."""
+        """Return the variable of a tensor's copy, which all readers of the tensor share."""
         if t not in self.copied:
             self.copied[t] = len(self.variables)
             self.variables.append(Variable([t], copied=True))
@@ -198,8 +214,8 @@ class _Problem:
         return self.copied[t]
 
     def solved(self) -> tuple[int, ...]:
-        """The cheapest assignment, once all that it rests on is known. Where too much would have to be asked for, what
-        is not known by then is taken not to be possible."""
+        """Return the cheapest assignment whose costs are all known. Once the limit on queries is reached, orders whose
+        costs are not known are excluded."""
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
         first = self.prices.asked
@@ -227,7 +243,8 @@ class _Problem:
                 tables[i] = node.table()
 
     def decision(self, values: tuple[int, ...]) -> Decided:
-        """What an assignment says, with what the next best value of each variable would cost more."""
+        """Return the orders and copies of an assignment, with the additional cost of the next best value of each
+        variable."""
         sizes = [x.size for x in self.variables]
         tables = [n.table() for n in self.nodes]
         orders: dict[Tensor, Laid] = {}
@@ -249,7 +266,7 @@ class _Problem:
         return Decided(orders, tuple(copies))
 
     def _converted(self, v: int, t: Tensor, value: int, laid: Laid, values: tuple[int, ...]) -> Converted:
-        """A copy, with the calls that read it as the assignment is cheapest."""
+        """Return a copy with the calls that read it in the cheapest orders of the assignment."""
         (move,) = [n.call for n in self.nodes if n.converts and n.seen[-1].stored == v]
         readers = []
         for n in self.nodes:

@@ -1,7 +1,8 @@
-"""Tensors that lie alike are one variable: an activation, its cotangent and what is saved of it for the backward pass.
+"""Merge tensors that share an order into one variable: an activation, its cotangent and what is saved of it for the
+backward pass.
 
 before: y = relu(conv(x)), saved; dy = conv'(dz); dx = where(y > 0, dy, 0), in one kernel; x, dx
-after:  {y, dy}, {x, dx}: what a kernel reads at the element that it makes lies as what it makes does
+after:  {y, dy}, {x, dx}: an operand that a kernel reads at the element that it computes has the order of the result
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from einsmith.plan.kernel import Kernel, Rows
 
 
 def folded(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors that may lie in several orders, in sets that have one order, in the order in which they are made."""
+    """Return the tensors that may have several orders as sets that share one order, in the order in which they are
+    computed."""
     into = {t: t for t in free if len(candidates(t.shape)) > 1}
 
     def root(t: Tensor) -> Tensor:
@@ -39,12 +41,13 @@ def folded(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Ten
 
 
 def _points(t: Tensor) -> list[int]:
-    """The extents of the dimensions of several points, by which orders of two tensors are told to be one."""
+    """Return the extents above 1. Two tensors with equal lists have equal candidate orders."""
     return [n for n in t.shape if n > 1]
 
 
 def _alike(call: KernelCall) -> Iterator[list[Tensor]]:
-    """Of each kernel of a call, what it makes and what it reads at the element that it makes."""
+    """Yield, for each kernel of a call, its results and the operands that it reads only at the element that it
+    computes."""
     if isinstance(call.kernel, Rows):
         for part in call.parts:
             yield from _alike(part)
@@ -53,7 +56,7 @@ def _alike(call: KernelCall) -> Iterator[list[Tensor]]:
 
 
 def own_elements(kernel: Kernel) -> list[int]:
-    """The buffers that a kernel writes, and those that it reads at its own element alone."""
+    """Return the buffers that a kernel writes, and those that it reads only at the element that it computes."""
     written = [n for stage in kernel.stages for n in stage.outputs if n is not None]
     ways: dict[int, bool] = {}
     for stage in kernel.stages:

@@ -1,7 +1,7 @@
-"""Orders that take the place of the model's choice.
+"""Override the layout model's choice of orders, for tests and experiments.
 
 with forced.forcing(lambda t, orders: orders[-1]):
-    y = f(x)          # of what is compiled in here, every tensor has the last of the orders that it may have
+    y = f(x)          # every tensor of a program that is compiled here has the last of its possible orders
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from einsmith.passes.schedule.plan import KernelCall, Laid, Plan
 from einsmith.passes.schedule.views import storage
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]
-"""Of a tensor and the orders that all its kernels have strides for, as it is first, the one that it has."""
+"""Chooses the order of a tensor from those that all its kernels have strides for; row-major is the first."""
 _RULE: ContextVar[Rule | None] = ContextVar("rule", default=None)
 
 
 @contextmanager
 def forcing(rule: Rule) -> Iterator[None]:
-    """What is compiled inside has the orders that a rule says."""
+    """Compile programs inside the `with` block with the orders that `rule` chooses."""
     token = _RULE.set(rule)
     try:
         yield
@@ -32,7 +32,7 @@ def forcing(rule: Rule) -> Iterator[None]:
 
 
 def decided(plan: Plan) -> Decided | None:
-    """What is decided here and now of a plan's tensors; None where nothing is."""
+    """Return the forced orders of a plan's tensors; None if no rule is active."""
     rule = _RULE.get()
     if rule is None:
         return None

@@ -1,4 +1,4 @@
-"""A plan whose tensors lie in memory as is decided: its kernels with the strides that follow.
+"""Apply the chosen dimension orders to a plan: give its kernels the strides that follow from them.
 
 before: call 0 makes t0[n, c, y, x], call 1 reads it, c*y*x, y*x, x, 1 elements from one position to the next
 after:  the same, 1 element from one channel to the next and c from one pixel to the next
@@ -17,7 +17,7 @@ from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 Orders = Mapping[Tensor, Order]
-"""By storage; of what is not in it, the dimensions lie as they are."""
+"""Order of a tensor's dimensions, by storage; tensors that are missing have row-major order."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class Converted:
 
 @dataclass(frozen=True)
 class Decided:
-    """How the tensors of a plan lie, those that are not as they are, and copies."""
+    """The tensors of a plan whose order is not row-major, and copies."""
 
     orders: Mapping[Tensor, Laid] = field(default_factory=dict)
     copies: tuple[Converted, ...] = ()
 
 
 def bound(plan: Plan) -> set[Tensor]:
-    """What lies as it is: inputs and results, what is stored into leaves, and what checks and loops see."""
+    """Return the tensors whose order is fixed: inputs, results, tensors that are stored into leaves, and operands of
+    checks and loops."""
     found = {storage(t) for t in (*plan.graph.inputs, *plan.graph.roots)} | set(plan.home)
     for call in plan.calls:
         if isinstance(call, LoopCall):
@@ -47,8 +48,8 @@ def bound(plan: Plan) -> set[Tensor]:
 
 
 def free(plan: Plan) -> list[Tensor]:
-    """What may lie in any order: the tensors that kernels of the plan alone make and read, in the order in which they
-    are made."""
+    """Return the tensors that may have any order, in the order in which they are computed: only kernels of the plan
+    write and read them."""
     calls = [c for c in plan.calls if isinstance(c, KernelCall)]
     made = dict.fromkeys(storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w)
     as_it_is = bound(plan)
@@ -56,14 +57,14 @@ def free(plan: Plan) -> list[Tensor]:
 
 
 def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
-    """The plan, and those of its loops' steps, with tensors as is decided for each plan; the one that is given where
-    nothing is. Raises VerifyError where a kernel has no strides for an order."""
+    """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
+    itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
     found = decide(plan)
     laid = {**found.orders, **{c.call.tensors[1]: c.laid for c in found.copies}}
     orders = {t: x.order for t, x in laid.items()}
     left = list(found.copies)
     calls: list[KernelCall | LoopCall] = []
-    place: list[int] = []  # of each call of the plan given, among those here
+    place: list[int] = []  # index in `calls` of each call of the given plan
     for call in plan.calls:
         if isinstance(call, LoopCall):
             steps = [laid_out(p, decide) for p in call.plans]
@@ -93,8 +94,8 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
 
 
 def held(call: KernelCall) -> set[Tensor]:
-    """The tensors that hold the same elements in all steps of a loop, as the kernel knows: it may have packed them
-    before the loop begins, when there is no copy of them yet."""
+    """Return the loop-invariant operands of a call. A kernel may have packed them before the loop begins, when a copy
+    of them does not exist yet."""
     if isinstance(call.kernel, Kernel):
         return {storage(call.tensors[n]) for n in call.kernel.fixed or ()}
     places = (m.places[n] for m in call.kernel.members for n in m.kernel.fixed or ())
@@ -109,7 +110,7 @@ def _in(call: KernelCall, orders: Orders) -> KernelCall:
 
 
 def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
-    """The call with its tensors in these orders; None where a buffer has no strides for one."""
+    """Return the call with its tensors in these orders; None if a buffer has no strides for one."""
     if not any(storage(t) in orders for t in call.tensors):
         return call
     offsets = call.offsets or (0,) * len(call.tensors)
@@ -132,7 +133,8 @@ def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
 
 
 def _moved(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
-    """The buffer of a tensor, which begins at a byte of it, and the byte where it begins then."""
+    """Return (the buffer of a tensor with its dimensions reordered, the byte where it begins then); `at` is the byte
+    where it begins now. None if no strides describe it."""
     s = storage(t)
     if s not in orders:
         return buffer, at
@@ -141,7 +143,8 @@ def _moved(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[Ke
 
 
 def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
-    """A member of a Rows; what is local to a row has no tensor."""
+    """Return a member of a row-fused kernel with reordered buffers; buffers that are local to a row have no tensor and
+    stay."""
     buffers: list[KernelBuffer] = []
     for place, b in zip(m.places, m.kernel.buffers, strict=True):
         found = _moved(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
@@ -153,8 +156,8 @@ def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Order
 
 
 def converter(t: Tensor) -> KernelCall:
-    """The call that copies a tensor into memory of its own, which may lie otherwise. (The copy is cast twice, which
-    tells it from what a program has copies of besides.)"""
+    """Return the call that copies a tensor into separate memory, which may have another order. The copy is cast twice,
+    which distinguishes it from other copies in a program."""
     index = tuple(Axis(d) for d in range(len(t.shape)))
     body = Apply("cast", (Apply("cast", (Read(0, index, t.dtype),), t.dtype),), t.dtype)
     made = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))

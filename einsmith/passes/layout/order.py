@@ -1,4 +1,4 @@
-"""Orders of a tensor's dimensions in memory, and what they make of the buffers that kernels see of it."""
+"""Enumerate the orders of a tensor's dimensions in memory, and compute the strides of kernel buffers for them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from math import prod
 from einsmith.plan.kernel import KernelBuffer, row_major
 
 Order = tuple[int, ...]
-"""The dimensions of a tensor as they lie in memory, the outer ones first."""
+"""The dimensions of a tensor as they are in memory, the outermost first."""
 CANDIDATES = 4
-"""Orders of a tensor that are looked at, the one as it is among them."""
+"""Most orders of a tensor that are considered, row-major order included."""
 
 
 def as_is(shape: Sequence[int]) -> Order:
@@ -18,21 +18,21 @@ def as_is(shape: Sequence[int]) -> Order:
 
 
 def innermost(shape: Sequence[int], d: int) -> Order:
-    """Dimension d inside of all others: of images, 1 is channels last, and 0 is batch last."""
+    """Return the order with dimension d innermost. For images, d = 1 is channels last, and d = 0 is batch last."""
     return (*(x for x in range(len(shape)) if x != d), d)
 
 
 def candidates(shape: Sequence[int]) -> list[Order]:
-    """The orders that a tensor may have: as it is, or one dimension of several points inside of the others, the second
-    and the first before the rest, as batch and channels stand before rows and columns. Tensors of the same extents but
-    for dimensions of one point have the same ones."""
+    """Return the orders that a tensor may have: row-major first, then each dimension of extent above 1 moved innermost.
+    The second and the first dimension (channels, batch) come before the others. Tensors whose extents differ only in
+    dimensions of extent 1 have equal candidates."""
     several = [d for d, n in enumerate(shape) if n > 1]
     inner = [*several[1:2], *several[:1], *several[2:]]
     return [as_is(shape), *(innermost(shape, d) for d in inner if d != several[-1])][:CANDIDATES]
 
 
 def strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:
-    """The elements from one position to the next in each dimension of a dense tensor; 0 where it has one point."""
+    """Return the stride (elements) of each dimension of a dense tensor in an order; 0 for extent 1."""
     found, at = [0] * len(shape), 1
     for d in reversed(order):
         if shape[d] > 1:
@@ -41,7 +41,7 @@ def strides(shape: Sequence[int], order: Order) -> tuple[int, ...]:
 
 
 def name_of(shape: Sequence[int], order: Order) -> str:
-    """What people call an order: the dimension inside, or all of them."""
+    """Return a readable name of an order: the innermost dimension, or all of them."""
     if order == as_is(shape):
         return "as is"
     if order == innermost(shape, order[-1]):
@@ -50,9 +50,11 @@ def name_of(shape: Sequence[int], order: Order) -> str:
 
 
 def moved(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[KernelBuffer, int] | None:
-    """(the buffer, the element where it begins) that hold the same elements of a tensor when its dimensions lie in an
-    order, as a buffer that begins at element `first` holds of it where they lie as they are. None where no strides
-    say that: rows of channels and columns, as one dimension, do not lie evenly with channels last.
+    """Return (the buffer, the element where it begins) for the same elements of a tensor after its dimensions are
+    reordered.
+
+    `buffer` begins at element `first` of the tensor in row-major order. Return None if no strides describe the
+    elements: a buffer dimension that merges channels and rows has no single stride with channels last.
 
     before: of t[n, c, y, x] a buffer [n, c*y, x] with strides c*y*x, x, 1, or [n, c, y*x] with strides c*y*x, y*x, 1
     after:  the former has no strides with channels last, the latter c*y*x, 1, c
@@ -80,8 +82,8 @@ def moved(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) 
 
 
 def _runs(shape: Sequence[int], order: Order) -> list[tuple[int, int, int]]:
-    """(extent, stride as it is, stride in the order) of the dimensions, inner ones last, those as one that are next to
-    each other in both."""
+    """Return (extent, row-major stride, stride in the order) of the dimensions, innermost last; dimensions that are
+    adjacent in both orders are merged."""
     out: list[tuple[int, int, int]] = []
     for n, old, new in zip(shape, row_major(tuple(shape)), strides(shape, order), strict=True):
         if n == 1:

@@ -1,6 +1,6 @@
-"""What a call costs by the orders of what it touches: known where the cost model was asked, else no less than a floor.
+"""Price calls by the orders of their tensors: by the cost model where it was queried, else by a lower bound.
 
-In orders other than as they are, a kernel counts more than is predicted (`doubt`).
+A prediction for orders other than the tensors' own is increased by a margin (`doubt`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 DOUBT, DOUBT_OF_SUMS = 0.3, 1.0
-"""The part by which a prediction for other orders than as they are is taken to be too low; the latter of sums whose
-operands lie otherwise, which are gathered at strides that the model of contractions has not been measured for: `python
--m benchmarks.layouts`. Kernels of networks were 0.93 times as fast as predicted in the median, and less than 0.2 times
-in one case of ten, all of them such sums; windows in steps of two were faster than predicted."""
+"""Fractions by which predictions for changed orders are increased; DOUBT_OF_SUMS is for sums whose operands change,
+which are gathered at strides for which the model of contractions was not calibrated. Measured with `python -m
+benchmarks.layouts`: kernels of networks took 0.93 times the predicted time in the median, and less than 0.2 times in
+one case of ten, all of them such sums; windows with stride 2 were faster than predicted."""
 
 Seconds = Callable[[Kernel | Rows], float]
-"""What the cost model predicts of a kernel, which raises CompileError where no pattern takes it."""
+"""Predicts the seconds of a kernel; raises CompileError if no pattern accepts it."""
 
 
 class Prices:
-    """Costs of calls on a target. bound: the seconds that a kernel takes by the model at least, in whatever order its
-    tensors lie. asked: how many kernels the model was asked for."""
+    """Costs of calls on a target. bound: gives the least seconds of a kernel by the model, whatever the orders of its
+    tensors. asked: number of kernels for which the model was queried."""
 
     def __init__(self, seconds: Seconds, target: Target, bound: Callable[[Kernel], float] = lambda kernel: 0.0):
         self.seconds, self.target, self.bound = seconds, target, bound
@@ -40,21 +40,22 @@ class Prices:
         self._known: dict[Kernel | Rows, float] = {}
 
     def now(self, call: KernelCall) -> float:
-        """As everything lies as it is. It is no question: the kernel is compiled, mostly."""
+        """Return the predicted seconds of a call with all orders unchanged. The query does not count in `asked`,
+        because the kernel is usually compiled anyway."""
         if call.kernel not in self._known:
             self._known[call.kernel] = self.seconds(call.kernel)
         return self._known[call.kernel]
 
     def least(self, call: KernelCall, closely: bool = False) -> float:
-        """What the call costs in other orders at least; closely: by what the model says, too. Kernels share their rows
-        in the order in which these lie, and go through memory once already: another order is not looked to for a gain.
-        """
+        """Return a lower bound (seconds) of a call's cost in other orders; `closely` includes the bound by the model. A
+        row-fused kernel has no gain to look for, because its rows are in the stored order and pass through memory once,
+        so its bound is its present cost."""
         if isinstance(call.kernel, Rows):
             return self.now(call)
         return (1 + DOUBT) * max(floor(call.kernel, self.target), self.bound(call.kernel) if closely else 0.0)
 
     def ask(self, call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
-        """In other orders; inf where that cannot be."""
+        """Return the predicted seconds of a call in other orders; inf if a kernel cannot have them."""
         moved = call_in(call, orders)
         if moved is None:
             return inf
@@ -68,7 +69,7 @@ class Prices:
 
 
 def doubt(call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
-    """What is not to be relied on of the prediction for a call in other orders, as a part of it."""
+    """Return the margin, as a fraction, by which the prediction for a call in other orders is increased."""
     kernel = call.kernel
     if isinstance(kernel, Rows) or not sums(kernel):
         return DOUBT
@@ -78,7 +79,7 @@ def doubt(call: KernelCall, orders: Mapping[Tensor, Order]) -> float:
 
 
 def sums(kernel: Kernel) -> int:
-    """Bytes of the terms that a kernel's root sums."""
+    """Return the bytes of the terms that a kernel's root sums."""
     found = 0
     for part in kernel.root.parts:
         body = part.body
@@ -89,8 +90,8 @@ def sums(kernel: Kernel) -> int:
 
 @lru_cache(maxsize=4096)
 def floor(kernel: Kernel, target: Target) -> float:
-    """Seconds that a kernel takes at least, however its tensors lie: sums of products at the peak, or the bytes that it
-    touches."""
+    """Return the least seconds of a kernel, whatever the orders of its tensors: sums of products at peak rate, or the
+    transfer of the bytes that it touches."""
     moved = float(sum(touched(kernel)))
     # In Winograd's form a product of 3 x 3 points takes 36 / 16 multiplications in the place of 9.
     rate = 4 * target.fma_per_second * target.cores * (4.0 if target.winograd else 1.0)

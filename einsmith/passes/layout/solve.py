@@ -1,11 +1,11 @@
-"""The assignment of the least cost: variables of a few values each, and tables of what values cost together.
+"""Find the assignment of least cost: variables of a few values each, and tables of what values cost together.
 
-Values that are dominated go first, as states of a cut do in Megvii's search (Distance(i, j) < T_j - T_i): whatever the
-others are, another value costs no more (in protein design, dead-end elimination: Goldstein 1994). Then variables are
-eliminated one by one, the one first that leaves the smallest table: exact dynamic programming over cuts (Bertele and
-Brioschi 1972, "Nonserial dynamic programming"), which of at most two neighbours is a reduction R0, R1 or R2 of
-partitioned boolean quadratic problems. Where a cut is too wide, a variable takes the value that alone looks best (RN;
-Scholz and Eckstein 2002), and in the end each is looked at again, the others as they are.
+Dominated values are removed first, as states of a cut are in Megvii's search (Distance(i, j) < T_j - T_i): whatever the
+other variables are, another value costs no more (in protein design, dead-end elimination: Goldstein 1994). Variables
+are then eliminated one by one, the one first that leaves the smallest table: exact dynamic programming over cuts
+(Bertele and Brioschi 1972, "Nonserial dynamic programming"). The elimination of a variable of at most two neighbours is
+a reduction R0, R1 or R2 of partitioned boolean quadratic problems. Where a cut is too wide, a variable takes the value
+that is locally best (RN; Scholz and Eckstein 2002); in the end each variable is improved again with the others fixed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 TABLE = 1 << 14
-"""Entries of a cut's table, at most."""
+"""Most entries of a cut's table."""
 
 
 class Factor(NamedTuple):
-    """What the values of some variables cost together: `costs` has an axis for each, in order; inf: they cannot be."""
+    """A cost table of some variables. `costs` has an axis for each variable in `over`, in order; inf marks impossible
+    values."""
 
     over: tuple[int, ...]
     costs: np.ndarray
@@ -30,7 +31,7 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True)
 class Assignment:
-    """The value of each variable, what they cost in all, and whether nothing costs less."""
+    """The value of each variable, their total cost, and whether that is proven to be the minimum."""
 
     values: tuple[int, ...]
     cost: float
@@ -38,7 +39,7 @@ class Assignment:
 
 
 class _Step(NamedTuple):
-    """A variable that is gone, and its best value for each assignment of others."""
+    """An eliminated variable and its best value for each assignment of its neighbours."""
 
     variable: int
     others: tuple[int, ...]
@@ -46,9 +47,15 @@ class _Step(NamedTuple):
 
 
 def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -> Assignment:
-    """The assignment of variables with so many values each whose factors sum to the least. Of equal costs, lower values
-    are taken where one variable decides it. No more than what all zeros cost. Raises ValueError where every assignment
-    costs inf."""
+    """Return the assignment whose factors sum to the least cost. It never costs more than all zeros.
+
+    Ties are broken toward lower values where one variable decides. Raises ValueError if every assignment costs inf.
+
+    Args:
+        sizes: number of values of each variable.
+        factors: the cost tables.
+        table: most entries of a cut's table.
+    """
     given = _merged(factors, sizes)
     met_by = {v for f in given for v in f.over}
     alive = [np.arange(n) < (n if v in met_by else 1) for v, n in enumerate(sizes)]
@@ -66,7 +73,7 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
 
 
 def _left(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.ndarray]) -> list[Factor]:
-    """The factors over the values that are kept, numbered anew; variables of one value are gone."""
+    """Return the factors restricted to the values that are kept, numbered anew; variables of one value are dropped."""
     out = []
     for over, costs in factors:
         for axis, v in enumerate(over):
@@ -79,7 +86,8 @@ def _left(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.nda
 
 
 def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> tuple[list[int], bool]:
-    """(the value of each variable, whether nothing costs less), one variable eliminated after the other."""
+    """Return (the value of each variable, whether the assignment is optimal) by eliminating the variables one by
+    one."""
     tables: dict[int, list[Factor]] = {}  # by variable; a factor of several stands with each
     for f in factors:
         for v in f.over:
@@ -114,12 +122,13 @@ def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> 
 
 
 def cost_of(values: Sequence[int], factors: Iterable[Factor]) -> float:
-    """What an assignment costs."""
+    """Return the cost of an assignment."""
     return float(sum(f.costs[tuple(values[v] for v in f.over)] for f in factors))
 
 
 def changes(values: Sequence[int], v: int, factors: Iterable[Factor], size: int) -> np.ndarray:
-    """What each value of a variable would cost more than the one that it has, all others being as they are."""
+    """Return how much more each value of variable v would cost than its present value, the other variables being
+    fixed."""
     out = np.zeros(size)
     for f in factors:
         if v in f.over:
@@ -130,7 +139,7 @@ def changes(values: Sequence[int], v: int, factors: Iterable[Factor], size: int)
 
 
 def _merged(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
-    """One factor for all of the same variables."""
+    """Sum the factors over equal sets of variables into one factor each."""
     by: dict[tuple[int, ...], list[Factor]] = {}
     for f in factors:
         by.setdefault(tuple(sorted(f.over)), []).append(f)
@@ -138,12 +147,12 @@ def _merged(factors: Iterable[Factor], sizes: Sequence[int]) -> list[Factor]:
 
 
 def _cut(v: int, met: Sequence[Factor]) -> tuple[int, ...]:
-    """The neighbours of a variable."""
+    """Return the neighbours of a variable."""
     return tuple(sorted({x for f in met for x in f.over} - {v}))
 
 
 def _sum(over: Sequence[int], factors: Iterable[Factor], sizes: Sequence[int]) -> np.ndarray:
-    """The sum of factors as a table with an axis for each variable in `over`."""
+    """Return the sum of factors as a table with an axis for each variable in `over`."""
     out = np.zeros([sizes[v] for v in over])
     for f in factors:
         order = sorted(range(len(f.over)), key=lambda k: over.index(f.over[k]))
@@ -153,7 +162,7 @@ def _sum(over: Sequence[int], factors: Iterable[Factor], sizes: Sequence[int]) -
 
 
 def _others_least(f: Factor, v: int) -> np.ndarray:
-    """For each value of a variable the least of a factor, whatever the others are."""
+    """Return, for each value of variable v, the minimum of a factor over the other variables."""
     return f.costs.min(tuple(k for k, x in enumerate(f.over) if x != v))
 
 
@@ -163,7 +172,8 @@ def _taken(f: Factor, v: int, n: int) -> Factor:
 
 
 def _pruned(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
-    """The factors, in which values that are dominated cost inf; `alive` tells the others."""
+    """Return the factors with the entries of dominated values set to inf; `alive` is updated to mark the other
+    values."""
     tables = list(factors)
     met: dict[int, list[int]] = {}  # the factors of a variable
     for k, f in enumerate(tables):
@@ -190,8 +200,8 @@ def _pruned(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
 
 
 def _distances(f: Factor, v: int) -> np.ndarray:
-    """The most that a value of a variable costs more than another one, by both, over what the other variables may be;
-    what cannot be with the latter does not count."""
+    """Return, for each pair of values of variable v, the largest excess of the first value's cost over the second's,
+    over all values of the other variables. Entries that are impossible with the second value do not count."""
     costs = f.costs.swapaxes(0, f.over.index(v)).reshape(f.costs.shape[f.over.index(v)], -1)
     possible = costs < inf
     less = np.where(possible, costs, 0.0)
@@ -199,7 +209,7 @@ def _distances(f: Factor, v: int) -> np.ndarray:
 
 
 def _descend(values: list[int], factors: Sequence[Factor], sizes: Sequence[int]) -> None:
-    """Changes one variable at a time as long as that costs less."""
+    """Improve one variable at a time while that lowers the cost."""
     better = True
     while better:
         better = False

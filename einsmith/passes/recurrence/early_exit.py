@@ -1,4 +1,4 @@
-"""Up to where what goes along time is needed: to the limit of the recurrences that read it (`live_steps`).
+"""Compute tensors along time only up to the limit of the recurrences that read them (`live_steps`).
 
 before: P[t, b, n] = sum[i](x[t, b, i]*W[n, i]), read by a loop at steps t < max[b](lengths[b]) alone;
         D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i]), g being zero at the other steps
@@ -42,7 +42,8 @@ _NEVER = -(1 << 40)
 
 
 class TripCount(NamedTuple):
-    """The first max(limit + after, least) positions. `limit` is a 0-d i64 tensor; None stands for no number at all."""
+    """The first max(limit + after, least) positions. `limit` is a 0-d i64 tensor; without one (None) the first `least`
+    positions."""
 
     limit: Tensor | None
     after: int
@@ -56,14 +57,15 @@ NOWHERE = TripCount(None, _NEVER, _NEVER)
 
 
 def latest(a: TripCount | None, b: TripCount | None) -> TripCount | None:
-    """The positions of both; None, which stands for all, where their limits differ."""
+    """Return the union of two ranges of positions. None stands for all positions, and is returned if the limits
+    differ."""
     if a is None or b is None or (a.limit is not b.limit and a.limit is not None and b.limit is not None):
         return None
     return TripCount(a.limit if b.limit is None else b.limit, max(a.after, b.after), max(a.least, b.least))
 
 
 def limit_of(t: Tensor) -> tuple[Compute, int] | None:
-    """(the largest element of an integer tensor, n) of a tensor that is this largest element + n."""
+    """Split a tensor into (the largest element of an integer tensor, n) if it is that element + n; else return None."""
     part = t.template.parts[0] if isinstance(t, Compute) else None
     if not isinstance(t, Compute) or not isinstance(part, Piece) or t.shape or t.dtype is not dt.i64:
         return None
@@ -86,9 +88,16 @@ def limit_of(t: Tensor) -> tuple[Compute, int] | None:
 def ends(
     order: Sequence[Any], roots: Iterable[Tensor], along: Mapping[Compute, Along], steps: int
 ) -> tuple[dict[Compute, TripCount | None], set[Compute]]:
-    """(for each node that goes along a time of so many steps the end up to which it is to be made, one for all that
-    have one limit, None where it has none; those of them that are read beyond, where they are zero). `order`: all
-    nodes, arguments before users."""
+    """Return (for each node that goes along a time of `steps` steps, the end up to which it has to be computed; the
+    nodes among them that are read beyond their end, where they are zero). Nodes with the same limit share one end; None
+    means that a node is computed at all steps.
+
+    Args:
+        order: all nodes, arguments before users.
+        roots: results, which are needed at all steps.
+        along: how nodes go along time.
+        steps: extent of time.
+    """
     found: dict[Compute, TripCount | None] = {}
     wanted: dict[Tensor, TripCount] = {}
     for _ in range(2):  # once to find the end, once with it
@@ -134,7 +143,7 @@ def ends(
 
 
 def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
-    """The limits of the loops of so many steps."""
+    """Yield the limits of the loops of `steps` steps."""
     seen = set()
     for n in order:
         if isinstance(n, LoweredLoop) and length(n) == steps:
@@ -146,12 +155,12 @@ def _limits(order: Sequence[Any], steps: int) -> Iterator[Tensor]:
 
 
 def length(loop: LoweredLoop) -> int:
-    """The steps of a recurrence's loop."""
+    """Return the number of steps of a recurrence's loop."""
     return sum(s.steps for s in loop.segments if s.first is None)
 
 
 def _asks(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
-    """The arguments of a node that does not go along time, and up to where it reads each."""
+    """Yield (argument, end up to which it is read) for a node that does not go along time."""
     if isinstance(n, LoweredLoop):
         for s in n.segments:
             stop = None if s.stop is None else limit_of(n.args[s.stop])
@@ -178,7 +187,7 @@ def _asks(n: Any) -> Iterator[tuple[Tensor, TripCount | None]]:
 
 
 def _bound(e: Read, domain: tuple[int, ...]) -> TripCount | None:
-    """The positions of dimension 0 that a read may take."""
+    """Return the positions of dimension 0 that a read may access; None if they are not known."""
     form = linear(e.index[0]) if e.index else None
     if form is None or not all(isinstance(a, Axis) for a in form.terms):
         return None
@@ -187,14 +196,14 @@ def _bound(e: Read, domain: tuple[int, ...]) -> TripCount | None:
 
 
 class Zeros:
-    """From where on tensors are zero along a time of so many steps, as ends at one limit."""
+    """Positions along a time of `steps` steps from which on tensors are zero, as ends at one limit."""
 
     def __init__(self, along: Mapping[Compute, Along], steps: int, limit: Tensor):
         self.along, self.steps, self.limit = along, steps, limit
         self.known: dict[Tensor, TripCount | None] = {}
 
     def first(self, t: Tensor) -> TripCount | None:
-        """The end from which on all positions that lie within the time are zero; None where there is none."""
+        """Return the end from which on all positions of a tensor within the time are zero; None if there is none."""
         if t not in self.known:
             self.known[t] = None
             if isinstance(t, Item) and isinstance(t.node, LoweredLoop) and length(t.node) == self.steps:
@@ -204,7 +213,8 @@ class Zeros:
         return self.known[t]
 
     def _member(self, loop: LoweredLoop, j: int) -> TripCount | None:
-        """Of a member that a segment makes zero from the limit on, and those after it do."""
+        """Return the end from which on a loop's member is zero: one segment from the limit on and all later segments
+        store zeros. None if there is none."""
         parts = [
             (at, at + s.steps, s, _of_zeros(x))
             for s in loop.segments for x, (k, at) in zip(s.body.outputs, s.targets, strict=True) if k == j
@@ -219,7 +229,7 @@ class Zeros:
         return TripCount(self.limit, known[1] + at, at)
 
     def bodies(self, n: Compute, at: Along) -> TripCount | None:
-        """The end from which on the bodies of a node, terms of its total, are zero."""
+        """Return the end from which on all bodies of a node (of a total, its terms) are zero; None if there is none."""
         found: TripCount | None = NOWHERE
         for p, axis, along in zip(n.template.parts, at.axes, at.reads, strict=True):
             for b in p.bodies:
@@ -246,7 +256,7 @@ class Zeros:
         return zero[body]
 
     def _never(self, n: Compute, axis: int, condition: Expr) -> TripCount | None:
-        """The end from which on a condition on the position does not hold."""
+        """Return the end from which on a condition on the position is false; None if there is none."""
         found = []
         for e in operands(condition, "and"):
             if isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int:
@@ -261,7 +271,7 @@ class Zeros:
 
 
 def _top(limit: Tensor) -> Expr:
-    """The expression whose largest value a limit is."""
+    """Return the expression whose largest value a limit is."""
     assert isinstance(limit, Compute)
     return limit.template.parts[0].bodies[0]
 
@@ -271,12 +281,12 @@ def _earliest(ends: Sequence[TripCount | None]) -> TripCount | None:
 
 
 def _last(t: Any) -> int:
-    """The last position that an initial template writes."""
+    """Return the last position that an initial template writes."""
     return max(p.offset[0] + p.step[0] * (p.extents[0] - 1) for p in t.parts)
 
 
 def _of_zeros(t: Tensor) -> bool:
-    """Whether a tensor of a step is zero, or a copy of one that is."""
+    """Return whether a tensor of a step is zero, or a copy of a zero tensor."""
     if not isinstance(t, Compute) or t.template.is_scatter or any(isinstance(p.body, Reduce) for p in t.template.parts):
         return False
     for b in (b for p in t.template.parts for b in p.bodies):

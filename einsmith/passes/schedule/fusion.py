@@ -1,7 +1,8 @@
-"""Which tensors are made by one kernel.
+"""Group tensors into kernels: pointwise tensors join the kernel of a tensor that they read.
 
-A pointwise tensor joins the group of a tensor that it reads at the identity index, if the group stays convex: nothing
-outside lies between two members. Pointwise groups over one box that a member reads join it in turn.
+A pointwise tensor joins the group of a tensor that it reads at the identity index if the group stays convex: no node
+outside the group lies between two members. Pointwise groups over the same box that a member reads join the group in
+turn.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ class FusionGroup:
     readers: set[Compute | LoweredLoop] = field(default_factory=set)  # the nodes that read its nodes
 
     def outside(self, node: Compute) -> int:
-        """How many nodes read it, but for its own and `node`."""
+        """Return the number of readers outside the group, not counting `node`."""
         return len(self.readers) - sum(n in self.readers for n in (*self.nodes, node))
 
 
 def maker(t: Tensor) -> Compute | LoweredLoop | None:
-    """The node that computes a tensor's storage; None for the graph's inputs."""
+    """Return the node that computes a tensor's storage; None for the graph's inputs."""
     p, _ = producer(t)
     return None if isinstance(p, Leaf) else p
 
 
 def makers(node: Compute | LoweredLoop) -> Iterator[Compute | LoweredLoop]:
-    """The nodes that compute what a node reads."""
+    """Yield the nodes that compute a node's arguments."""
     return (m for m in map(maker, node.args) if m is not None)
 
 
 def needs_check(node: Compute | LoweredLoop) -> bool:
-    """Whether the node, or one of the steps of a loop, reads or adds at an index that comes from a tensor."""
+    """Return whether the node, or a step of the loop, accesses memory at an index that is read from a tensor."""
     if isinstance(node, LoweredLoop):
         inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, LoweredLoop)))
         return any(map(needs_check, inner))
@@ -59,14 +60,15 @@ def needs_check(node: Compute | LoweredLoop) -> bool:
 
 
 def only_identity(node: Compute | LoweredLoop, pick: Callable[[Tensor], bool]) -> bool:
-    """Whether every read of the arguments that `pick` accepts is, in a body without reductions, at the element that is
-    being made."""
+    """Return whether the node reads the arguments that `pick` accepts only in bodies without reductions, at the element
+    that is being computed."""
     slots = [s for s, a in enumerate(node.args) if pick(a)]
     return not slots or (not isinstance(node, LoweredLoop) and reads_own_element(node.template, slots))
 
 
 def reads_own_element(t: Template, slots: Collection[int]) -> bool:
-    """The same of slots of a template."""
+    """Return whether a template reads these slots only in bodies without reductions, at the element that is being
+    computed."""
     pieces = t.parts
     if t.is_scatter and len(pieces) == 2:
         start, added = pieces
@@ -82,7 +84,7 @@ def reads_own_element(t: Template, slots: Collection[int]) -> bool:
 
 
 def _at_own(e: Read, p: Piece) -> bool:
-    """Whether a piece reads the element that it makes."""
+    """Return whether a piece reads the element at the position that it computes."""
     for d, (i, o, s, n) in enumerate(zip(e.index, p.offset, p.step, p.extents, strict=True)):
         x = linear(i).without(Axis(d)) if n == 1 else linear(i)
         if x != LinearForm(o, {Axis(d): s} if n > 1 else {}):
@@ -91,14 +93,15 @@ def _at_own(e: Read, p: Piece) -> bool:
 
 
 def reads_in_place(node: Compute, members: Collection[Compute | LoweredLoop]) -> bool:
-    """Whether what a node reads of the members is as they make it, element for element: no view of it."""
+    """Return whether a node reads each of its arguments among the members at its own element, and none through a
+    view."""
     if not only_identity(node, lambda a: maker(a) in members):
         return False
     return not any(is_view(a.template) for a in node.args if isinstance(a, Compute) and maker(a) in members)
 
 
 def fits(nodes: Collection[Compute | LoweredLoop]) -> bool:
-    """Whether one kernel has pointers enough for what the nodes read of others, and for all that they make."""
+    """Return whether one kernel has enough pointers for the nodes' external arguments and all their results."""
     outside = {storage(a) for n in nodes for a in n.args if maker(a) not in nodes}
     return len(outside) + len(nodes) <= _BUFFERS
 
@@ -110,8 +113,15 @@ def fusion_groups(
     gate: Compute | LoweredLoop | None,
     updates: Collection[Compute | LoweredLoop] = (),
 ) -> tuple[list[FusionGroup], dict[Compute | LoweredLoop, int]]:
-    """Groups of nodes, some of them empty, and each node's group. `early`: what the checks are computed from, and
-    themselves; `gate`: what decides whether anything is stored; `updates`: what is stored into leaves."""
+    """Return (groups of nodes, some of them empty; index of each node's group).
+
+    Args:
+        nodes: all nodes, arguments before users.
+        alone: nodes that are not fused with others.
+        early: the runtime checks and the nodes that they are computed from.
+        gate: the node that decides whether any result is stored, or None.
+        updates: nodes that are stored into leaves.
+    """
     apart = alone | early | ({gate} if gate is not None else set())
     groups: list[FusionGroup] = []
     of: dict[Compute | LoweredLoop, int] = {}
@@ -123,7 +133,7 @@ def fusion_groups(
         needs = {of[m] for m in makers(node)}
         best = len(groups)
         if isinstance(node, Compute) and node not in alone and _is_small(node):
-            # What else reads a group must wait for all of it: the one that is read least is joined first.
+            # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
             near = sorted(needs, key=lambda g: (groups[g].outside(node), -g))
             near = [g for g in near if not (node in updates and _has_others(groups[g], updates))]
             best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
@@ -144,8 +154,8 @@ def fusion_groups(
 
 
 def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) -> bool:
-    """Whether a sum is read by more than updates: its kernel may be joined with its readers' by their rows, which one
-    that stores into a leaf is not."""
+    """Return whether a sum has readers other than updates. Row-block fusion may join its kernel with those readers, but
+    not a kernel that stores into a leaf."""
     root = group.nodes[0]
     if isinstance(root, LoweredLoop) or pointwise_body(root.template) is not None:
         return False
@@ -153,12 +163,13 @@ def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) 
 
 
 def _is_small(node: Compute) -> bool:
-    """Whether a node is pointwise, and reads no more than a kernel has pointers for, even with a group of others."""
+    """Whether a node is pointwise and a kernel has enough pointers for its arguments, even together with a group of
+    others."""
     return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
 
 
 def _spread(groups: list[FusionGroup], g: int) -> None:
-    """Lets the groups that need a group know what that one needs."""
+    """Propagate the dependences of a group to the groups that need it."""
     todo = [g]
     while todo:
         h = todo.pop()
@@ -174,7 +185,7 @@ def _spread(groups: list[FusionGroup], g: int) -> None:
 
 
 def _before(groups: list[FusionGroup], needs: Iterable[int]) -> int:
-    """The bitset of some groups and of those that they need."""
+    """Return the bitset of the given groups and of all groups that they need."""
     out = 0
     for h in needs:
         out |= groups[h].before | 1 << h
@@ -189,7 +200,7 @@ def _may_join(
     alone: set[Compute | LoweredLoop],
     early: set[Compute | LoweredLoop],
 ) -> bool:
-    """Whether a pointwise node, which needs these groups, may become a member of group g, one of them."""
+    """Return whether a pointwise node that needs the groups `needs` may join group g, one of them."""
     members = groups[g].nodes
     root = members[0]
     if isinstance(root, LoweredLoop) or root.shape != node.shape or len(members) >= STAGES:
@@ -211,8 +222,9 @@ def _take_in(
     node: Compute,
     apart: set[Compute | LoweredLoop],
 ) -> None:
-    """Makes group h, of which `node`, the last of group g, reads results where it stands, a part of group g, if all of
-    h is pointwise over the same box and neither needs the other. What both read is then read once.
+    """Merge group h into group g if all nodes of h are pointwise over the same box and neither group needs the other.
+    `node`, the last of group g, reads results of h at its own element. A tensor that both groups read is then read
+    once.
 
     before: {v},  {m},  p = f(v, m) in v's group
     after:  {v, m, p}
@@ -225,7 +237,7 @@ def _take_in(
         return
     if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
         return
-    # Read where it stands, so that a parameter may be updated in the kernel that reads it.
+    # Reads are at the own element, so that a parameter may be updated in the kernel that reads it.
     if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not reads_in_place(node, members):
         return
     # The node that has just joined made g need h; nothing else in between may.

@@ -1,15 +1,14 @@
-"""Kernels that share their rows become one, run block of rows by block of rows.
+"""Fuse kernels that share their rows into one that runs block of rows by block of rows (tile and fuse).
 
 before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]: three kernels
 after:  one `Rows` of three members; x is read from memory once, m and s are never stored
 
-A row is a point of the leading axes, or of one axis wherever it stands (the channels of a batch norm). What a member
-reads of another lies in its own row; a row's number may be used as a value (a causal mask, the counter of random bits).
-A member may also sum over the rows (a batch's loss, the gradient of a norm's weight): its result is there after all
-blocks, for other kernels.
-Joining saves launches and the bytes that are read again, and costs nothing while the rows that all cores are at fit a
-cache and there are rows for every core; of rows that the first level does not hold, the prices say whether it pays
-(`plan`). Products whose operands are read many times over stay apart, because they tile better alone.
+A row is a point of the leading axes, or of one axis at any position (the channels of a batch norm). A member reads only
+its own row of another member's result; the row number may be used as a value (a causal mask, the counter of random
+bits). A member may also reduce over the rows (a batch's loss, the gradient of a norm's weight): its result is complete
+after all blocks, for other kernels. Fusion saves launches and repeated reads. It costs nothing while the rows in flight
+on all cores fit a cache and there are rows for every core; for rows that exceed L1 the predicted times decide (`plan`).
+Products whose operands are read many times stay separate, because they tile better alone.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from einsmith.target.facts import Target
 _BUFFERS = 32
 MEMBERS = 16
 _REUSE = {"sum": 2}
-"""A kernel with this many times more points than its largest tensor has elements, 16 for the combiners that are not
-here, reads what it reads often and is to be tiled alone: a product, a convolution."""
+"""Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
+listed). A kernel above it reuses its operands and is tiled alone: a product, a convolution."""
 _SMALL = 1 << 17
-"""Bytes of work that one core does as fast as several."""
+"""Bytes of work that one core finishes as fast as several cores."""
 _RUN = 128
-"""Bytes that lie together in a row where other axes stand before it, at least."""
+"""Fewest contiguous bytes of a row that is preceded by other axes."""
 _SUMMED = ("sum", "prod", "max", "min")
 
 
@@ -43,14 +42,14 @@ _SUMMED = ("sum", "prod", "max", "min")
 
 
 def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
-    """The axes that might be rows: the output's, or the reduction's."""
+    """Return the extents of the axes that may be rows: the output's, or the reduction's."""
     body = t.parts[0].body
     return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
 
 
 def _uses(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
-    """Every axis and read of the bodies, each with whether it stands in an index of a read; what stands in the
-    dimensions `own(read)` of a read is left out."""
+    """Yield (axis or read, whether it occurs in the index of a read) for the bodies. The dimensions `own(read)` of a
+    read are left out."""
     seen: set[tuple[Expr, bool]] = set()
     todo = [(b, False) for p in t.parts for b in p.bodies]
     while todo:
@@ -68,13 +67,13 @@ def _uses(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple
 
 
 def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
-    """(how many of the first `count` such axes may be rows as far as a first look tells, by-row slots). The slots are
-    complete where the number is `count`."""
+    """Return (number of the first `count` axes that may be rows as far as a first check tells, slot -> whether it is
+    read by row). The slots are complete if the number is `count`."""
     extents, first = _extents(t, reduces), t.rank if reduces else 0
     slots: dict[int, bool] = {}
 
     def own(e: Read) -> range:
-        """The leading dimensions that these axes are the indices of, in order."""
+        """Return the leading dimensions of a read whose indices are the row axes, in order."""
         shape, k = t.params[e.slot][1], 0
         while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
             k += 1
@@ -94,8 +93,9 @@ def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
 
 
 def row_axes(t: Template, reduces: bool) -> int:
-    """How many of the output's (the reduction's) first axes are used as rows: as the leading indices, in order, of
-    reads of arguments that have just these extents there, in no other index, and as values."""
+    """Return how many leading axes of the output (of the reduction if `reduces`) can be rows. A row axis is a leading
+    index of reads of arguments that have the same extents there, in order; it occurs in no other index, and may be used
+    as a value."""
     return t.memo("sum_axes" if reduces else "row_axes", lambda t: _row_axes(t, reduces))
 
 
@@ -124,7 +124,8 @@ def _row_axes(t: Template, reduces: bool) -> int:
 
 
 def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
-    """rows -> how many leading axes they are: all ways to see the kernel's output (or its reduction) as rows."""
+    """Return a map from a number of rows to the number of leading axes that form them, for all row forms of the
+    kernel's output (or of its reduction)."""
     stages = kernel.stages[:1] if reduces else kernel.stages
     count = min(row_axes(s.template, reduces) for s in stages)
     extents = _extents(kernel.root, reduces)
@@ -135,8 +136,8 @@ def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
 
 
 def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
-    """The template with its p row axes as one, and the slots that are by row. Where they are used as values, they are
-    the digits of the row's number."""
+    """Return (the template with its p row axes merged into one, slot -> whether it is read by row). Where a row axis is
+    used as a value, it is computed from the row number by mixed-radix splitting."""
     slots = _fit(t, reduces, p)[1]
     if p == 1:
         return t, slots
@@ -169,7 +170,7 @@ def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, boo
 
 
 def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
-    """Where axis k of `extents` stands at a row, the last axis being the fastest."""
+    """Return the coordinate of axis k of `extents` at a row number, the last axis being the fastest."""
     out: Expr = row
     if (stride := prod(extents[k + 1 :])) > 1:
         out = apply("floordiv", out, Const(stride, dt.i32))
@@ -177,8 +178,8 @@ def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
 
 
 class RowForm(NamedTuple):
-    """A way to see a kernel as one of rows: the kernel in row form; 1 + the axis of each buffer that is the row, 0 for
-    none; whether the rows are those of its reduction; else which axis of its output they are."""
+    """A kernel seen as a loop over rows: the kernel in row form; for each buffer, 1 + the axis that is the row, 0 if it
+    has none; whether the rows are those of its reduction; otherwise the output axis that they are."""
 
     kernel: Kernel
     by_row: tuple[int, ...]
@@ -187,7 +188,8 @@ class RowForm(NamedTuple):
 
 
 def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
-    """The leading axes as one, which are the rows; None where a buffer is read in both ways."""
+    """Return the row form whose rows are the merged leading axes; None if a buffer is read both by row and as a
+    whole."""
     p = row_counts(kernel, reduces).get(rows)
     if p is None:
         return None
@@ -213,8 +215,8 @@ def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
 
 
 def _along(t: Template, axis: int) -> dict[int, int] | None:
-    """By slot, 1 + the dimension that `axis` of the output is the index of, 0 for none; None where the axis is used in
-    an index otherwise, or a slot in several ways."""
+    """Map each slot to 1 + the dimension indexed by output axis `axis`, 0 if there is none. Return None if the axis
+    occurs in another index, or if a slot is read in several ways."""
     slots: dict[int, int] = {}
     for part in t.parts:
         if not isinstance(part, Piece):
@@ -240,7 +242,7 @@ def _along(t: Template, axis: int) -> dict[int, int] | None:
 
 
 def _inner(kernel: Kernel, axis: int) -> RowForm | None:
-    """Axis `axis` of the output as the row, wherever it stands in the buffers."""
+    """Return the row form whose row is output axis `axis`, at any position in the buffers; None if there is none."""
     codes: dict[int, int] = {}
     for stage in kernel.stages:
         slots = stage.template.memo(f"along {axis}", lambda t: _along(t, axis))
@@ -261,7 +263,7 @@ def _inner(kernel: Kernel, axis: int) -> RowForm | None:
 
 @lru_cache(maxsize=4096)
 def ways(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
-    """All ways to see a kernel as one of rows, by the number of rows."""
+    """Return all row forms of a kernel, by number of rows."""
     found: dict[int, list[RowForm]] = {}
     for rows in row_counts(kernel, False):
         way = _leading(kernel, rows, False)
@@ -284,7 +286,7 @@ def ways(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
 
 @dataclass
 class RowPart:
-    """A kernel (None: what is none, and is left alone) and the tensors in its buffers, as `plan` makes them."""
+    """A kernel and the tensors in its buffers, as `plan` makes them; kernel is None for a call that is not fused."""
 
     kernel: Any
     tensors: tuple[Tensor, ...]
@@ -308,7 +310,7 @@ class Joined(NamedTuple):
 
 
 def streams(part: RowPart) -> bool:
-    """Whether the kernel reads what it reads about once."""
+    """Return whether the kernel reads each element of its operands about once."""
     largest = max([size(t.shape) for t in part.tensors], default=1)
     for piece in part.kernel.root.parts:
         combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
@@ -318,7 +320,7 @@ def streams(part: RowPart) -> bool:
 
 
 def _worthwhile(parts: Sequence[RowPart], found: Sequence[RowForm], rows: int, target: Target) -> bool:
-    """Whether the rows that all cores are at stay in a cache, and there are enough rows for all cores."""
+    """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
     row: dict[Tensor, int] = {}
     whole: dict[Tensor, int] = {}
     for part, way in zip(parts, found, strict=True):
@@ -336,13 +338,13 @@ def _worthwhile(parts: Sequence[RowPart], found: Sequence[RowForm], rows: int, t
 
 
 def _part_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
-    """How a tensor is cut into rows: points before and after the row's axis; (0, 0) where it is not."""
+    """Return how a tensor is cut into rows: (points before the row axis, points after it); (0, 0) if it is not cut."""
     return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
 
 
 def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
-    """A way for each part such that all cut each tensor alike, and what the parts read of each other lies in their own
-    row; None where there is none."""
+    """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
+    others' results; None if there is none."""
     made = {t for p in parts for t in p.made}
     known: dict[Tensor, tuple[int, int]] = {}
     out: list[RowForm] = []
@@ -378,12 +380,12 @@ def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
 
 
 def rows_of(part: RowPart) -> frozenset[int]:
-    """The numbers of rows that the kernel may be seen to have."""
+    """Return the numbers of rows, above 1, of the kernel's row forms."""
     return frozenset(r for r in ways(part.kernel) if r > 1)
 
 
 def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
-    """Return the most rows that the parts are worth being joined by, and the way in which each is; (0, []): none."""
+    """Return (the most rows by which fusing the parts pays, the row form of each part); (0, []) if there are none."""
     if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
         return 0, []
     for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):
@@ -394,12 +396,12 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
 
 
 def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> Joined:
-    """The Rows of a cluster's kernels; what is made here and not in `outside` stays local."""
+    """Return the fused kernel of a cluster; results that are not in `outside` stay local to it."""
     return joined(parts, *common_rows(parts, target), outside)
 
 
 def joined(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], outside: Collection[Tensor]) -> Joined:
-    """The Rows of kernels that agree on so many rows, each in its way."""
+    """Return the fused kernel of parts in the given row forms, all of which have `rows` rows."""
     made = {t for p in parts for t in p.made}
     tensors: dict[Tensor, bool] = {}
     local: dict[Tensor, KernelBuffer] = {}
