@@ -1,4 +1,4 @@
-"""The passes from graph to graph, in order: what each needs to be done before, and what all of them are handed.
+"""Run the passes from graph to graph in order; each declares what it needs and provides, and all share one context.
 
 Fusion, memory and code generation follow (`compile.Executable`).
 """
@@ -44,14 +44,14 @@ from einsmith.target.facts import Target
 
 
 def no_cost(kernel: Kernel | Rows, target: Target) -> float:
-    """For passes that are run where no kernels are chosen."""
+    """Raise NotImplementedError: the default `cost` of contexts in which no kernels are chosen."""
     raise NotImplementedError("a pass asks what a kernel costs where nobody predicts it; PassContext.cost is missing")
 
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes are handed. target: the machine; cost: predicted seconds of a kernel on it; observe(name, before,
-    after, seconds): called after each pass."""
+    """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
+    before, after, seconds): called after each pass."""
 
     target: Target = Target()
     cost: Cost = no_cost
@@ -59,11 +59,11 @@ class PassContext:
 
     @property
     def prices(self) -> bool:
-        """Whether `cost` can be asked."""
+        """Whether kernels can be priced (`price`)."""
         return self.cost is not no_cost
 
     def price(self, *nodes: Compute) -> float:
-        """Predicted seconds of a kernel that makes these tensors, each from what is stored or made before it there."""
+        """Return the predicted seconds of a kernel that computes these tensors; each may read the ones before it."""
         return self.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, self.target)
 
 
@@ -78,12 +78,12 @@ class Pass:
 
 
 def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "") -> Pass:
-    """A pass that asks nothing of its context. needs, provides: words."""
+    """Return a pass that does not use its context. needs, provides: words separated by spaces."""
     return Pass(name, lambda graph, _: f(graph), frozenset(needs.split()), frozenset(provides.split()))
 
 
 def ordered(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """The passes. Raises ValueError where one needs what none before it provides."""
+    """Return the passes. Raises ValueError if one needs what none before it provides."""
     known: set[str] = set()
     for p in passes:
         missing = p.needs - known
@@ -95,7 +95,8 @@ def ordered(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
-    """The graph after every pass but those that EINSMITH_WITHOUT names. Raises KnobError where it names others."""
+    """Return the graph after every pass except those that EINSMITH_WITHOUT names. Raises KnobError if it names a pass
+    that cannot be left out."""
     without = _left_out()
     for p in PASSES:
         start = time.perf_counter()
@@ -106,14 +107,15 @@ def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
 
 
 def optional() -> list[str]:
-    """The passes that can be left out, of graphs and of plans: no other one needs what they provide."""
+    """Return the names of the passes over graphs and plans that can be left out: no other pass needs what they
+    provide."""
     needed = frozenset[str]().union(*(p.needs for p in PASSES))
     bound = {p.name for p in PASSES if p.provides & needed}
     return [*(p.name for p in PASSES if p.name not in bound), *PLAN_PASSES]
 
 
 def left_out(name: str) -> bool:
-    """Whether a pass of plans is left out."""
+    """Return whether a pass over plans is left out."""
     return name in _left_out()
 
 
@@ -121,14 +123,14 @@ _WITHOUT: ContextVar[frozenset[str] | None] = ContextVar("passes that are left o
 
 
 def decided_out() -> frozenset[str] | None:
-    """The passes that are left out by a decision (`leaving_out`); None where there is none."""
+    """Return the passes that `leaving_out` leaves out; None outside of it."""
     return _WITHOUT.get()
 
 
 @contextmanager
 def leaving_out(names: frozenset[str]) -> Iterator[None]:
-    """What is compiled inside is compiled without these passes, of those that can be left out; whatever else is decided
-    about that, EINSMITH_WITHOUT holds too."""
+    """Compile programs inside the `with` block without the given optional passes, in addition to those that
+    EINSMITH_WITHOUT names."""
     token = _WITHOUT.set(names)
     try:
         yield
@@ -166,7 +168,7 @@ PASSES = ordered(
         graph_pass("multi-output reduction", multi_output_reduction, needs="inlined", provides="multi-output"),
         graph_pass("narrow argmax", narrow_argmax, needs="multi-output"),
         graph_pass("split index set", split_index_set, needs="inlined"),
-        # The steps of a loop are graphs of their own, which have all passes behind them when their loop is made.
+        # A loop's steps are separate graphs, which go through all passes when the loop is created.
         Pass(
             "lower loops",
             lambda graph, c: lower_loops(graph, partial(run_passes, context=c)),
@@ -181,9 +183,10 @@ PASSES = ordered(
         Pass("gather layouts", gather_layouts, frozenset({"loops"})),
     )
 )
-"""What makes fewer points or fewer tensors comes before what divides them; all of it before loops fix an order."""
+"""Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an
+order."""
 PLAN_PASSES = ("layouts",)
-"""What follows the fusion into kernels, and can be left out (`compile.Executable`)."""
+"""Passes after the fusion into kernels that can be left out (`compile.Executable`)."""
 RENAMED = {
     "parts": "read forwarding", "stored clamps": "store post-activation", "stored products": "available expressions",
     "free factors": "factor hoisting", "order": "contraction order", "disjoint": "merge disjoint",

@@ -1,12 +1,11 @@
-"""The adjoint of one node: what the cotangents of its results give to each of its float arguments.
+"""Plan the adjoint of one node: the contributions of its results' cotangents to each of its float arguments.
 
     before   C[i,j] = sum[k](A[i,k] * B[k,j])                 and dC
     after    dA[i,k] = sum[j](dC[i,j] * B[k,j])               dB[k,j] = sum[i](dC[i,j] * A[i,k])
 
-The body is swept in reverse; each read `A[f(x, r)]` then has an adjoint expression over the axes (x, r). Its index
-map is inverted (`autodiff.inversion.preimage`), so that the contribution is a sum over the points that read A[z], or,
-where counting points says that this is dearer, a Scatter. A plan depends on the template alone and is made once per
-template.
+The body is swept in reverse; each read `A[f(x, r)]` then has an adjoint expression over the axes (x, r). Its index map
+is inverted (`autodiff.inversion.preimage`), so that the contribution is a sum over the points that read A[z], or a
+Scatter if that takes fewer points. A plan depends on the template alone and is made once per template.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ from einsmith.expr.nodes import (
 from einsmith.expr.rewrite.rebuild import substitute
 
 MAX_TERMS = 4
-"""Differently guarded terms of one adjoint that are kept apart."""
+"""Most differently guarded terms of one adjoint that are kept separate; beyond it they are merged."""
 
 
 def plan_adjoint(
@@ -75,9 +74,9 @@ def plan_adjoint(
     constants: tuple[float | bool | None, ...],
     sums: frozenset[int] = frozenset(),
 ) -> AdjointPlan:
-    """The plan for the arguments `wanted`. `constants` has an entry per result: False for no cotangent, None for any,
-    a number for a cotangent that is this constant. The arguments `sums` get no Scatter, whatever it would cost. Raises
-    GradientError naming the read that has no adjoint."""
+    """Return the plan for the arguments in slots `wanted`. `constants` has an entry per result: False for no cotangent,
+    None for any, a number if the cotangent is that constant. Arguments in `sums` get no Scatter, whatever the cost.
+    Raises GradientError naming the read that has no adjoint."""
     key = f"adjoint {sorted(wanted)} {constants} {sorted(sums)}"
     return t.memo(key, lambda _: Adjoint(t, wanted, constants, sums).plan())
 
@@ -158,7 +157,7 @@ class Adjoint:
         return self.out.read(self.first_cotangent + member, at)
 
     def _chosen(self, part: Piece, member: int, at: Sequence[Expr]) -> Expr:
-        """Whether a point of the reduction box is the one that max or min chose for position `at`."""
+        """Return the condition that a point of the reduction box is the one that max or min chose for position `at`."""
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner
         if combiner.startswith("arg"):
@@ -186,8 +185,9 @@ class Adjoint:
         return condition
 
     def _others(self, part: Piece, member: int, at: Sequence[Expr], g: Expr | None = None) -> Expr:
-        """The product of all factors but this one (times g): from the whole product where the factor is not zero, from
-        the product of the nonzeros where it is the only zero. Its derivatives are those of the product written out."""
+        """Return the product of all factors but this one (times g). It is the whole product divided by the factor if
+        that is not zero, and the product of the nonzeros if the factor is the only zero. Its derivatives are those of
+        the product written out."""
         shape, parts, place = self._like(part, at)
         body = part.bodies[member]
         one, two, zero = (constant(x, body) for x in (1.0, 2.0, 0.0))
@@ -221,8 +221,8 @@ class Adjoint:
         return apply("differentiate_as", choose(apply("eq", body, zero), lone, apply("div", total, body)), others)
 
     def _like(self, part: Piece, at: Sequence[Expr]) -> tuple[tuple[int, ...], list[Piece], Sequence[Expr]]:
-        """The pieces that reduce as `part` does, the shape that they make and the place of `part`'s points in it: all
-        of the template's, or, where it mixes combiners, this piece alone."""
+        """Return (shape, pieces that reduce as `part` does, position of `part`'s points in that shape): all pieces of
+        the template, or this piece alone if the template mixes combiners."""
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner
         parts = [p for p in self.t.parts if isinstance(p, Piece)]
@@ -243,8 +243,8 @@ class Adjoint:
         values: dict[Expr, Expr],
         at: tuple[Expr, ...] | None = None,
     ) -> None:
-        """The adjoints of the float reads of one part, and from each a contribution. `values` are reads that hold an
-        expression's value; `at` the output position of a pointwise part."""
+        """Compute the adjoints of the float reads of one part, and add a contribution from each. `values` are reads
+        that hold an expression's value; `at` is the output position of a pointwise part."""
         order = list(postorder([body for body, _ in roots]))
         active: set[Expr] = set()
         for e in order:
@@ -292,7 +292,7 @@ class Adjoint:
 
     def _contributions(self, part: Piece | Scatter, found: dict[tuple, Terms]) -> None:
         groups = [(slot, index, *common(terms)) for (slot, index), terms in found.items()]
-        # What may be added to others in memory comes after those.
+        # Contributions that can be added in memory come after the others.
         groups.sort(key=lambda g: (g[0], is_opaque(g[1]) or is_coupled(g[1]), [rank(i) for i in g[1]]))
         shared: dict[tuple[Guards, Expr], Read] = {}
         if isinstance(part, Piece) and not isinstance(part.body, Reduce) and part.extents == self.t.shape:
@@ -316,8 +316,8 @@ class Adjoint:
                 self._invert(part.domain, slot, index, guards, value)
 
     def _of_result(self, part: Piece | Scatter, index: tuple[Expr, ...], guards: Guards, value: Expr) -> Expr | None:
-        """The sum of `value` over the loops of a sum, where that is the result times a factor: sum[j](-g[i]*exp(x[i,j]
-        - m[i])) is -g[i]*Y[i] where Y[i] = sum[j](exp(x[i,j] - m[i]))."""
+        """Return the sum of `value` over the loops of a sum if it equals the result times a factor, else None:
+        sum[j](-g[i]*exp(x[i,j] - m[i])) is -g[i]*Y[i] if Y[i] = sum[j](exp(x[i,j] - m[i]))."""
         if not (isinstance(part, Piece) and isinstance(part.body, Reduce) and part.body.combiner == "sum"):
             return None
         rank = len(part.extents)
@@ -334,8 +334,8 @@ class Adjoint:
     def _at_chosen(
         self, part: Piece | Scatter, slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
     ) -> bool:
-        """Whether a contribution from the chosen points of a max or min was made from these points alone, which is
-        cheaper than from the whole box."""
+        """Add a contribution from the chosen points of a max or min by these points alone if that takes fewer points
+        than the whole box; return whether it was added."""
         chosen = next((g for g in guards if g in self.positions), None)
         if chosen is None or not isinstance(part, Piece):
             return False
@@ -359,7 +359,7 @@ class Adjoint:
         return [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in affine_cases(index)]
 
     def _is_started(self, slot: int) -> bool:
-        """Whether the argument has contributions that others can be added to in memory."""
+        """Whether the argument already has contributions that a Scatter can add to in memory."""
         return bool(self.gathers[slot] or self.scatters[slot])
 
     def _invert(
@@ -371,8 +371,8 @@ class Adjoint:
         value: Expr,
         decided: bool = False,
     ) -> None:
-        """Adds the contribution `value` to the elements `index`; where it is `decided`, by a Scatter, if the index is
-        opaque."""
+        """Add the contribution `value` to the elements `index`. If `decided`, an opaque index gets a Scatter without a
+        comparison of costs."""
         shape = self.t.params[slot][1]
         opaque = is_opaque(index)
         if opaque and not decided and self._summed_first(domain, slot, index, guards, value):
@@ -399,8 +399,8 @@ class Adjoint:
     def _summed_first(
         self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
     ) -> bool:
-        """Whether a data-dependent read that stands at one place in loops that its index does not mention was done: the
-        adjoint is summed over these loops before it goes where the index says."""
+        """Sum the adjoint of a data-dependent read over the loops that its index does not mention before it is
+        scattered; return whether that was possible."""
         used = sorted(frozenset[int]().union(*map(axes_of, index)))
         loops = [p for p in range(len(domain)) if p not in used and domain[p] > 1]
         # A guard that mentions the loops does not protect the index outside of them.
@@ -461,7 +461,7 @@ def _all_others(part: Piece, member: int) -> Piece:
 
 
 def _flat(part: Piece) -> Expr:
-    """The row-major position of a point of the reduction box."""
+    """Return the row-major position of a point of the reduction box."""
     out, stride = LinearForm(), 1
     rank = len(part.extents)
     for k, extent in reversed(list(enumerate(part.domain[rank:]))):
@@ -471,9 +471,9 @@ def _flat(part: Piece) -> Expr:
 
 
 def _signs(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:
-    """Conditions of a pointwise body that its result tells as well: `where(0 < x, x, 0)` is positive where x is, and so
-    is `where(0 < x, x, x*0.1)`; `where(x <= 0, 0, x)` likewise, NaN included. The backward sweep then needs the result
-    alone, not what it was made from."""
+    """Map conditions of a pointwise body to equivalent conditions on its result: `where(0 < x, x, 0)` is positive where
+    x is, as are `where(0 < x, x, x*0.1)` and `where(x <= 0, 0, x)`, NaN included. The backward sweep then needs the
+    result alone, not its operands."""
     if not isinstance(body, Apply) or body.fn != "where" or not body.dtype.is_float:
         return {}
     c, a, b = body.args
@@ -496,5 +496,5 @@ def _is_identity(index: tuple[Expr, ...], shape: tuple[int, ...], argument: tupl
 
 
 def _relies_on_guards(e: Expr, domain: tuple[int, ...], params: Sequence) -> bool:
-    """Whether a part of a body reads what only the guards around it keep in bounds, as far as can be proven."""
+    """Return whether a part of a body may read out of bounds without the guards around it."""
     return any(True for _ in out_of_bounds(template(domain, params, e)))

@@ -1,5 +1,6 @@
-"""Scatters in the reverse sweep. Contributions that are added at computed positions: what they cost, and those of a
-max, which come from one point. What keeps the largest or smallest at computed positions: the points that attain it.
+"""Scatter contributions at computed positions in the reverse sweep, and count what that costs. The contribution of a
+max comes from the chosen point alone; that of a scatter that keeps the largest or smallest value, from the points that
+attain it.
 
     C[i,j] = max[k](A[i,k] + B[k,j])  with the position  K[i,j] = argmax[k](A[i,k] + B[k,j])
     gathered   dA[i,k] = sum[j](where(K[i,j] == k, dC[i,j], 0))           (a point for every i, j, k)
@@ -23,10 +24,10 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, 
 from einsmith.expr.rewrite.rebuild import substitute
 
 SCATTER_COST = 4
-"""What a point of a Scatter costs, in points of a sum: its destination is looked up, sorted and added to in memory."""
+"""Cost of a point of a Scatter, in points of a sum: its destination is looked up, sorted and added to in memory."""
 CHOSEN_COST = 16
-"""What one costs that a max chose, in points of the windows that it chose from: lanes run along those, while it is
-added alone."""
+"""Cost of a point that a max chose, in points of the windows that it chose from: windows are read in vectors, while the
+chosen point is added alone."""
 
 
 def is_opaque(index: Sequence[Expr]) -> bool:
@@ -39,18 +40,18 @@ def _is_product(e: Node) -> bool:
 
 
 def _is_scaled(e: Apply) -> bool:
-    """A product with, or a division by, a constant."""
+    """Whether an operation multiplies or divides by a constant."""
     return e.fn in ("mul", "floordiv", "mod") and any(isinstance(a, Const) for a in e.args)
 
 
 def is_coupled(index: Sequence[Expr]) -> bool:
-    """Whether an axis stands in two places of an index, as in X[i,i]: most of the tensor is then not read."""
+    """Whether an axis occurs in two dimensions of an index, as in X[i,i]: most of the tensor is then not read."""
     uses = Counter(a for i in index for a in axes_of(i))
     return any(n > 1 for n in uses.values())
 
 
 def position(part: Piece | Scatter) -> tuple[Expr, ...]:
-    """The output position of a point of a part."""
+    """Return the output position of a point of a part."""
     if isinstance(part, Scatter):
         return part.index
     return tuple(
@@ -60,21 +61,22 @@ def position(part: Piece | Scatter) -> tuple[Expr, ...]:
 
 
 class Attained(NamedTuple):
-    """Whether a point of a part has the value that its position ends with, and how many points there do."""
+    """The condition that a point of a part attains the final value at its position, and the number of points that
+    do."""
 
     here: Expr
     points: Expr
 
 
 def attained(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) -> Attained | None:
-    """What the derivative of a scatter that keeps the largest or smallest value goes by: the points that attain it
-    share it evenly, what the scatter starts from being one of them; where that is NaN, those that are. None of sums.
-    `result`: the number of the scatter's result in the plan, which gets the count."""
+    """Return the points that attain the value of a scatter that keeps the largest or smallest; None for sums. These
+    points share the derivative evenly, the initial value being one of them; if the value is NaN, the points that are
+    NaN share it. `result` is the number of the scatter's result in the plan `out`, to which the count is added."""
     scatter = t.parts[-1]
     if not isinstance(scatter, Scatter) or scatter.combiner == "sum":
         return None
 
-    def here(p: Piece | Scatter) -> Expr:  # a NaN is what it ends with, too
+    def here(p: Piece | Scatter) -> Expr:  # a NaN attains the final value, too
         value = p.bodies[-1]
         return apply("or", apply("eq", value, out.read(result, position(p))), apply("ne", value, value))
 
@@ -89,8 +91,8 @@ def attained(t: Template, out: AdjointPlan, result: int, part: Piece | Scatter) 
 
 
 def digits(part: Piece, position: Read) -> dict[int, Expr]:
-    """The reduction axes of a piece where the row-major position in its box is `position`. Each is a remainder, which
-    shows that it is within its extent."""
+    """Return the reduction axes of a piece at row-major position `position` of its box. Each is a remainder, which
+    proves that it is within its extent."""
     out: dict[int, Expr] = {}
     rank, stride = len(part.extents), 1
     for k, n in reversed(list(enumerate(part.domain[rank:], rank))):
@@ -103,14 +105,14 @@ def digits(part: Piece, position: Read) -> dict[int, Expr]:
 def at_position(
     part: Piece, position: Read, index: Sequence[Expr], guards: Sequence[Expr], value: Expr
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Expr]:
-    """Index, guards and value of a contribution with the reduction axes at the chosen point."""
+    """Return index, guards and value of a contribution with the reduction axes at the chosen point."""
     move = digits(part, position)
     moved = tuple(tuple(substitute(e, move) for e in es) for es in (index, guards))
     return moved[0], moved[1], substitute(value, move)
 
 
 def report(what: str, gather: int, scatter: int, scattered: bool) -> None:
-    """Prints a choice at EINSMITH_DEBUG=3."""
+    """Print the choice between gather and scatter at EINSMITH_DEBUG=3."""
     if knobs.debug() >= 3:
         print(
             f"adjoint of {what}: gathered {gather} points, scattered {scatter}: "

@@ -1,11 +1,11 @@
-"""Sums over the same points become one sum of several results, which reads what they share once.
+"""Fuse sums over the same points into one sum of several results, which reads shared operands once.
 
 before: A[c] = sum[n,k](G[n, c, k]);  B[c] = sum[n,k](G[n, c, k]*X[n, c, k])
 after:  A[c], B[c] = sum[n,k](G[n, c, k]; G[n, c, k]*X[n, c, k])
 
-The backward pass of a batch norm needs such sums, and the gradients of a cell's biases and factors are some. None of
-them may need another one: sums are joined that come after equally many nodes, and those that only updates read, as
-nothing but updates waits for these.
+The backward pass of a batch norm needs two sums over the same tensor; the gradients of a cell's biases and factors are
+others. Fused sums must not depend on each other. Sums at equal depth in the graph are fused, and sums that only updates
+read, because only updates depend on them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from einsmith.expr.rewrite.rebuild import exchanged, substitute, whole_sum, with
 from einsmith.passes.algebra.inline import pointwise_body
 
 _MEMBERS = 6
-"""Sums of one node at most: a lane has an accumulator of each."""
+"""Most sums of one node; each needs an accumulator per lane."""
 _SHARED = 1 << 15
-"""Elements of what sums must share to be worth one sweep: what lies in the first cache is read again at no cost."""
+"""Fewest elements of a shared operand for which fusion pays; a smaller one stays in L1 and is read again at no cost."""
 
 
 def horizontal_fusion(graph: Graph) -> Graph:
-    """The graph with such sums as one node."""
+    """Return the graph with sums over the same points fused."""
     nodes = list(postorder(graph.roots))
     depth, given = _depths(nodes, graph), set(graph.roots)
     groups: dict[tuple, list[Compute]] = defaultdict(list)
@@ -61,8 +61,8 @@ def horizontal_fusion(graph: Graph) -> Graph:
 
 
 def _depths(nodes: Sequence[Tensor], graph: Graph) -> dict[Tensor, int]:
-    """How many nodes come one after the other up to each. What only updates read comes after everything else, and then
-    these updates."""
+    """Return the depth of each node in the graph. Sums that only updates read come after all other nodes, and their
+    updates after them."""
     readers: dict[Tensor, set[Tensor]] = defaultdict(set)
     depth: dict[Tensor, int] = {}
     for node in nodes:
@@ -79,15 +79,15 @@ def _depths(nodes: Sequence[Tensor], graph: Graph) -> dict[Tensor, int]:
 
 
 def _is_sum(t: Template) -> bool:
-    """Whether it is one sum, over all of its output, that reads its largest argument about once."""
+    """Return whether a template is one sum over all of its output that reads its largest argument about once."""
     part = whole_sum(t)
     return part is not None and size(part.domain) <= 2 * max((size(s) for _, s in t.params), default=0)
 
 
 def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
-    """Groups of two sums and more, in order, each of which reads what an earlier one of its group does."""
+    """Yield groups of at least two sums, in order; each sum of a group shares an operand with an earlier one."""
     reads = [_shared(x) for x in sums]
-    left: dict[object, list[int]] = defaultdict(list)  # what is read: the sums of no group yet that read it, in order
+    left: dict[object, list[int]] = defaultdict(list)  # read: its sums that have no group yet, in order
     for n, found in enumerate(reads):
         for x in found:
             left[x].append(n)
@@ -107,7 +107,7 @@ def _sharing(sums: list[Compute]) -> Iterator[list[Compute]]:
 
 
 def _shared(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
-    """What a sum reads of large tensors, and where."""
+    """Return the (tensor, index) pairs at which a sum reads large tensors."""
     return {
         (node.args[e.slot], e.index)
         for e in reads(node.template.parts[0].bodies[0])
@@ -116,7 +116,7 @@ def _shared(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
 
 
 def one_sum(group: list[Compute]) -> Compute:
-    """One node of all sums."""
+    """Return one node that computes all sums of a group."""
     args = list(dict.fromkeys(a for x in group for a in x.args))
     bodies: list[Expr] = []
     for x in group:

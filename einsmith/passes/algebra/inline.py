@@ -1,4 +1,4 @@
-"""Pointwise producers move into their readers, where that costs nothing.
+"""Inline pointwise producers into their readers, where that repeats no arithmetic.
 
 before: T[i] = exp(X[i]);  Y[i, j] = T[i] + Z[i, j]      (T read elsewhere too: stays)
 before: P[i, j] = where(0 <= i-1, X[i-1, j], 0);  Y[i] = sum[j](P[i, j]*W[j])
@@ -45,7 +45,7 @@ _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
 
 
 def is_copy(t: Template) -> bool:
-    """Whether the result is the one argument, element by element."""
+    """Whether the result equals the only argument, element by element."""
 
     def find(t: Template) -> bool:
         body = pointwise_body(t)
@@ -62,14 +62,14 @@ def is_copy(t: Template) -> bool:
 
 
 def is_identity(e: Read, shape: Sequence[int]) -> bool:
-    """Whether a body over `shape` reads the element of a tensor of that shape at its own place."""
+    """Whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
     places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
     found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
     return len(found) == len(shape) and all(found)
 
 
 def pointwise_body(t: Template) -> Expr | None:
-    """The body of a template that is one reduction-free piece over its whole output, else None."""
+    """Return the body of a template that is one reduction-free piece over its whole output, else None."""
     part = t.parts[0]
     if len(t.parts) != 1 or not isinstance(part, Piece) or isinstance(part.body, Reduce) or part.extents != t.shape:
         return None
@@ -77,12 +77,12 @@ def pointwise_body(t: Template) -> Expr | None:
 
 
 def is_movement(t: Template) -> bool:
-    """Whether a template only moves, pads or fills: no arithmetic, one read at most, no condition on data."""
+    """Whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
     return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
 
 
 def total_operations(t: Template) -> int:
-    """The floating-point operations of all bodies."""
+    """Return the number of floating-point operations in all bodies."""
     return t.memo("operations", lambda t: sum(operations(b) for p in t.parts for b in p.bodies))
 
 
@@ -99,13 +99,14 @@ def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
 
 
 def operations(body: Expr) -> int:
-    """Floating-point operations of one evaluation; conditions, selection and index arithmetic are not counted."""
+    """Return the number of floating-point operations of one evaluation; conditions, selection and index arithmetic are
+    not counted."""
     return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE for e in postorder([body]))
 
 
 def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
-    """The template with the bodies of pointwise ones in the place of the slots that they are for; their arguments come
-    after its own, in order of the slots."""
+    """Return the template with the reads of some slots replaced by the pointwise bodies of their producers. The
+    producers' arguments follow the template's own, in order of the slots."""
     params = list(t.params)
     bodies: dict[int, Expr] = {}
     for slot, producer in enumerate(made):
@@ -124,7 +125,7 @@ def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
 
 
 def inlined(node: Compute, taken: Collection[Tensor]) -> Compute:
-    """The tensor with the bodies of these arguments, which are pointwise, in the place of what it reads of them."""
+    """Return the tensor with the bodies of the given pointwise arguments inlined."""
     made = tuple(a.template if a in taken and isinstance(a, Compute) else None for a in node.args)
     args = (*node.args, *(x for a, t in zip(node.args, made, strict=True) if t is not None for x in a.args))
     t = node.template.memo(("inlined", made), lambda t: _inlined(t, made))
@@ -133,13 +134,13 @@ def inlined(node: Compute, taken: Collection[Tensor]) -> Compute:
 
 
 def points(t: Template) -> int:
-    """How often a template's bodies are evaluated in all."""
+    """Return how many times a template's bodies are evaluated in all."""
     return sum(size(p.domain) for p in t.parts)
 
 
 def inline(graph: Graph) -> Graph:
-    """The graph with producers merged into readers: pure movement always; arithmetic where the only reader evaluates
-    each element at most once."""
+    """Return the graph with producers merged into readers: pure movement always; arithmetic if the only reader
+    evaluates each element at most once."""
     users: Counter = Counter()
     for node in postorder(graph.roots):
         users.update(set(node.args))

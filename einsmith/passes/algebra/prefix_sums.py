@@ -1,15 +1,15 @@
-"""Sums of all elements up to each are added up block by block.
+"""Compute prefix sums block by block, with work linear in the number of elements.
 
 before: Y[i] = sum[j](where(j <= i, x[j], 0))
-after:  S[b] = sum[l](x[16*b + l]);  E[b] = sum[a](where(a < b, S[a], 0)), of many blocks in the same way again
+after:  S[b] = sum[l](x[16*b + l]);  E[b] = sum[a](where(a < b, S[a], 0)), recursively if there are many blocks
         R[b, k] = sum[l](where(l <= k, x[16*b + l], 0));  Y[i] = R[i//16, i%16] + E[i//16]
 
-The work is so many additions an element, of whole vectors, in place of half the elements (Blelloch 1990, "Prefix sums
-and their applications"). Sums from an element on are those up to one from the other end.
+Each element costs about a block of additions on whole vectors, instead of half the elements (Blelloch 1990, "Prefix
+sums and their applications"). Suffix sums are prefix sums from the other end.
 
-Factors of the place are taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two such sums.
-What depends on another reduction axis too is multiplied before that one is summed: of sum[j, d](where(j <= i,
-a[i, d]*x[j, d], 0)) the sum over j comes first.
+Factors that depend on the position are taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two
+prefix sums. A factor that also depends on another reduction axis is multiplied before that axis is summed: of sum[j,
+d](where(j <= i, a[i, d]*x[j, d], 0)) the sum over j comes first.
 """
 
 from __future__ import annotations
@@ -46,21 +46,23 @@ from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, replace
 from einsmith.expr.rewrite.simplify import simplify
 
 BLOCK = 16
-"""Elements of a block: what a vector holds of float32 where vectors are widest. R of 1e5 and 1e6 elements takes 0.030
-and 0.24 ms in blocks of 16, 0.028 and 0.23 of 8, 0.072 and 0.68 of 32 on two cores of a Zen 4."""
+"""Elements of a block: the float32 elements of the widest vectors. R of 1e5 and 1e6 elements takes 0.030 and 0.24 ms in
+blocks of 16, 0.028 and 0.23 of 8, 0.072 and 0.68 of 32 on two cores of a Zen 4."""
 ROWS = 8
-"""Sums beside each other from which on they are added up element by element along time: on that machine 5,000 elements
-of 2 rows take 0.046 ms so and 0.025 in blocks, of 4 rows 0.051 and 0.042, of 8 0.055 and 0.063, of 32 0.11 and 0.21."""
+"""Fewest independent sums that are added element by element along time instead of in blocks: on two cores of a Zen 4,
+5,000 elements of 2 rows take 0.046 ms along time and 0.025 in blocks, of 4 rows 0.051 and 0.042, of 8 0.055 and 0.063,
+of 32 0.11 and 0.21."""
 FEW = 4 * BLOCK
-"""Blocks whose sums are added up each by itself."""
+"""Most blocks whose sums are added up directly, without recursion."""
 TERMS = 8
-"""Of a sum of sums: one of more is summed as it is."""
+"""Most terms of a sum that is split; a longer one is treated as one term."""
 STEPS = 1 << 16
-"""Terms of a sum that are less than the kernels of its steps take: 100 ns each to begin, at a vector a cycle."""
+"""Fewest points of a sum for which blocks pay: below, the kernels of the steps take longer (100 ns each to begin, at
+one vector per cycle)."""
 
 
 def prefix_sums(graph: Graph) -> Graph:
-    """The graph with such sums in steps."""
+    """Return the graph with prefix sums computed in blocks."""
 
     def rule(node: Tensor) -> Tensor | None:
         if not isinstance(node, Compute):
@@ -72,11 +74,20 @@ def prefix_sums(graph: Graph) -> Graph:
 
 
 class _Prefix(NamedTuple):
-    """where(outside, factors * the sum of where(inside, body) up to place `last` of j, 0); last: of an output axis.
+    """where(outside, factors * the sum of where(inside, body) up to position `last` of j, 0).
 
-    body: over the output's axes and the reduction's. outer: output axes that the body and what is inside depend on.
-    others: reduction axes that are summed along with j; kept: those of the factors, which are summed afterwards.
-    backward: the sum is from the place on, and places are counted from the end.
+    Attributes:
+        j: the reduction axis that is summed up to a position.
+        last: the position, a linear form of an output axis.
+        backward: whether the sum begins at the position; positions then count from the end.
+        body: expression over the output's axes and the reduction's.
+        factors: factors that depend on the position.
+        inside: conditions within the sum.
+        outside: conditions around the sum.
+        outer: output axes that the body and the inner conditions depend on.
+        others: reduction axes that are summed along with j.
+        kept: reduction axes of the factors, which are summed afterwards.
+        domain: extents of all axes.
     """
 
     j: int
@@ -93,7 +104,7 @@ class _Prefix(NamedTuple):
 
 
 def _found(t: Template) -> tuple[_Prefix, ...] | None:
-    """The sums up to a place that a sum is the sum of."""
+    """Return the prefix sums whose total a template is; None if it is not one."""
     part = whole_sum(t)
     if part is None or prod(part.domain) < STEPS:
         return None
@@ -115,7 +126,8 @@ def _found(t: Template) -> tuple[_Prefix, ...] | None:
 def _from_place(
     c: Expr, rest: list[Expr], body: Expr, rank: int, domain: tuple[int, ...]
 ) -> tuple[Expr, list[Expr], Expr, tuple[int, ...]]:
-    """Condition, others, body and domain with k = i + j in the place of j where the condition is i + j <= n: i <= k."""
+    """Return (condition, others, body, domain) after the substitution k = i + j, if the condition is i + j <= n; it
+    becomes i <= k."""
     form = nonnegative(c)
     axes = [] if form is None else [x.position for x in form.terms if isinstance(x, Axis)]
     if form is None or len(axes) != 2 or len(form.terms) != 2 or set(form.terms.values()) != {-1}:
@@ -130,7 +142,8 @@ def _from_place(
 
 
 class _End(NamedTuple):
-    """j <= last, which is i and a constant; or, in places from the end, the same of j >= i and a constant."""
+    """The condition j <= last, where last is i plus a constant. If `backward`, positions count from the end, and the
+    condition stands for j >= i plus a constant."""
 
     i: int
     j: int
@@ -139,7 +152,7 @@ class _End(NamedTuple):
 
 
 def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
-    """What a condition says of an output axis and a reduction axis; None where that is no end of a sum."""
+    """Return the bound that a condition puts on a reduction axis by an output axis; None if it is not such a bound."""
     form = nonnegative(c)
     axes = {} if form is None else {x.position: k for x, k in form.terms.items() if isinstance(x, Axis)}
     if form is None or len(axes) != 2 or len(form.terms) != 2 or sorted(axes.values()) != [-1, 1]:
@@ -155,14 +168,15 @@ def _end(c: Expr, rank: int, domain: Sequence[int]) -> _End | None:
 def _prefixes(
     end: _End, body: Expr, rest: Sequence[Expr], rank: int, domain: tuple[int, ...], room: int
 ) -> tuple[_Prefix, ...] | None:
-    """Of a body's terms those with the same factors outside are one sum. Where such a factor depends on other reduction
-    axes, a sum of each of their places has no more elements than `room`, those of arguments and result together."""
+    """Split a body into prefix sums, one per set of outer factors. If outer factors depend on other reduction axes, the
+    sum has an element for each of their positions, and at most `room` elements, the total of arguments and result.
+    Return None if a term cannot be split off or the work does not decrease."""
     i, j, backward, last = end
     outside = tuple(c for c in rest if j not in axes_of(c) and is_free(c, rank))
     inside = tuple(c for c in rest if c not in outside)
     bodies: dict[tuple[Expr, ...], Expr] = {}
     for minus, term in _terms(body):
-        # Beside a condition of the sum's own a factor may be infinite where no term is: it stays.
+        # Where an inner condition excludes terms, a factor may be infinite: it stays in the sum.
         every = operands(term, "mul")
         of_place = (x for x in every if is_free(x, rank) or (i in axes_of(x) and j not in axes_of(x)))
         factors = () if inside else tuple(of_place)
@@ -191,7 +205,8 @@ def _prefixes(
 
 
 def _terms(body: Expr) -> list[tuple[bool, Expr]]:
-    """(whether it is taken off, term) of a sum of few; the whole of what is none, or has more."""
+    """Return (whether it is subtracted, term) of a sum of at most TERMS terms; the whole expression as one term
+    otherwise."""
     found: list[tuple[bool, Expr]] = []
     stack = [(False, body)]
     while stack:
@@ -208,7 +223,7 @@ def _terms(body: Expr) -> list[tuple[bool, Expr]]:
 
 
 def _total_of(sums: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape."""
+    """Return the sum of tensors of one shape."""
     first, at = sums[0], tuple(map(Axis, range(len(sums[0].shape))))
     reads: list[Expr] = [Read(n, at, first.dtype) for n in range(len(sums))]
     return first if len(sums) == 1 else _made(first.shape, reduce(partial(apply, "add"), reads), sums)
@@ -250,7 +265,7 @@ def _steps(p: _Prefix, node: Compute) -> Tensor:
 
 
 def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> Tensor:
-    """P[t, ...] = P[t - 1, ...] + body, for n places of time."""
+    """Return P[t, ...] = P[t - 1, ...] + body, for n positions of time."""
     q = len(outer)
     rows = {k: Axis(k + 1) for k in range(q)}
 
@@ -266,19 +281,19 @@ def _row_by_row(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n:
 
 
 def _total(where: Sequence[Expr], at: Expr, dtype: dt.DType) -> Expr:
-    """R + E at a place."""
+    """Return R + E at a position."""
     block, place = _in_blocks(at)
     return apply("add", Read(0, (*where, block, place), dtype), Read(1, (*where, block), dtype))
 
 
 def _in_blocks(at: Expr) -> tuple[Expr, Expr]:
-    """The block of a place, and the place in it."""
+    """Return (the block of a position, the position in the block)."""
     size = Const(BLOCK, dt.i32)
     return apply("floordiv", at, size), apply("mod", at, size)
 
 
 def _added(body: Expr, args: tuple[Tensor, ...], outer: tuple[int, ...], n: int) -> tuple[Tensor, Tensor]:
-    """(R, E) of the module's `after`, of a body over the outer axes and one of n places."""
+    """Return (R, E) of the module's `after`, for a body over the outer axes and one of n positions."""
     q, blocks = len(outer), -(-n // BLOCK)
     where = tuple(map(Axis, range(q)))
 

@@ -1,12 +1,12 @@
-"""Time in chunks: what recurrences leave outside of their loops goes over time some steps at a time, in loops as well.
+"""Strip-mine time: compute the tensors that recurrences leave outside of their loops in loops over chunks of steps.
 
 before: P[t, b, n] = sum[i](x[t, b, i]*W[n, i])  (1024 steps);  D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i])
 after:  loop of 128 steps over the chunks x[8*c .. 8*c+7] of 8: P[8*c+s, b, n] = sum[i](x[8*c+s, b, i]*W[n, i]);
         D[n, i] = 0;  loop over chunks: D[n, i] = D[n, i] + sum[s, b](g[8*c+s, b, n]*x[8*c+s, b, i])
 
-So no kernel knows how many steps there are, and a new length compiles nothing. Where a recurrence ends at a limit
-(`live_steps`), so do the loops over chunks that make what only it reads, and the totals whose terms are zero from
-there on: products with those zeros are left out. Tensors that read each other at the same step are made in one loop.
+No kernel then depends on the number of steps, so a new sequence length compiles nothing. If a recurrence ends at a
+limit (`live_steps`), the loops over chunks that compute only its operands end there too, and so do totals whose terms
+are zero beyond it: products with those zeros are skipped. Tensors that read each other at the same step share one loop.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ from einsmith.passes.schedule.views import is_view, storage
 
 Passes = Callable[[Graph], Graph]
 Source = Callable[[Compute, Read | None, int | None], Tensor]
-"""The tensor of a chunk that a node's read takes, how far from the step is told; without a read: the steps' numbers."""
+"""Returns the tensor of a chunk that a node's read accesses, at the given distance from the step (None: the whole
+tensor); without a read, the tensor of step numbers."""
 
 _STEPS = 8
-"""Of a chunk, where these are rows enough."""
+"""Steps of a chunk, if these are enough rows."""
 _ROWS = 512
-"""Of the products of a chunk, so that they run at full speed. A total, which every chunk reads and writes, must be at
-most twice as large as what a chunk of its terms reads."""
+"""Fewest rows of a chunk's products that run at full speed. A total is read and written once per chunk, so it must be
+at most twice as large as the operands of a chunk of its terms."""
 _FEW_ROWS = 256
-"""The same where chunks leave work out."""
+"""Fewest rows of a chunk's products where chunks beyond a limit are skipped."""
 
 
 def strip_mine(graph: Graph, passes: Passes) -> Graph:
-    """The graph, rewritten as above; `passes` are run on the graph of a chunk."""
+    """Return the graph with tensors along time computed in loops over chunks; `passes` are run on the graph of a
+    chunk."""
     order = list(postorder(graph.roots))
     loops = [n for n in order if isinstance(n, LoweredLoop)]
     return _Chunks(graph, order, loops, passes).graph() if loops else graph
@@ -70,13 +72,13 @@ class _Time:
     """The time of recurrences of one length."""
 
     steps: int
-    along: dict[Compute, Along]  # what goes along it, views too
-    chunk: int = 0  # steps of one; 0: there are none
-    ends: dict[Compute, TripCount | None] = field(default_factory=dict)  # of the nodes that are made in chunks
-    filled: set[Compute] = field(default_factory=set)  # those that are zero from their end on, where somebody reads it
+    along: dict[Compute, Along]  # nodes along it, views included
+    chunk: int = 0  # steps of a chunk; 0: no chunks
+    ends: dict[Compute, TripCount | None] = field(default_factory=dict)  # of the nodes computed in chunks
+    filled: set[Compute] = field(default_factory=set)  # nodes that are read beyond their end, where they are zero
 
     def read(self, n: Compute) -> int:
-        """Elements that a node reads at one step."""
+        """Return the number of elements that a node reads at one step."""
         return sum(size(n.args[slot].shape[1:]) for slot in self.along[n].slots) or 1
 
 
@@ -84,7 +86,7 @@ class _Chunks:
     def __init__(self, graph: Graph, order: list[Any], loops: list[LoweredLoop], passes: Passes):
         self.source, self.order, self.loops, self.passes = graph, order, loops, passes
         self.time: dict[Compute, _Time] = {}
-        self.filled: dict[Tensor, int] = {}  # zero at all steps but some, and the steps of a chunk
+        self.filled: dict[Tensor, int] = {}  # tensors that `_fills` accepts -> steps of a chunk
         early = set(postorder(t for t, _ in graph.checks)) | {storage(t) for _, t in graph.updates}
         early |= set(postorder(n.args[s.stop] for n in loops for s in n.segments if s.stop is not None))
         for steps in sorted(set(map(length, loops)), reverse=True):
@@ -99,7 +101,7 @@ class _Chunks:
     # -- which, and up to where
 
     def _decide(self, time: _Time) -> None:
-        """The steps of a chunk, and what is made in chunks."""
+        """Decide the number of steps of a chunk and the nodes that are computed in chunks."""
         real = [n for n in time.along if not is_view(n.template)]
         if not real or time.steps < 2:
             return
@@ -118,7 +120,8 @@ class _Chunks:
     # -- which together
 
     def _near(self, n: Compute, slot: int) -> Compute | None:
-        """The node whose result at the same step is what `n` reads in a slot, if both are made in one kind of loop."""
+        """Return the node whose result at the same step `n` reads in a slot, if both belong to one kind of loop; else
+        None."""
         time = self.time[n]
         a: Tensor = n.args[slot]
         if time.along[n].slots[slot] != {0}:
@@ -135,8 +138,8 @@ class _Chunks:
         return n in self.time and n in self.time[n].ends
 
     def _levels(self) -> dict[Any, int]:
-        """How many loops over chunks must be done before each node: those of one level need each other at the same
-        step alone."""
+        """Return, for each node, the number of loops over chunks that have to be complete before it. Nodes of one level
+        depend on each other only at the same step."""
         levels: dict[Any, int] = {}
         for n in self.order:
             own = 0
@@ -171,7 +174,7 @@ class _Chunks:
         memo: dict[Any, Any] = {}
         for n in sorted(self.order, key=lambda n: (self.levels[n], self._in_chunks(n))):
             if not self._in_chunks(n):
-                args = tuple(memo[a] for a in n.args)  # None: what only its own loop reads, through views
+                args = tuple(memo[a] for a in n.args)  # None: read only by its own loop, through views
                 memo[n] = with_args(n, args) if args and None not in args else None if args else n
                 if n in self.filled:
                     memo[n] = _filled(memo[n], self.filled[n])
@@ -181,7 +184,7 @@ class _Chunks:
         return exchanged(self.source, memo)
 
     def _loop(self, group: list[Compute], stored: list[Compute], memo: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What each node of the group becomes: an item of one loop over chunks."""
+        """Compute the nodes of a group in one loop over chunks; return the tensor that replaces each stored node."""
         time = self.time[group[0]]
         end = time.ends[group[0]]
         args: list[Tensor] = []
@@ -209,13 +212,14 @@ class _Chunks:
         self, group: list[Compute], stored: list[Compute], first: int, count: int, rows: int, args: list[Tensor],
         memo: Mapping[Any, Any],
     ) -> LoopSegment:  # fmt: skip
-        """`count` chunks of `rows` steps from step `first` on; `args` are the loop's, added to where one is new."""
+        """Return the segment of `count` chunks of `rows` steps from step `first` on. New arguments are appended to
+        `args`, the loop's arguments."""
         time = self.time[group[0]]
         inputs: dict[InputPlace, Leaf] = {}
         made: dict[Tensor, Tensor] = {}
 
         def source(n: Compute, e: Read | None, far: int | None) -> Tensor:
-            """The tensor of a chunk that a read takes; without a read, that of the steps' numbers."""
+            """Return the tensor of a chunk that a read accesses; without a read, the tensor of step numbers."""
             if e is None:
                 return given(Compute(template((time.steps,), (), Axis(0)), ()), 0)
             if far is not None and self._near(n, e.slot) in made:
@@ -254,13 +258,14 @@ class _Chunks:
 
 
 def _at_steps(loop: LoweredLoop) -> Iterator[Tensor]:
-    """The arguments that a loop reads at every step."""
+    """Yield the arguments that a loop reads at every step."""
     for s in loop.segments:
         yield from (loop.args[p.number] for p in s.places if p.kind == "argument" and p.first is not None)
 
 
 def _fills(t: Tensor) -> bool:
-    """Whether a tensor is zero at all steps but some, each of which is a piece: the cotangent of a last state is."""
+    """Return whether a tensor is zero at all steps except some, each of which is a separate piece, such as the
+    cotangent of a last state."""
     if not isinstance(t, Compute) or t.template.is_scatter or len(t.template.dtypes) != 1:
         return False
     others = [p for p in t.template.parts if isinstance(p, Piece) and not is_zero(p.body)]
@@ -268,7 +273,8 @@ def _fills(t: Tensor) -> bool:
 
 
 def _filled(t: Compute, steps: int) -> Item:
-    """A tensor that `_fills`, zero at first in chunks of so many steps."""
+    """Return a tensor accepted by `_fills` as a loop that stores zeros in chunks of `steps` steps and then the other
+    pieces."""
     zeros = Compute(template((steps, *t.shape[1:]), (), Const(0, t.dtype)), ())
     segments = [LoopSegment(t.shape[0] // steps, Graph((), (zeros,), (), ()), (), ((0, 0),), rows=steps)]
     for p in t.template.parts:
@@ -284,8 +290,9 @@ def _filled(t: Compute, steps: int) -> Item:
 
 
 def _along_time(order: Sequence[Any], loops: Sequence[LoweredLoop], steps: int, apart: set) -> dict[Compute, Along]:
-    """What goes along the time of these loops: it reads a member of theirs at every step, or makes what they read at
-    every step, or reads or makes what such a node makes or reads."""
+    """Return the nodes that go along the time of the given loops, each with how it does. Such a node reads a member of
+    a loop at every step, or computes an operand that a loop reads at every step, or is connected to such a node by
+    operands along time."""
     could = {
         n: at for n in order
         if isinstance(n, Compute) and n not in apart and (at := along(n.template, steps)) is not None
@@ -304,7 +311,7 @@ def _along_time(order: Sequence[Any], loops: Sequence[LoweredLoop], steps: int, 
 
 
 def _of_rows(n: Compute, at: Along, rows: int, source: Source) -> Compute:
-    """The node over `rows` steps."""
+    """Return the node restricted to `rows` steps."""
     found: list[Tensor] = []
     parts = []
     for p, axis, reads, told in zip(n.template.parts, at.axes, at.reads, at.told, strict=True):
@@ -344,13 +351,13 @@ def _sum(a: Tensor, b: Tensor) -> Compute:
 
 
 def _whole(t: Tensor) -> Compute:
-    """A total from its one slot."""
+    """Return a total read from its single slot."""
     index = (Const(0, dt.i32), *(Axis(d) for d in range(len(t.shape) - 1)))
     return Compute(template(t.shape[1:], [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
 
 
 def _turns(end: TripCount, first: int, rows: int, memo: Mapping[Any, Any]) -> Compute:
-    """How many chunks of `rows` steps from step `first` on lie before an end, or begin before it."""
+    """Return the number of chunks of `rows` steps, from step `first` on, that begin before an end."""
     assert isinstance(end.limit, Compute)
     limit = with_args(end.limit, tuple(memo[a] for a in end.limit.args))
     stop = apply("add", Read(0, (), dt.i64), Const(end.after, dt.i64))

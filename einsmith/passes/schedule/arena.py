@@ -1,4 +1,4 @@
-"""Liveness: every intermediate gets an offset in one arena; tensors that are never alive together share bytes."""
+"""Place intermediates in one arena by liveness: tensors that are never live together share bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALIGNMENT = 64
 
 
 def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, int]]:
-    """storage -> (first call, last call) that touches it, for everything that is not in `outside`."""
+    """Return storage -> (first call, last call) that touches it, for every storage that is not in `outside`."""
     skip = set(outside)
     out: dict[Tensor, tuple[int, int]] = {}
     for i, call in enumerate(plan.calls):
@@ -28,8 +28,8 @@ def lifetimes(plan: Plan, outside: Iterable[Tensor]) -> dict[Tensor, tuple[int, 
 
 
 class Life(NamedTuple):
-    """Bytes of a tensor, or of the workspace of the call that `key` is the number of, from a call to a call. `over`: a
-    tensor whose place it takes, which ends with the call before."""
+    """Live range (calls) of a tensor, or of the workspace of call number `key`, and its bytes. `over`: a tensor whose
+    place it takes, which ends with the previous call."""
 
     key: Tensor | int
     nbytes: int
@@ -39,7 +39,7 @@ class Life(NamedTuple):
 
 
 def lives(plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()) -> list[Life]:
-    """What lies in the arena, of which `arena` says more."""
+    """Return the live ranges of the tensors and workspaces in the arena; the arguments are those of `arena`."""
     spans = lifetimes(plan, outside)
     over = overwritten(plan.calls, spans)
     spans |= {s: (spans[s][0], spans[s][1] - 1) for s in over.values()}
@@ -51,13 +51,18 @@ def lives(plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept:
 def arena(
     plan: Plan, outside: Iterable[Tensor], extra: Mapping[int, int], kept: Collection[int] = ()
 ) -> tuple[dict[object, int], int]:
-    """Offsets by storage (and by call number for `extra`: workspace bytes of a call, which those in `kept` have to
-    themselves through the whole plan), and the arena's size.
+    """Return (offsets by storage and by call number for `extra`, size of the arena in bytes).
 
-    Largest first, each at the lowest offset that is free during its life (best-fit decreasing: within a few per cent of
-    the peak of live bytes on training graphs).
+    Live ranges are placed largest first, each at the lowest offset that is free during its life (best-fit decreasing:
+    within a few per cent of the peak of live bytes on training graphs).
+
+    Args:
+        plan: the plan.
+        outside: tensors that are not placed in the arena.
+        extra: workspace bytes by call number.
+        kept: calls whose workspace is exclusive through the whole plan.
     """
-    places: dict[Tensor | int, list[Life]] = {}  # what follows each other in one place
+    places: dict[Tensor | int, list[Life]] = {}  # live ranges that share a place, in order
     for x in sorted(lives(plan, outside, extra, kept), key=lambda x: x.first):
         found = places[x.key] = [] if x.over is None else places[x.over]
         found.append(x)
@@ -74,7 +79,7 @@ def arena(
 
 
 class _Ranges:
-    """Bytes as ranges that lie apart, in order."""
+    """A set of bytes, as disjoint ranges in order."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -87,24 +92,24 @@ class _Ranges:
         self.starts[i:j], self.stops[i:j] = [start], [stop]
 
     def beyond(self, at: int, n: int) -> int:
-        """`at` where the n bytes from there on are none of these, else the end of a range that they meet."""
+        """Return `at` if the n bytes from there on are free, else the end of a range that they overlap."""
         i = bisect_right(self.stops, at)
         return self.stops[i] if i < len(self.starts) and self.starts[i] < at + n else at
 
 
 class _Placed:
-    """What lies where at each of `times`, as a segment tree over time: a node is a part of time, its children are that
-    part's halves. Bytes next to each other are one range, so that the many tensors that wait for a backward pass are
-    few ranges, and placing one takes about the logarithm of their number."""
+    """The occupied bytes at each of `times`, as a segment tree over time: a node is a part of time, its children are
+    that part's halves. Adjacent bytes are one range, so that the many tensors that wait for a backward pass are few
+    ranges, and placing one takes about the logarithm of their number."""
 
     def __init__(self, times: int):
         self.leaves = 1 << (times - 1).bit_length()
         self.solid = _Solid(self.leaves)
-        self.whole: dict[int, _Ranges] = defaultdict(_Ranges)  # node: what lies there through all of its time
-        self.some: dict[int, _Ranges] = defaultdict(_Ranges)  # node: what lies there at some of its time
+        self.whole: dict[int, _Ranges] = defaultdict(_Ranges)  # node: bytes occupied during all of its time
+        self.some: dict[int, _Ranges] = defaultdict(_Ranges)  # node: bytes occupied at some of its time
 
     def place(self, n: int, first: int, last: int) -> int:
-        """The lowest offset at which n bytes are free from `first` to `last`; they are taken from now on."""
+        """Return the lowest offset at which n bytes are free from `first` to `last`, and occupy them."""
         if not n:
             return 0
         nodes = self._nodes(first, last)
@@ -124,7 +129,7 @@ class _Placed:
         return at
 
     def _nodes(self, first: int, last: int) -> list[int]:
-        """The fewest nodes that make up a range of times."""
+        """Return the fewest nodes that make up a range of times."""
         out: list[int] = []
         a, b = first + self.leaves, last + self.leaves + 1
         while a < b:
@@ -139,11 +144,11 @@ class _Placed:
 
 
 class _Solid:
-    """For each time an offset below which every byte is taken: no place needs to be looked for there.
+    """For each time, an offset below which every byte is occupied: the search for a place begins there.
 
-    A segment tree of the highest offset in each part of time. What is placed begins at or above all of those that it
-    meets, and raises the ones where it begins: these are the highest of their parts, so that a part is raised as a
-    whole, and its halves when they are next looked at.
+    A segment tree of the highest offset in each part of time. A placed tensor begins at or above all offsets that it
+    meets, and raises those equal to its start. These are the highest of their parts, so a part is raised as a whole,
+    and its halves when they are next visited.
     """
 
     def __init__(self, leaves: int):
@@ -151,11 +156,11 @@ class _Solid:
         self.top = [0] * (2 * leaves)
 
     def highest(self, first: int, last: int) -> int:
-        """The highest offset from `first` to `last`."""
+        """Return the highest offset from `first` to `last`."""
         return max((self.top[k] for k in self._parts(first, last)), default=0)
 
     def raised(self, first: int, last: int, old: int, new: int) -> None:
-        """Raises the offsets that are `old` from `first` to `last`, where none is higher."""
+        """Raise the offsets equal to `old` from `first` to `last` to `new`; none there is higher than `old`."""
         changed = [k for k in self._parts(first, last) if self.top[k] == old]
         for k in changed:
             self.top[k] = new
@@ -163,7 +168,7 @@ class _Solid:
             self.top[k] = max(self.top[2 * k], self.top[2 * k + 1])
 
     def _parts(self, first: int, last: int) -> list[int]:
-        """The nodes that make up a range of times, what is above them having been handed down."""
+        """Return the nodes that make up a range of times, after handing down the values of their ancestors."""
         out: list[int] = []
         stack = [(1, 0, self.leaves)]
         while stack:
@@ -184,8 +189,8 @@ class _Solid:
 
 
 def passing_bytes(graph: Graph) -> int:
-    """Of all tensors of a graph, those of several results by their items; 0 where there are recurrences, whose turns
-    touch the same few tensors however many turns there are."""
+    """Return the bytes of all tensors of a graph (of nodes with several results, their items); 0 if there are
+    recurrences, whose steps touch the same few tensors whatever their number."""
     nodes = postorder(graph.roots)
     if any(isinstance(t, Recurrence) for t in nodes):
         return 0
@@ -194,5 +199,5 @@ def passing_bytes(graph: Graph) -> int:
 
 
 def whole_lines(arena: int) -> int:
-    """The bytes of an arena, in whole cache lines."""
+    """Return the bytes of an arena, rounded up to whole cache lines."""
     return -(-max(arena, 1) // ALIGNMENT) * ALIGNMENT

@@ -1,9 +1,8 @@
-"""Results in the memory of what their kernel reads last.
+"""Reuse memory in place: store a result over an operand that its kernel reads for the last time.
 
-A kernel may write an element where it has read that element, and nothing else of it (`plan.kernel.Kernel`). Where a
-tensor ends with the kernel that makes another one of the same shape, whose dimensions lie in the same order, the two
-are one place in the arena: gradients of activations lie where the activations were, sums of branches where a branch
-was.
+A kernel may overwrite an element after reading it if it reads nothing else of that tensor (`plan.kernel.Kernel`). If a
+tensor's life ends with the kernel that computes another one of the same shape and dimension order, both share one place
+in the arena: gradients of activations overwrite the activations, sums of branches overwrite a branch.
 """
 
 from __future__ import annotations
@@ -17,14 +16,20 @@ from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, Member, Rows
 
 Known = dict[tuple[int, Tensor, Tensor], tuple[KernelCall, bool]]
-"""Of a call's number (which it keeps as long as it is held here), a result and what is read: whether it may be."""
+"""Cache of (call id, result, operand) -> (call, whether the result may overwrite the operand). It holds the call so
+that its id stays unique."""
 
 
 def overwritten(
     calls: Sequence[KernelCall | LoopCall], lives: Mapping[Tensor, tuple[int, int]], known: Known | None = None
 ) -> dict[Tensor, Tensor]:
-    """By result, whose place it takes; `lives`: of what lies in the arena, the first call and the last one; `known`:
-    what was found before."""
+    """Map each result that can be stored over an operand to that operand.
+
+    Args:
+        calls: the calls of a plan in order.
+        lives: first and last call of each tensor in the arena.
+        known: cache of earlier answers, which is extended.
+    """
     known = {} if known is None else known
     ends: dict[int, list[Tensor]] = {}
     for s, (first, last) in lives.items():
@@ -49,7 +54,7 @@ def overwritten(
 
 
 def _may_take(call: KernelCall, made: Tensor, read: Tensor) -> bool:
-    """Whether a result may be written over a tensor that the call reads."""
+    """Return whether a result may be written over a tensor that the call reads."""
     own = _places(call, read, False)
     places = {call.kernel.buffers[n].strides for n in (*own, *_places(call, made, True))}
     alike = [(t := call.tensors[n]).shape == made.shape and t.dtype.itemsize == made.dtype.itemsize for n in own]
@@ -59,14 +64,14 @@ def _may_take(call: KernelCall, made: Tensor, read: Tensor) -> bool:
 
 
 def _places(call: KernelCall, t: Tensor, written: bool) -> list[int]:
-    """The buffers in which a call reads a tensor's memory, or writes it. (Its nodes may be of other tensors, where they
-    are computed again.)"""
+    """Return the buffers in which a call reads (or, if `written`, writes) a tensor's memory. For a recomputation, the
+    call's nodes may belong to other tensors than its buffers do."""
     places = enumerate(zip(call.tensors, call.written, strict=True))
     return [n for n, (a, w) in places if w == written and storage(a) is t]
 
 
 def _at_own_place(call: KernelCall, own: Sequence[int]) -> bool:
-    """Whether a kernel reads buffers, if at all, at the element that it makes."""
+    """Return whether a kernel reads the given buffers, if at all, only at the element that it computes."""
     assert isinstance(call.kernel, Kernel)
     for stage in call.kernel.stages:
         slots = [slot for slot, ref in enumerate(stage.args) if ref[0] == "buffer" and ref[1] in own]
@@ -76,8 +81,8 @@ def _at_own_place(call: KernelCall, own: Sequence[int]) -> bool:
 
 
 def _in_row(call: KernelCall, rows: Rows, made: Tensor, read: Tensor) -> bool:
-    """The same of kernels that share their rows: none after the one that writes a row may read it, and those before it
-    read that row of all rows."""
+    """Return whether a row-fused kernel may write `made` over `read`: no member reads it after the one that writes a
+    row, and earlier members read only the current row."""
     way: set[int] = set()
     written = False
     for part, member in zip(call.parts, rows.members, strict=True):
@@ -95,6 +100,6 @@ def _in_row(call: KernelCall, rows: Rows, made: Tensor, read: Tensor) -> bool:
 
 
 def _in_root(member: Member, own: Sequence[int]) -> bool:
-    """Whether a member reads buffers while it is in a row, not after all rows."""
+    """Return whether a member reads the given buffers only within a row, not after all rows."""
     later = member.kernel.stages[1:] if member.reduces else ()
     return not any(ref[0] == "buffer" and ref[1] in own for s in later for ref in s.args)

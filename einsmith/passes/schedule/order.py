@@ -1,7 +1,7 @@
-"""In which order kernels run: each tensor is read for the last time as soon as can be.
+"""Order kernels so that each tensor is read for the last time as early as possible (memory-greedy list scheduling).
 
-What a training graph computes last is written in the order of its parameters, the first layer's first, whose gradient
-needs every cotangent; in that order all cotangents would wait for the other parameters' gradients.
+The updates of a training graph are written in the order of the parameters, the first layer's first, whose gradient
+needs every cotangent. In that order all cotangents would wait for the gradients of the other parameters.
 
 before: g3 = dX(g4); g2 = dX(g3); g1 = dX(g2); update(W1, g1); update(W2, g2); update(W3, g3)
 after:  g3 = dX(g4); update(W3, g3); g2 = dX(g3); update(W2, g2); g1 = dX(g2); update(W1, g1)
@@ -22,11 +22,16 @@ def lean_order(
     read: Sequence[Collection[Tensor]],
     sizes: Mapping[Tensor, int],
 ) -> list[int] | None:
-    """A topological order of groups; None where there is a cycle. Group g needs those in `after[g]`, makes `made[g]`
-    bytes and reads the tensors of `read[g]`; `sizes`: the bytes that are free when nobody reads a tensor any more.
+    """Return a topological order of groups; None if there is a cycle.
 
-    A group that frees as much as it makes runs as soon as it can, the one that frees most first. Otherwise the groups'
-    own order holds.
+    A group that frees at least as much as it produces runs as soon as it can, the one that frees most first. Otherwise
+    the groups' own order holds.
+
+    Args:
+        after: the groups that each group needs.
+        made: bytes that each group produces.
+        read: tensors that each group reads.
+        sizes: bytes that become free after the last read of a tensor.
     """
     n = len(made)
     users: dict[int, list[int]] = defaultdict(list)
@@ -53,7 +58,7 @@ def lean_order(
         offered(g)
 
     def seen(t: Tensor) -> None:
-        """Who is the only one left that reads a tensor frees it."""
+        """Credit the last remaining reader of a tensor with its bytes."""
         if t in readers and len(readers[t]) == 1:
             (g,) = readers[t]
             growth[g] -= sizes[t]
@@ -83,8 +88,8 @@ def lean_order(
 
 
 def in_circles(n: int, after: Mapping[int, Collection[int]]) -> set[int]:
-    """The groups that need themselves, through others: what is left when those that need nothing that is left, and
-    those that nothing left needs, are taken away."""
+    """Return the groups on cycles or between cycles: those left after groups without remaining dependences and groups
+    without remaining users are removed repeatedly."""
     left = set(range(n))
     needs = {g: set(after.get(g, ())) for g in left}
     users: dict[int, set[int]] = {g: set() for g in left}

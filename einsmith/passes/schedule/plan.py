@@ -1,12 +1,12 @@
-"""Tensors become stages of kernels; kernels get an order.
+"""Lower a graph to kernels in an order: tensors become stages of kernels.
 
 before: A = sum[k](X[i,k]*W[k,j]);  B = A[i,j] + b[j];  C = where(B[i,j] <= 0, 0, B[i,j])
 after:  one kernel of three stages, A and B in registers
 
-What becomes one kernel is decided by `fusion` and, for kernels that share their rows, by `row_fusion`. What the checks
-need is grouped apart, and a read at an index that comes from a tensor follows the checks of that index. Updates write
-into their parameter's memory, after every other read of it and after the checks; where no order allows that they are
-computed aside and copied.
+`fusion` decides which tensors share a kernel, and `row_fusion` joins kernels that share their rows. The operands of
+runtime checks are grouped separately, and a read at a data-dependent index follows the check of that index. Updates are
+written into their parameter's memory, after every other read of it and after the checks. If no order allows that, the
+update is computed into separate memory and copied.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.target.facts import Target
 
 Cost = Callable[[Kernel | Rows, Target], float]
-"""Predicted seconds of a kernel."""
+"""Predicts the seconds of a kernel on a target."""
 REPAID = 4
-"""Steps of a loop from which on something is worth making once before it."""
+"""Fewest steps of a loop for which loop-invariant work is moved in front of it."""
 
 
 class Laid(NamedTuple):
-    """How a tensor lies: its dimensions from the outer ones inwards; where that was chosen by the model, the next best
-    order (None: it has no other one), and the predicted seconds that the program would take more with it."""
+    """The order of a tensor's dimensions, outermost first. If the model chose it: the next best order (None if there is
+    none), and the predicted seconds that the program would take more with that order."""
 
     order: tuple[int, ...]
     beside: tuple[int, ...] | None = None
@@ -64,10 +64,16 @@ class Laid(NamedTuple):
 
 @dataclass
 class KernelCall:
-    """A kernel and the tensors in its buffers. `written[n]` tells whether buffer n is stored to; it begins `offsets[n]`
-    bytes into its tensor (none: all begin where these do). `copies`: what it computes, stage by stage; nothing, if it
-    only stores a tensor in another order. `parts`: the calls that were joined by their rows, each of which would do its
-    own part."""
+    """A kernel and the tensors in its buffers.
+
+    Attributes:
+        kernel: the kernel.
+        tensors: the tensor in each buffer.
+        written: whether each buffer is stored to.
+        copies: what the kernel computes, stage by stage; empty if it only stores a tensor in another order.
+        offsets: bytes into its tensor at which each buffer begins; empty if all are 0.
+        parts: the calls that row fusion joined into this one, each of which can run separately.
+    """
 
     kernel: Kernel | Rows
     tensors: tuple[Tensor, ...]
@@ -78,21 +84,21 @@ class KernelCall:
 
     @property
     def nodes(self) -> tuple[Compute | LoweredLoop, ...]:
-        """What it computes, again or not."""
+        """The nodes that it computes, recomputed ones included."""
         return tuple(c.node for c in self.copies)
 
     @property
     def own(self) -> tuple[Compute | LoweredLoop, ...]:
-        """What is computed here for all."""
+        """The nodes whose first computation this is, which other kernels read."""
         return tuple(c.node for c in self.copies if not c.number)
 
     @property
     def again(self) -> bool:
-        """Whether all that it computes has been computed before."""
+        """Whether it only recomputes nodes."""
         return bool(self.copies) and not self.own
 
     def exchanged(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
-        """The call with other memory, by storage."""
+        """Return the call with storages replaced as `new` says."""
         if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):
             return self
         tensors = tuple(_exchanged(t, new) for t in self.tensors)
@@ -102,7 +108,7 @@ class KernelCall:
 @dataclass
 class LoopCall:
     """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
-    `written`, `nodes` are those of a Call, seen from outside."""
+    `written` and `nodes` are those of a `KernelCall`, for the loop as a whole."""
 
     loop: LoweredLoop
     before: list[KernelCall]
@@ -113,16 +119,24 @@ class LoopCall:
 
     @property
     def own(self) -> tuple[LoweredLoop]:
-        """As that of a Call."""
+        """The loop, as the node that this call computes."""
         return self.nodes
 
 
 @dataclass
 class Plan:
-    """Kernels in order. `home` maps an update's tensor to the leaf whose memory it is written to. `checks` tell
-    after which call a check can be evaluated: (call number, tensor, message). `again`: of what is computed once more
-    (`passes.schedule.rematerialize`), or stored once more in another order, what it is a copy of. `orders`: of the
-    tensors that do not lie as they are, how (`passes.layout`)."""
+    """Kernels in order.
+
+    Attributes:
+        graph: the graph that the plan computes.
+        calls: kernels and loops in order.
+        home: the leaf into whose memory each update's tensor is written.
+        checks: (call number, tensor, message): the check can be evaluated after that call.
+        first_write: number of the first call that writes into a leaf.
+        again: copy -> original, for tensors that are recomputed (`passes.schedule.rematerialize`) or also stored in
+            another order.
+        orders: order of each tensor whose dimensions are not in row-major order (`passes.layout`).
+    """
 
     graph: Graph
     calls: list[KernelCall | LoopCall]
@@ -133,8 +147,8 @@ class Plan:
     orders: dict[Tensor, Laid] = field(default_factory=dict)
 
     def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
-        """(number in `calls`, call, how often it runs at most) of every kernel, those of loops in the order in which a
-        program holds them."""
+        """Yield (number in `calls`, call, most times that it runs) of every kernel; those of loops in the order in
+        which a program holds them."""
         for i, call in enumerate(self.calls):
             if isinstance(call, KernelCall):
                 yield i, call, 1
@@ -152,7 +166,7 @@ def _made(t: Tensor) -> Compute | LoweredLoop:
 
 
 def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
-    """A tensor, or a view of one, in other memory."""
+    """Return a tensor, or a view of one, with its storage replaced."""
     if t in new:
         return new[t]
     if isinstance(t, Compute) and is_view(t.template):
@@ -161,7 +175,7 @@ def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
 
 
 def copy_of(t: Tensor) -> Compute:
-    """A tensor with the same elements in memory of its own (the cast keeps it from being a view)."""
+    """Return a tensor with the same elements in separate memory (the cast keeps it from being a view)."""
     index = tuple(Axis(d) for d in range(len(t.shape)))
     body = Apply("cast", (Read(0, index, t.dtype),), t.dtype)
     return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
@@ -175,10 +189,19 @@ def fuse(
     refine: Refine = unchanged,
     cost: Cost | None = None,
 ) -> Plan:
-    """Groups, orders and lowers a graph to kernel calls. Writes into leaves come after `finite`, a tensor that the
-    program checks before it commits anything. Kernels are joined by rows as suits the caches of `target`, and long rows
-    where that takes less time by `cost`; results begin on a cache line, if `on_lines`. `refine` may change the
-    schedule, which has each node once, before it is ordered."""
+    """Group, order and lower a graph to kernel calls.
+
+    Args:
+        graph: the graph.
+        finite: a tensor that the program checks before it commits anything; writes into leaves come after it.
+        target: the machine, whose caches row fusion is fitted to.
+        on_lines: whether results begin on a cache line.
+        refine: may change the schedule, in which each node occurs once, before it is ordered.
+        cost: predicts kernels; long rows are fused where that takes less time by it.
+
+    Raises:
+        VerifyError: if the updates of the graph cannot be ordered.
+    """
     target = target or Target()
     apart: set[Leaf] = set()
     while True:
@@ -241,7 +264,7 @@ def _plan(
     for g in range(len(groups)):
         for h in checking if any(map(needs_check, schedule.nodes(g))) else ():
             if h == g or groups[h].before >> g & 1:
-                break  # the checks of this read come before those that need it
+                break  # the remaining checks come later than this read
             after[g].add(h)
     gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
     gates = {of[m] for m in map(maker, gated) if m is not None}
@@ -276,7 +299,7 @@ def _plan(
         far = {t for t in results - set(home) if _is_far(t, t in left, target)}
     singles = [_call_of(schedule.groups[g], needed, home, far, target, cost) for g in order]
     place = {g: i for i, g in enumerate(order)}
-    # What a check needs, and what writes, stays a kernel of its own: their places in the order are decided here.
+    # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
     fixed = {place[g] for g in (*checking, *writers)}
     fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
     needs = {place[g]: {place[h] for h in after[g]} for g in order}
@@ -287,7 +310,7 @@ def _plan(
 
 
 def _replaceable(p: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
-    """Whether nodes read of a leaf, if at all, only the element that they are making."""
+    """Return whether nodes read a leaf, if at all, only at the element that they are computing."""
     return all(only_identity(n, lambda a: storage(a) is p) for n in nodes)
 
 
@@ -303,7 +326,7 @@ def _by_rows(
     target: Target,
     cost: Cost | None,
 ) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
-    """The calls with those that share their rows joined, and which call each of `singles` has become."""
+    """Return (the calls after row fusion, for each of `singles` the index of the call that contains it)."""
     parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
     readers = Counter(s for p in parts for s in set(p.read))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
@@ -320,10 +343,10 @@ def _by_rows(
         return _sliced(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
 
     def pays(members: Sequence[int]) -> bool:
-        """Whether kernels take less time as one. They do where the first level of cache holds a row; what is computed
-        on a longer one waits for it, while a kernel that goes through all of it element by element need not: unless
-        that comes from beyond the last level, once for each kernel. Rows of what a loop steps through are as long as it
-        is, which decides nothing."""
+        """Return whether kernels take less time fused. They do if L1 holds a row. On a longer row, the stages after a
+        reduction wait for it, while separate kernels need not; but separate kernels read operands from beyond the
+        last-level cache once each. If the tensors exceed that cache, fusion pays. Rows of tensors that a loop steps
+        through grow with the number of steps, which must not affect the decision, so they are always fused."""
         whole = joined(*members)
         kernel = whole.kernel
         if cost is None or not isinstance(kernel, Rows) or kernel.row_bytes <= target.l1:
@@ -342,10 +365,10 @@ def _by_rows(
 
 
 def _is_far(t: Tensor, left: bool, target: Target) -> bool:
-    """Whether a result is not found in a cache afterwards, or is stored past the caches more quickly than it would be
-    found there: half of the last level; a quarter where it is sums with constants between them, which take longer to
-    store than to compute; an eighth where it is `left`, that is, no kernel reads it and its own one moves more than
-    that level holds, which keeps operands instead."""
+    """Return whether a result is stored with non-temporal stores, because no later kernel would find it in a cache, or
+    because the store is faster. The limit is half of L3; a quarter for sums with constant pieces between them, which
+    take longer to store than to compute; an eighth if the result is `left`: no kernel reads it, and its own kernel
+    moves more bytes than L3 holds, so that L3 keeps operands instead."""
     made = maker(t)
     bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
     sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
@@ -367,7 +390,7 @@ def _call_of(
 
 
 def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall:
-    """The loop with the plans of its steps, and the calls of its initial pieces."""
+    """Return the loop with the plans of its steps and the calls of its initial pieces."""
     before = []
     members = {j for s in loop.segments for j, _ in s.targets}
     for j, t, slots in loop.initial:
@@ -385,13 +408,14 @@ def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall
 
 
 def _sliced(call: KernelCall) -> KernelCall:
-    """The call of a kernel that is given no more of its tensors than it touches (`passes.schedule.slices`)."""
+    """Return the call with each buffer narrowed to the part of its tensor that the kernel touches
+    (`passes.schedule.slices`)."""
     kernel, offsets = sliced(call.kernel)
     return replace(call, kernel=kernel, offsets=offsets)
 
 
 def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
-    """The plan of a segment's step; its kernels know which of their buffers stay the same."""
+    """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
     plan = fuse(segment.body, None, target, on_lines=False, cost=cost)
     if segment.idle:
         plan = replace(plan, calls=_without_idle(plan, segment.idle))
@@ -408,7 +432,7 @@ def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
 
 
 def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:
-    """The calls of a plan without those that only the idle outputs need."""
+    """Return the calls of a plan without those that only idle outputs need."""
     needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
     kept: list[KernelCall | LoopCall] = []
     for call in reversed(plan.calls):
@@ -421,9 +445,9 @@ def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCa
 def kernel_call(
     copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], far: Collection[Tensor]
 ) -> KernelCall:
-    """The kernel of a group: arguments first, in order of appearance, then the stored results; those in `far` are too
-    large for the caches. A scatter that starts from the old value of the parameter that it is stored to has one buffer
-    for both."""
+    """Return the kernel of a group. Its buffers are the arguments in order of first use, then the stored results; those
+    in `far` are too large for the caches. A scatter that starts from the old value of the parameter that it is stored
+    to has one buffer for both."""
     nodes: list[Compute] = [c.node for c in copies]  # type: ignore[misc]
     place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
     tensors: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Plans as text: their kernels, under the names that the printer of graphs gives to tensors, and their arena."""
+"""Print plans: their kernels, with the tensor names of the graph printer, and their arena."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from einsmith.plan.printer import show_kernel
 
 
 def show_plan(plan: Plan) -> str:
-    """The calls in order, each with its kernel; those of a loop's steps under the loop, whose tensors are the step's.
+    """Return the calls in order, each with its kernel; the calls of a loop's steps are below the loop, with the step's
+    tensors.
 
-    What is stored in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`. Then what does not
-    lie as it is.
+    A result in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`. The layouts that are not
+    row-major follow.
     """
     return "\n".join([*show_calls(plan), *map(str, layouts(plan))])
 
 
 def label(call: KernelCall) -> str:
-    """A kernel's root in the words of the formula language, with the shapes it makes."""
+    """Return a kernel's root in the words of the formula language, with the shapes it computes."""
     if isinstance(call.kernel, Rows):
         members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
         return f"{call.kernel.rows} rows: {members}"
@@ -43,9 +44,17 @@ def _kind(t: Template) -> str:
 
 
 class PrintedLayout(NamedTuple):
-    """Tensors of one type, by name, that do not lie as they are: the order of their dimensions in memory, the outer
-    ones first, and the next best one, if the model chose, which the program would take `more` predicted seconds with.
-    copies: of tensors that lie in another order too."""
+    """Tensors of one type and layout, by name, that are not in row-major order.
+
+    Attributes:
+        names: the tensors' names.
+        type: their type, as text.
+        shape: their shape.
+        order: their dimensions in memory, outermost first.
+        beside: the next best order, if the model chose; else None.
+        more: predicted seconds that the program would take more with `beside`.
+        copies: whether these are copies of tensors that have another order too.
+    """
 
     names: tuple[str, ...]
     type: str
@@ -61,7 +70,7 @@ class PrintedLayout(NamedTuple):
 
     @property
     def next_best(self) -> str:
-        """Empty where the model did not choose."""
+        """The next best order and its cost, as text; empty if the model did not choose."""
         if self.beside is None:
             return ""
         beside = "no copy" if self.copies and self.beside == as_is(self.shape) else name_of(self.shape, self.beside)
@@ -74,8 +83,8 @@ class PrintedLayout(NamedTuple):
 
 
 def layouts(plan: Plan) -> list[PrintedLayout]:
-    """What does not lie as it is, those that were decided together as one; of loops' steps after the rest, under the
-    names that tensors have there."""
+    """Return the layouts that are not row-major; tensors that were decided together form one entry. Those of loops'
+    steps follow, with the steps' names."""
     name, found = namer(plan), dict[Any, list[Tensor]]()
     for t, laid in plan.orders.items():
         found.setdefault((t.dtype, t.shape, laid, t in plan.again), []).append(t)
@@ -87,15 +96,15 @@ def layouts(plan: Plan) -> list[PrintedLayout]:
 
 
 def namer(plan: Plan) -> Callable[[Tensor], str]:
-    """What tensors of a plan are called."""
+    """Return the function that names the tensors of a plan."""
     names = tensor_names(plan.graph)
 
     def name(t: Tensor) -> str:
-        if t in plan.again:  # computed once more, or oftener
+        if t in plan.again:  # recomputed, once or more often
             return f"{name(plan.again[t])}'"
         if t not in names and isinstance(t, Item):  # a member of a loop that no node of the graph reads
             return f"{names[t.node]}.{t.member}"
-        if t not in names and storage(t) is not t:  # a view of what is computed once more
+        if t not in names and storage(t) is not t:  # a view of a recomputed tensor
             return name(storage(t))
         return f"{names[t]} in {names[plan.home[t]]}" if t in plan.home else names[t]
 
@@ -103,7 +112,7 @@ def namer(plan: Plan) -> Callable[[Tensor], str]:
 
 
 def show_calls(plan: Plan, pad: str = "") -> list[str]:
-    """The text of each call of a plan, with `pad` before every line."""
+    """Return the text of each call of a plan, with `pad` before every line."""
     name = namer(plan)
 
     def kernel(head: str, c: KernelCall) -> list[str]:
@@ -126,7 +135,8 @@ def show_calls(plan: Plan, pad: str = "") -> list[str]:
 
 
 def show_arena(plan: Plan, outside: Iterable[Tensor], offsets: Mapping[object, int], nbytes_in_all: int) -> str:
-    """Which bytes of the arena a tensor has from which call to which (`arena.arena`, whose result is given)."""
+    """Return, as text, the bytes that each tensor has in the arena, and its first and last call. `offsets` and
+    `nbytes_in_all` are the result of `arena.arena`."""
     name = namer(plan)
     lines = [f"arena of {nbytes_in_all} bytes"]
     for t, (first, last) in lifetimes(plan, outside).items():

@@ -1,17 +1,17 @@
-"""Rematerialization: results are computed once more where they are read, so that less memory is needed.
+"""Rematerialization: recompute results where they are read, so that less memory is needed.
 
 before: a = f(x); b = g(a); c = h(b) ... the most memory is needed here ... dB = h'(b, dC); dA = g'(a, dB)
 after:  a = f(x); b = g(a); c = h(b) ... less is needed here ... b' = g(a); dB = h'(b', dC); dA = g'(a, dB)
 
-Kernels run again as they are, on the same values, so that results are bitwise those without a limit; of a kernel that
-stores what its later stages are made of, those stages alone. Where the most memory is needed, the result goes whose
-computation takes the fewest seconds for each byte that is not held there, again and again, as long as it pays: what
-makes it may be computed again too, so that whole layers are (Chen et al. 2016, "Training deep nets with sublinear
-memory cost"; Jain et al. 2020, "Checkmate").
+Unchanged kernels run again on the same values, so that results are bitwise equal to those without a limit; of a kernel
+that stores an operand of its later stages, those stages alone may run again. At the point of highest memory use, the
+result is dropped whose recomputation takes the fewest seconds per byte freed; this is repeated as long as it pays.
+Operands of a recomputation may be recomputed too, so that whole layers are (Chen et al. 2016, "Training deep nets with
+sublinear memory cost"; Jain et al. 2020, "Checkmate").
 
-The search knows no limit. It goes through plans that need less and less memory, always the same ones, and a limit says
-which of them is taken. So a larger limit is met wherever a smaller one is, and the least memory that any of the plans
-takes is a limit that is met.
+The search does not depend on the limit. It visits a fixed sequence of plans of decreasing memory, and the limit selects
+one of them. A larger limit is therefore met whenever a smaller one is, and the least memory of any visited plan is a
+limit that can be met.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 
 DEPTH = 24
-"""Kernels in a row that run again for one result."""
+"""Most kernels in a chain that run again for one result."""
 SMALL = 16
-"""A result that is so many times smaller than what is made of it is held rather than computed again."""
+"""An operand smaller than the recomputed result by this factor is kept rather than recomputed."""
 
 RATIOS = (0.95, 0.75)
-"""Ratios from one target of memory to the next, a walk each (see `_Timeline.walk`): small strides lead to less memory,
-long ones sometimes to fewer seconds (measured on ten networks at 14 limits each: up to 5 % either way)."""
+"""Ratio of each memory target to the previous one, one walk per ratio (see `_Timeline.walk`): small strides lead to
+less memory, long ones sometimes to fewer seconds (measured on ten networks at 14 limits each: up to 5 % either way)."""
 LAST = 16
-"""A walk ends at a target this many times smaller than what the plan takes as it is given."""
+"""A walk ends at a target smaller than the given plan's memory by this factor."""
 
 
 class KernelCost(NamedTuple):
-    """seconds, workspace: of a kernel, the latter in bytes."""
+    """Functions that give a kernel's predicted seconds and its workspace (bytes)."""
 
     seconds: Callable[[Kernel | Rows], float]
     workspace: Callable[[Kernel | Rows], int]
 
 
 class _Again(NamedTuple):
-    """Calls that make a result once more, in order, and their seconds. `held`: what they read that has to be held
-    longer for them."""
+    """Calls that recompute a result, in order, and their seconds. `held`: operands that have to be kept longer for
+    them."""
 
     calls: tuple[KernelCall, ...]
     seconds: float
@@ -60,12 +60,12 @@ class _Again(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A plan that takes at most the bytes that are allowed, or what can be said where there is none.
+    """The plan that meets a memory limit, or the least limit that can be met.
 
     Attributes:
-        plan: the plan; None where none that was found takes so little.
-        least: the fewest bytes that a plan takes, where none takes as few as are allowed.
-        without: the bytes of the plan that computes nothing again.
+        plan: the plan; None if no visited plan meets the limit.
+        least: the fewest bytes of a visited plan, if none meets the limit.
+        without: the bytes of the plan without recomputation.
     """
 
     plan: Plan | None
@@ -76,20 +76,20 @@ class Fitted(NamedTuple):
 def fit(
     plan: Plan, outside: Collection[Tensor], allowed: int, cost: KernelCost, measure: Callable[[Plan], int]
 ) -> Fitted:
-    """Return the plan that takes the fewest seconds more, of those that take at most the bytes that are allowed.
+    """Return the fastest plan of those that take at most `allowed` bytes.
 
     Args:
-        plan: a plan that computes nothing again.
-        outside: tensors that are no intermediate results.
+        plan: a plan without recomputation.
+        outside: tensors that are not intermediate results.
         allowed: the limit (bytes).
-        cost: what kernels cost; its answers must not depend on which plans were measured.
+        cost: predicts kernels; its answers must not depend on which plans were measured.
         measure: the bytes that a plan takes, gaps in the arena and scratch included: at least the peak of its results.
     """
     without = least = measure(plan)
     if without <= allowed:
         return Fitted(plan, without, without)
     fits: list[tuple[float, int, Plan]] = []
-    others: list[tuple[int, int, Plan]] = []  # those whose results alone are too many
+    others: list[tuple[int, int, Plan]] = []  # plans whose peak alone exceeds the limit
     for number, ratio in enumerate(RATIOS):
         timeline = _Timeline(plan, outside, cost)
         for most in timeline.walk(ratio):
@@ -114,15 +114,23 @@ def fit(
 
 
 def peak(plan: Plan, outside: Collection[Tensor], cost: KernelCost) -> int:
-    """The most bytes that intermediate results and the workspace of a call take at once."""
+    """Return the most bytes that intermediate results and the workspace of a call take at once."""
     return _Timeline(plan, outside, cost).peak()
 
 
 @dataclass
 class _State:
-    """Calls, and which of the plan's each is (None: it runs again); the calls that touch a tensor's memory, in order;
-    the first one that makes it; the one that overwrites a parameter; the bytes live at each call; what is a copy of
-    what."""
+    """A sequence of calls and its memory use.
+
+    Attributes:
+        calls: the calls.
+        origin: index of each call in the given plan; None if it is a recomputation.
+        life: the calls that touch each tensor's memory, in order.
+        made: the first call that computes each tensor.
+        stored: the call that overwrites each parameter.
+        live: bytes live at each call.
+        again: copy -> original of recomputed tensors.
+    """
 
     calls: list[KernelCall | LoopCall]
     origin: list[int | None]
@@ -134,7 +142,7 @@ class _State:
 
 
 class _Timeline:
-    """The calls of a plan, who touches what, and how many bytes are live at each."""
+    """The calls of a plan, the tensors that each touches, and the bytes live at each."""
 
     def __init__(self, plan: Plan, outside: Collection[Tensor], cost: KernelCost):
         self.given, self.outside, self.cost = plan, set(outside), cost
@@ -143,7 +151,7 @@ class _Timeline:
         self.ways: dict[tuple[int, Tensor], tuple[KernelCall, list[KernelCall]]] = {}
         self.places: Known = {}
         self.tried: list[tuple[np.ndarray, _Again, int]] = []
-        """Options of the present state that were looked at: the bytes live then, what runs again, before which call."""
+        """Options of the present state that were examined: (bytes live, what runs again, before which call)."""
         self.untried: Iterator[tuple[_Again, int]] | None = None
         self.now = self._state([*plan.calls], [*range(len(plan.calls))], plan.again)
 
@@ -177,7 +185,8 @@ class _Timeline:
         return _State(calls, origin, life, made, stored, np.cumsum(change)[:-1] + work, dict(again))
 
     def _touches(self, call: KernelCall | LoopCall) -> list[tuple[Tensor, bool, int]]:
-        """What a call touches, whether it writes there, and the bytes; -1 of what is no intermediate result."""
+        """Return (storage, whether it is written, bytes) of the tensors of a call; the bytes are -1 for a tensor that
+        is not an intermediate result."""
         known = self.touched.get(id(call))
         if known is None:
             found = [(storage(t), w) for t, w in zip(call.tensors, call.written, strict=True)]
@@ -200,10 +209,10 @@ class _Timeline:
         return sum(self.cost.seconds(c.kernel) for c in again)
 
     def walk(self, ratio: float) -> Iterator[int]:
-        """Compute one result after the other once more, toward the least memory; yield the peak after each (bytes).
+        """Recompute one result after the other toward the least memory; yield the peak after each (bytes).
 
-        The walk heads for one target after the other, each `ratio` of the one before. For each it brings calls nearer
-        to the target, until all are there or nothing brings them nearer. What it does depends on no limit.
+        Each target is `ratio` times the previous one. Calls are brought nearer to the target until all meet it or no
+        recomputation brings them nearer. The walk depends on no limit.
         """
         first = target = self.peak()
         while target * LAST > first:
@@ -212,7 +221,7 @@ class _Timeline:
                 yield self.peak()
 
     def _step(self, target: int) -> bool:
-        """Compute one result once more, if that brings the calls nearer to the target; return whether one was found."""
+        """Recompute one result if that brings the calls nearer to the target; return whether one was found."""
         excess = _excess(self.now.live, target)
         state = next(self._options(excess, target), None) if excess else None
         if state is None:
@@ -221,9 +230,9 @@ class _Timeline:
         return True
 
     def _options(self, excess: int, target: int) -> Iterator[_State]:
-        """Yield the states that one more result computed again leads to and that have less excess, the cheapest first.
+        """Yield the states with one more recomputation and less excess, the cheapest first.
 
-        The states themselves are large: of those that were looked at for another target their live bytes are held.
+        States are large: of those examined for an earlier target only the live bytes are kept.
         """
         for live, again, use in self.tried:
             if _excess(live, target) < excess:
@@ -237,8 +246,8 @@ class _Timeline:
                 yield state
 
     def _candidates(self) -> list[tuple[_Again, int]]:
-        """Return what may run again so that less is live where the most is, the fewest seconds a byte first; and the
-        call before which it runs."""
+        """Return (recomputation, call before which it runs) for results that are live at the peak, the fewest seconds
+        per byte first."""
         now = self.now
         at = int(now.live.argmax())
         found: list[tuple[float, int, int, int, _Again]] = []
@@ -258,8 +267,8 @@ class _Timeline:
         return s in life and life[s][0] <= at <= life[s][-1]
 
     def _recipe(self, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]) -> _Again | None:
-        """What makes a result once more before a call, in the fewest seconds; `known`: of results that were looked at
-        for that call."""
+        """Return the fastest way to recompute a result before a call; None if there is none. `known` caches the results
+        examined for that call."""
         if s not in known:
             known[s] = None
             call = self.now.calls[self.now.made[s]]
@@ -269,7 +278,7 @@ class _Timeline:
         return known[s]
 
     def _ways(self, call: KernelCall, s: Tensor) -> Sequence[KernelCall]:
-        """Calls that make a result and write nothing but intermediate ones."""
+        """Return the calls that compute a result and write only intermediate results."""
         key = id(call), s
         if key not in self.ways:
             ways = [c for c in _ways(call, s) if self._may_run_again(c)]
@@ -277,13 +286,14 @@ class _Timeline:
         return self.ways[key][1]
 
     def _may_run_again(self, call: KernelCall) -> bool:
-        """Whether a call writes nothing but intermediate results."""
+        """Return whether a call writes only intermediate results."""
         return all(self._is_inside(storage(t)) for t, w in zip(call.tensors, call.written, strict=True) if w)
 
     def _from(
         self, call: KernelCall, s: Tensor, before: int, at: int, depth: int, known: dict[Tensor, _Again | None]
     ) -> _Again | None:
-        """What makes a result by a call, with what that reads."""
+        """Return the recomputation of a result by a given call, with the recomputation of its operands; None if an
+        operand is not available."""
         calls: list[KernelCall] = []
         seconds = self.cost.seconds(call.kernel)
         held: set[Tensor] = set()
@@ -291,7 +301,7 @@ class _Timeline:
             if self._is_there(r, before):
                 continue
             if r not in self.now.life:
-                return None  # a parameter that has another value then, or what was joined kernels' own
+                return None  # an overwritten parameter, or a tensor local to a fused kernel
             if self._is_live(r, at) or nbytes(r) * SMALL <= nbytes(s):
                 held.add(r)
                 continue
@@ -307,7 +317,7 @@ class _Timeline:
         return _Again((*calls, call), seconds, frozenset(held))
 
     def _is_there(self, r: Tensor, before: int) -> bool:
-        """Whether what a call reads can be read before another call, too."""
+        """Return whether tensor `r` has its present value before call number `before` too."""
         life = self.now.life
         if r in life:
             return life[r][0] < before <= life[r][-1]
@@ -316,7 +326,7 @@ class _Timeline:
         return r in self.outside
 
     def _inserted(self, again: _Again, before: int) -> _State:
-        """Calls run again before a call; from there on all read what they make."""
+        """Return the state in which calls run again before a call; all later calls read the recomputed tensors."""
         now = self.now
         new: dict[Tensor, Tensor] = {}
         calls: list[KernelCall | LoopCall] = []
@@ -343,13 +353,14 @@ def _excess(live: np.ndarray, target: int) -> int:
 
 
 def _read(call: KernelCall) -> Iterator[Tensor]:
-    """The memory that a call reads."""
+    """Yield the storages that a call reads."""
     return iter(dict.fromkeys(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w))
 
 
 def _ways(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
-    """Calls that make a result: that one; of calls that were joined the one that makes it, if it is pointwise, as sums
-    round in the order of their kernel; and the stages that follow from what it stores besides."""
+    """Yield calls that compute a result: the call itself; of a row-fused call, the part that computes it, if that is
+    pointwise (sums round in the order of their kernel); and the stages that compute it from other stored results of the
+    kernel."""
     yield call
     for c in call.parts or (call,):
         if not isinstance(c.kernel, Kernel) or any(c.offsets):
@@ -365,7 +376,7 @@ def _ways(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
 
 
 def _of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> KernelCall:
-    """The call of some stages of a kernel, which store to buffer b and read others."""
+    """Return the call of some stages of a kernel, which store to buffer b and read the others."""
     numbers = sorted({n for st in stages for kind, n, *_ in st.args if kind == "buffer"} | {b})
     place = {n: k for k, n in enumerate(numbers)}
     found = [(n, call.kernel.buffers[n]) for n in numbers]
@@ -382,7 +393,8 @@ def _placed(stage: Stage, place: Mapping[int, int]) -> Stage:
 
 
 def _after_stored(kernel: Kernel, b: int) -> list[Stage] | None:
-    """The pointwise stages that make buffer b of other buffers, some of which the kernel stores: fewer than all."""
+    """Return the pointwise stages that compute buffer b from other buffers, including ones that the kernel stores; None
+    if these are all stages or one is not pointwise."""
     stages = kernel.stages
     made = {o: i for i, st in enumerate(stages) for o in st.outputs if o is not None}
     needed: set[int] = set()

@@ -1,4 +1,5 @@
-"""The role of each kernel of a plan: forward, backward or update, of the nodes that it computes (`Graph.role`)."""
+"""Determine the role of each kernel of a plan (forward, backward or update) from the nodes that it computes
+(`Graph.role`)."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from einsmith.passes.schedule.views import storage
 
 
 def kernel_roles(plan: Plan) -> list[Role]:
-    """The role of every kernel, in the order of `Plan.kernel_calls`: the earliest of the roles of what it computes. An
-    update in the kernel of its gradient is backward."""
+    """Return the role of every kernel, in the order of `Plan.kernel_calls`: the earliest of its nodes' roles. An update
+    in the kernel of its gradient is backward."""
     return list(_roles(plan, plan.graph.role))
 
 
 def saved(plan: Plan) -> list[Tensor]:
-    """The results of the forward pass that later kernels read: what is held for the backward pass."""
+    """Return the results of the forward pass that later kernels read, which are kept for the backward pass."""
     role = plan.graph.role
     made: dict[Tensor, None] = {}
     read: set[Tensor] = set()
@@ -41,8 +42,8 @@ def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
 
 
 def _of_calls(plan: Plan, role: Mapping[Any, Role]) -> list[Role]:
-    """Of each call the earliest role of what it computes. What is computed only again is for the gradients; a copy in
-    another order, for the call that follows."""
+    """Return, for each call, the earliest role of its nodes. A call that only recomputes serves the gradients; a copy
+    in another order has the role of the next call."""
     out: list[Role] = []
     for call in reversed(plan.calls):
         again: Role = "backward" if call.nodes or not out else out[-1]
@@ -51,7 +52,8 @@ def _of_calls(plan: Plan, role: Mapping[Any, Role]) -> list[Role]:
 
 
 def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Role]:
-    """Of a loop's kernels, `own` being that of the loop: what its steps make for a member has that member's role."""
+    """Yield the roles of a loop's kernels, `own` being the role of the loop. Kernels of a step that compute a member
+    have that member's role."""
     members = _members(call.loop, role)
     for c in call.before:
         made = (t.member for t, w in zip(c.tensors, c.written, strict=True) if w and isinstance(t, Item))
@@ -62,7 +64,7 @@ def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Ro
 
 
 def _members(loop: LoweredLoop, role: Mapping[Any, Role]) -> dict[int, Role]:
-    """The role of each member: the earliest of its readers after the loop, and of those at later steps."""
+    """Return the role of each member: the earliest role of its readers after the loop and at later steps."""
     members = {j: role[t] for j in range(len(loop.results)) if (t := Item(loop, j)) in role}
     before: dict[int, Role] = {}
     while before != members:
@@ -76,7 +78,8 @@ def _members(loop: LoweredLoop, role: Mapping[Any, Role]) -> dict[int, Role]:
 
 
 def _in_step(segment: LoopSegment, body: Graph, members: Mapping[int, Role], default: Role | None) -> dict[Any, Role]:
-    """The roles of a step's nodes, those of the members that they are made for; of members without one, `default`."""
+    """Return the roles of a step's nodes: the role of the member that each is computed for, `default` for a member
+    without one."""
     places = dict(zip(segment.body.inputs, segment.places, strict=True))
     made = [(t, j) for t, (j, _) in zip(body.outputs, segment.targets, strict=True)]
     made += [(t, places[x].number) for x, t in body.updates]

@@ -1,7 +1,7 @@
-"""Which kernels become one by their rows (`row_fusion`): kernels that share a tensor, one after the other.
+"""Cluster kernels for row fusion (`row_fusion`): kernels that share a tensor and their rows, one after the other.
 
-A cluster takes in the latest other one that it may be joined with, as long as there is one, if nothing that must run
-between them is outside. One that does not pay is taken apart again, the last union first.
+A cluster absorbs the latest other cluster that it may be joined with, until there is none, if no kernel that must run
+between them is outside. A cluster that does not pay is split again, the last union first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from einsmith.passes.schedule.views import storage
 from einsmith.target.facts import Target
 
 _NEAR = 32
-"""The latest clusters that share a tensor with a kernel and are looked at: what many kernels read is long in no cache
+"""Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
 when the last of them runs."""
 
 
@@ -26,10 +26,17 @@ def clusters(
     target: Target,
     pays: Callable[[Sequence[int]], bool],
 ) -> list[list[int]]:
-    """Which kernels become one: lists of numbers, in an order that may run. `parts` are in such an order; kernel g
-    needs those in `after[g]`; those in `apart` are left alone; `pays` tells whether some should be one."""
+    """Return the kernels that become one, as lists of numbers in a valid order.
+
+    Args:
+        parts: the kernels, in a valid order.
+        after: the kernels that each needs.
+        apart: kernels that are not fused.
+        target: the machine.
+        pays: whether a list of kernels takes less time fused.
+    """
     made = _Clusters(parts, after)
-    holders: dict[Tensor, list[int]] = {}  # the kernels so far that a tensor's memory is a buffer of, the last ones
+    holders: dict[Tensor, list[int]] = {}  # the latest kernels so far with a buffer in a tensor's memory
     for g, part in enumerate(parts):
         made.add(g)
         for s in {storage(t) for t in part.tensors}:
@@ -56,11 +63,11 @@ class _Clusters:
         self.needs: dict[int, set[int]] = {}  # the kernels of others that it needs directly
         self.users: dict[int, set[int]] = {}  # the kernels that need it directly
         self.of: dict[int, int] = {}
-        self.halves: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # what a cluster was united of
+        self.halves: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # the two parts of a united cluster
         self.after = after
 
     def add(self, g: int) -> None:
-        """A cluster of one kernel, which needs none but earlier ones."""
+        """Add a cluster of one kernel, which needs only earlier ones."""
         self.found[g], self.of[g], self.before[g] = [g], g, 0
         self.needs[g], self.users[g] = set(self.after.get(g, ())), set()
         for h in {self.of[h] for h in self.needs[g]}:
@@ -68,20 +75,21 @@ class _Clusters:
             self.users[h].add(g)
 
     def may_join(self, a: int, b: int, target: Target) -> bool:
-        """Whether two clusters that share a tensor may become one, and it pays: no other lies between them."""
+        """Return whether two clusters that share a tensor may become one and that pays; no other cluster may lie
+        between them."""
         if len(self.found[a]) + len(self.found[b]) > MEMBERS or self._between(a, b) or self._between(b, a):
             return False
         everything = [self.parts[n] for n in sorted(self.found[a] + self.found[b])]
         return all(map(streams, everything)) and common_rows(everything, target)[0] > 0
 
     def _between(self, a: int, b: int) -> bool:
-        """Whether a cluster that needs a is needed by b."""
+        """Return whether a cluster that needs a is needed by b."""
         if not self.before[b] >> a & 1:
             return False
         return any(self.before[c] >> a & 1 for c in {self.of[h] for h in self.needs[b]} - {a})
 
     def unite(self, a: int, b: int) -> None:
-        """Makes cluster b a part of cluster a."""
+        """Merge cluster b into cluster a."""
         halves = self.found[a], self.found.pop(b)
         self.found[a] = sorted(halves[0] + halves[1])
         self.halves[tuple(self.found[a])] = halves
@@ -101,8 +109,8 @@ class _Clusters:
                     todo.append(c)
 
     def paying(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> Iterator[list[int]]:
-        """A cluster, or where it does not pay those that it was united of, in an order that may run: when they were
-        united, one of them at most needed the other."""
+        """Yield the cluster, or the halves that it was united from if it does not pay, in a valid order. At most one
+        half needed the other when they were united."""
         if len(members) == 1 or pays(members):
             yield members
             return
@@ -113,7 +121,7 @@ class _Clusters:
         yield from self.paying(second, pays)
 
     def order(self) -> list[list[int]]:
-        """The clusters in an order that may run, each as early as its first kernel would be."""
+        """Return the clusters in a valid order, each at the earliest position that its first kernel permits."""
         missing = {c: {self.of[h] for h in self.needs[c]} for c in self.found}
         waiting: dict[int, list[int]] = {}
         for c, needs in missing.items():

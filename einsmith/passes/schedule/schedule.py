@@ -1,7 +1,7 @@
-"""A schedule: groups of nodes, of which each becomes a kernel, and which of them computes a node, once or more often.
+"""Represent a schedule: groups of nodes that become kernels, and the group or groups that compute each node.
 
-Nodes are interned: a tensor that several groups compute is one node, and its copies are told apart by their numbers.
-Copy 0 is what other groups read, from memory; any other copy serves its own group alone, and is never stored.
+Nodes are interned: a tensor that several groups compute is one node, and its copies are distinguished by their numbers.
+Other groups read copy 0 from memory; any other copy serves its own group alone and is never stored.
 
 before: {a}  {b, c(b, a)}  {d, e(d, a)}
 after:  {b, a', c(b, a')}  {d, a'', e(d, a'')}      by recompute(a, 1), recompute(a, 2)
@@ -27,7 +27,8 @@ class Copy(NamedTuple):
 
 
 class GroupSchedule:
-    """groups: the copies that each computes, in order; home: the group of every node's copy 0. Groups may be empty."""
+    """The groups of a schedule. groups: the copies that each computes, in order; home: the group of every node's copy
+    0. Groups may be empty."""
 
     def __init__(self, groups: Sequence[FusionGroup], home: dict[Compute | LoweredLoop, int]):
         self.groups = [[Copy(n) for n in g.nodes] for g in groups]
@@ -35,18 +36,22 @@ class GroupSchedule:
         self._copies = dict.fromkeys(home, 1)
 
     def nodes(self, g: int) -> list[Compute | LoweredLoop]:
-        """Of a group, in order."""
+        """Return the nodes that a group computes, in order."""
         return [c.node for c in self.groups[g]]
 
     def operands(self, g: int) -> set[Tensor]:
-        """What a group reads from memory: inputs of the graph, and what other groups store for it."""
+        """Return the tensors that a group reads from memory: inputs of the graph, and results that other groups
+        store."""
         own = set(self.nodes(g))
         return {a for n in own for a in n.args if maker(a) not in own}
 
     def recompute(self, node: Compute, g: int) -> Copy:
-        """Computes a pointwise node once more, in group g, which reads it. Raises ArgumentError, which says why, where
-        the group's kernel cannot compute it: it would read or compute more than a kernel may, or reads the node
-        elsewhere than where it stands. The group needs nothing new, as it needed the node's home."""
+        """Compute a pointwise node once more, in group g, which reads it.
+
+        The group has no new dependences, as it depended on the node's home already. Raises ArgumentError with the
+        reason if the group's kernel cannot compute the node: the kernel would read or compute more than a kernel may,
+        or reads the node at other elements than its own.
+        """
         own = self.nodes(g)
         readers = [i for i, n in enumerate(own) if node in makers(n)]
         reason = self._refused(node, g, own, readers)
@@ -77,7 +82,7 @@ class GroupSchedule:
         return ""
 
     def drop_unread(self, kept: Collection[Tensor]) -> None:
-        """Takes away copies 0 that nobody asks for and no group reads, as every reader has a copy of its own."""
+        """Remove each copy 0 that is not in `kept` and that no group reads, because every reader has its own copy."""
         if all(n == 1 for n in self._copies.values()):
             return
         wanted = {maker(t) for t in kept}
@@ -94,8 +99,8 @@ class GroupSchedule:
 
 
 Refine = Callable[[GroupSchedule], None]
-"""What may change a schedule before it becomes kernels."""
+"""A function that may change a schedule before it is lowered to kernels."""
 
 
 def unchanged(schedule: GroupSchedule) -> None:
-    """Every node is computed once."""
+    """Leave the schedule as it is: every node is computed once."""

@@ -1,10 +1,10 @@
-"""Kernels that read or write some positions of a tensor's dimensions alone are given the slice of these.
+"""Narrow kernel buffers to the slice of a tensor that the kernel touches.
 
 before: L = sum[b, k]((h[127, b, k] - y[b, k])**2)      of a tensor h of 128 steps
 after:  L = sum[b, k]((g[0, b, k] - y[b, k])**2)        of a tensor of one, which lies in h from h[127] on
 
-So the last state of a sequence is read by the same kernel at every length, and kernels that read one part of a tensor
-each are one kernel.
+The last state of a sequence is then read by the same kernel at every length, and kernels that read different parts of a
+tensor are equal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _Range = tuple[int, int] | None
-"""The positions of a dimension that are touched, as (first, stop); None: all of them, or nobody knows."""
+"""The positions of a dimension that are touched, as (first, stop); None: all of them, or not known."""
 _Slice = Sequence[_Range]
-"""Those of a buffer, by dimension."""
+"""The positions of a buffer that are touched, by dimension."""
 
 
 def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
-    """(the kernel of slices, how many bytes into its tensor each buffer begins)."""
+    """Return (the kernel of slices, the byte of its tensor at which each buffer begins)."""
     if isinstance(kernel, Kernel):
         slices = [_slice(b.shape, [found]) for b, found in zip(kernel.buffers, _touched(kernel), strict=True)]
     else:
@@ -51,7 +51,7 @@ def sliced(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
 
 
 def _touched(kernel: Kernel) -> list[list[_Slice]]:
-    """For each buffer what its reads and writes take of it."""
+    """Return, for each buffer, the positions that each read and write of the kernel touches."""
     found: list[list[_Slice]] = [[] for _ in kernel.buffers]
     for stage in kernel.stages:
         t = stage.template
@@ -72,18 +72,20 @@ def _touched(kernel: Kernel) -> list[list[_Slice]]:
 
 
 def _slice(shape: tuple[int, ...], touched: Iterable[list[_Slice]]) -> _Slice:
-    """The part of a buffer that holds all of these; one without dimensions is taken to be all of it."""
+    """Return the part of a buffer that holds all given positions; positions without dimensions stand for the whole
+    buffer."""
     every = [x for found in touched for x in found]
     return tuple(_range(n, [x[d] for x in every]) for d, n in enumerate(shape)) if all(every) else ()
 
 
 def _but_rows(touched: _Slice, row: int) -> _Slice:
-    """Without what is said of the rows' dimension (see `plan.kernel.Member.by_row`), where a kernel stands anywhere."""
+    """Return the positions without those of the row dimension (see `plan.kernel.Member.by_row`), in which a kernel may
+    be at any row."""
     return [None if row and d == row - 1 else r for d, r in enumerate(touched)]
 
 
 def _range(n: int, touched: Sequence[_Range]) -> _Range:
-    """The positions of a dimension of n that hold all of these."""
+    """Return the smallest range of a dimension of extent n that holds all given ranges; None if that is all of it."""
     known = [r for r in touched if r is not None]
     if not known or len(known) < len(touched):
         return None
@@ -134,5 +136,5 @@ def _stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[KernelBuffe
 
 
 def _moved(i: Expr, r: _Range) -> Expr:
-    """A constant index, counted from the beginning of the slice."""
+    """Return a constant index counted from the beginning of the slice."""
     return Const(linear(i).const - r[0], dt.i32) if r else i

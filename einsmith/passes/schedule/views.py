@@ -1,4 +1,5 @@
-"""Views: templates that only rename addresses. `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own memory."""
+"""Recognise views: templates that only rename addresses. `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own
+memory."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from einsmith.expr.rewrite.simplify import simplify
 
 
 def is_view(t: Template) -> bool:
-    """Whether the template reads its one argument so that element n of the output, in row-major order, is element n
-    of the argument. Digits of a number that the index takes apart are put together by the simplifier."""
+    """Whether the template reads its only argument so that element n of the output, in row-major order, is element n of
+    the argument. The simplifier recombines a number that the index splits into mixed-radix digits."""
     return t.memo("is_view", _is_view)
 
 
@@ -51,14 +52,14 @@ def _is_view(t: Template) -> bool:
 
 
 def _digit(number: LinearForm, d: int, shape: Sequence[int], extents: Sequence[int]) -> Expr:
-    """The index in dimension d of the element of a number, in the form in which reads are left."""
+    """Return the index in dimension d of element `number`, in the simplified form in which reads occur."""
     dtype = dt.i32 if size(shape) <= dt.i32.range[1] else dt.i64
     whole = apply("floordiv", number.expr(dtype), Const(size(shape[d + 1 :]), dtype))
     return simplify(apply("mod", whole, Const(shape[d], dtype)), extents)
 
 
 def _flat(index: Sequence[Expr], shape: Sequence[int]) -> LinearForm:
-    """The number, in row-major order, of the element at an index."""
+    """Return the row-major number of the element at an index."""
     out = LinearForm()
     for e, n in zip(index, shape, strict=True):
         out = out * n + linear(e)
@@ -66,14 +67,14 @@ def _flat(index: Sequence[Expr], shape: Sequence[int]) -> LinearForm:
 
 
 def storage(t: Tensor) -> Tensor:
-    """The tensor whose memory `t` occupies: `t` itself, or what it is a view of."""
+    """Return the tensor whose memory `t` occupies: `t` itself, or the tensor that it is a view of."""
     while isinstance(t, Compute) and is_view(t.template):
         t = t.args[0]
     return t
 
 
 def producer(t: Tensor) -> tuple[Compute | LoweredLoop | Leaf, int]:
-    """(node, member) that makes a tensor's storage, recurrences being loops already."""
+    """Return (node, member) that computes a tensor's storage; recurrences must be loops already."""
     t = storage(t)
     if isinstance(t, Item):
         return t.node, t.member
