@@ -1,5 +1,5 @@
-"""What is told of a program while it is compiled: its plan says in short what passes did, EINSMITH_DEBUG=6 prints all,
-EINSMITH_DUMP keeps it in files."""
+"""Report the stages of compilation: a plan summarises what passes changed, EINSMITH_DEBUG=6 prints every stage,
+EINSMITH_DUMP writes them to files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from einsmith.passes import pipeline
 
 
 class Listing(Protocol):
-    """Somebody who is told of a program's stages."""
+    """Receiver of the stages of a program's compilation."""
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
-        """The graph after a pass (`PassContext.observe`)."""
+        """Receive the graph after a pass (`PassContext.observe`)."""
 
     def text(self, name: str, body: str) -> None:
-        """What comes after the passes: the plan, the arena, the program."""
+        """Receive a stage after the passes: the plan, the arena, the program."""
 
 
 class Changes:
-    """Which passes changed the graph, or that of a loop's step: `tensors` says by how many more or fewer each."""
+    """The passes that changed the graph, or the graph of a loop's step. `tensors`: by how many tensors each grew or
+    shrank it."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, int] = {}
@@ -48,7 +49,7 @@ def _count(graph: Graph) -> int:
 
 
 class Printed:
-    """Prints to standard error, and verifies every graph."""
+    """A listing that prints to standard error and verifies every graph."""
 
     def graph(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
         verify_graph(after)
@@ -59,12 +60,12 @@ class Printed:
 
 
 class Dumped:
-    """Writes files into a folder of its own, which is the next `program-0000` in `parent`. `given`: the graph before
-    the first pass. Raises KnobError where that cannot be.
+    """A listing that writes files into a new folder, the next `program-0000` in `parent`. `given`: the graph before the
+    first pass. Raises KnobError if the files cannot be written.
 
         00-given.txt, 01-simplify.txt, ...           the graph after each pass
-        17-lower-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, which has passes of its own meanwhile
-        plan.txt, arena.txt, program.txt             kernels in order; what lies where in memory; the steps that are run
+        17-lower-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, whose passes run meanwhile
+        plan.txt, arena.txt, program.txt             kernels in order; positions in memory; the steps that are run
     """
 
     def __init__(self, parent: Path, given: Graph):
@@ -122,7 +123,8 @@ def _file_name(name: str) -> str:
 
 
 def listings(given: Graph) -> list[Listing]:
-    """Who is told of the program that is made of a graph. Raises KnobError where EINSMITH_DUMP cannot be written."""
+    """Return the listings that the environment asks for, for a program made from a graph. Raises KnobError if
+    EINSMITH_DUMP cannot be written."""
     folder = knobs.DUMP.get()
     printed: list[Listing] = [Printed()] if knobs.debug() >= 6 else []
     return [*printed, Dumped(folder, given)] if folder is not None else printed

@@ -1,13 +1,13 @@
-"""A product that has a stored tensor for a part reads that tensor.
+"""Reuse available expressions: a product of which a stored tensor is a part reads that tensor.
 
 before: S[i] = sum[j](exp(X[i,j] - m[i]));  P[i,j] = exp(X[i,j] - m[i])/S[i]      (P is read by a contraction)
         D[i] = sum[j](-(G[i,j]*P[i,j]/S[i]))
         Y[i,j] = D[i]*exp(X[i,j] - m[i]) + G[i,j]/S[i]*exp(X[i,j] - m[i])
 after:  E[i] = sum[j](-(G[i,j]*P[i,j]));  Y[i,j] = E[i]*P[i,j] + G[i,j]*P[i,j]
 
-That is the backward pass of a softmax, which no longer keeps X beside P; tanh(X[i]) in a gradient becomes the tensor
-that was made of it. Factors of a product are put together otherwise, and a factor that is free of a sum's axes leaves
-the sum; conditions keep what stands under them.
+This is the backward pass of a softmax, which then does not keep X in addition to P. Likewise tanh(X[i]) in a gradient
+is read from the tensor that stores it. Factors of a product are reassociated, and a factor that is free of a sum's axes
+is moved out of the sum; the scope of conditions does not change.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from einsmith.passes.algebra.inline import is_identity, pointwise_body
 from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiplied, product_of
 
 CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
-"""What is computed again as soon as it is read."""
+"""Functions that are cheap enough to be recomputed whenever they are read."""
 
 
 class _Stored(NamedTuple):
-    """A tensor that is in memory in any case, and the product that it is. `seed`: the factor in which an argument is
-    read where the tensor is made."""
+    """A tensor that is stored in any case, and its factors. `seed`: the factor that reads an argument at the tensor's
+    own position."""
 
     tensor: Compute
     factors: tuple[Factor, ...]
@@ -50,7 +50,8 @@ class _Stored(NamedTuple):
 
 
 def available_expressions(graph: Graph) -> Graph:
-    """The graph with such products exchanged, where what they were made of is not read any more."""
+    """Return the graph with products that contain a stored tensor replaced by reads of it, if an operand is then not
+    read any more."""
     nodes = list(postorder(graph.roots))
     read = {a for n in nodes if not isinstance(n, Compute) or pointwise_body(n.template) is None for a in n.args}
     read.update(graph.roots)
@@ -69,7 +70,7 @@ def available_expressions(graph: Graph) -> Graph:
 
 
 def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
-    """Notes a stored tensor under those that are read where it is made, if it is costly to compute."""
+    """Record a stored tensor, if it is costly to compute, under each argument that it reads at its own position."""
     product = node.template.memo("product", _made_as)
     if product is None or product.minus or not any(d or _is_costly(f) for f, d in product.factors):
         return
@@ -80,7 +81,7 @@ def _remember(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
 
 
 def _made_as(t: Template) -> Product | None:
-    """The product that a tensor is; None where it is none, or a long one."""
+    """Return the product that a tensor is; None if it is not pointwise or too long."""
     body = pointwise_body(t)
     return None if body is None or is_long(body) else product_of(body)
 
@@ -90,14 +91,14 @@ def _is_costly(f: Expr) -> bool:
 
 
 class _At(NamedTuple):
-    """What expressions read, and where their axes stand: at themselves, if nothing is said."""
+    """The tensors that an expression's slots read, and the positions of its axes (None: the axes themselves)."""
 
     args: Sequence[Tensor]
     places: Mapping[int, Any] | None = None
 
 
 def _same(e: Expr, own: _At, x: Expr, other: _At, places: dict[int, Any]) -> bool:
-    """Whether x is e, whose axes stand at `places`; those that are not there yet are noted."""
+    """Return whether x equals e with its axes at `places`; axes that are not in `places` yet are entered."""
     if isinstance(e, Axis):
         key = key_of(x, other.args, other.places)
         return places.setdefault(e.position, key) == key
@@ -111,7 +112,7 @@ def _same(e: Expr, own: _At, x: Expr, other: _At, places: dict[int, Any]) -> boo
 
 
 class _Exchange:
-    """The bodies of a node with every product that holds a stored tensor's exchanged."""
+    """Rewriter of a node's bodies that replaces every product containing the stored tensor's factors."""
 
     def __init__(self, args: Sequence[Tensor], stored: _Stored):
         self.args, self.stored = [*args], stored
@@ -131,7 +132,7 @@ class _Exchange:
         return self.args.index(t)
 
     def _product(self, product: Product) -> Expr | None:
-        """The product with the stored tensor for its part; None where that is none of it."""
+        """Return the product with the stored tensor in the place of its factors; None if it does not contain them."""
         stored = self.stored
         seed, divides = stored.factors[stored.seed]
         for n, (f, d) in enumerate(product.factors):
@@ -149,7 +150,8 @@ class _Exchange:
         return None
 
     def _without(self, factors: list[Factor], wanted: Factor, places: dict[int, Any]) -> list[Factor] | None:
-        """The factors without one that the stored tensor has, or without it in the sum that one of them reads."""
+        """Return the factors without one that the stored tensor has, or with that factor removed from a sum that one of
+        them reads; None if neither is possible."""
         g, divides = wanted
         for n, (f, d) in enumerate(factors):
             if d == divides and _same(g, self.own, f, _At(self.args), places):
@@ -161,7 +163,8 @@ class _Exchange:
         return None
 
     def _freed(self, read: Read, wanted: Factor, places: dict[int, Any]) -> Compute | None:
-        """The sum of products that is read, without a factor that is free of the sum's axes."""
+        """Return the sum of products that is read, without a factor that is free of the sum's axes; None if it has no
+        such factor."""
         t = self.args[read.slot]
         part = whole_sum(t.template) if isinstance(t, Compute) else None
         product = None if part is None else product_of(part.bodies[0])
@@ -179,7 +182,8 @@ class _Exchange:
 
 
 def _index(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
-    """Where the stored tensor is read: where f reads the argument that `seed` reads at the same place."""
+    """Return the index at which the stored tensor is read: that at which f reads the argument that `seed` reads at its
+    own position."""
     pairs = [(seed, f)]
     while pairs:
         e, x = pairs.pop()
@@ -190,7 +194,7 @@ def _index(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
 
 
 def _exchanged(node: Compute, read: Tensor, stored: _Stored) -> Compute | None:
-    """The node with the stored tensor read in the place of its product; None where it would read as much as before."""
+    """Return the node with the stored tensor read in place of its product; None if it would read as much as before."""
     if node.template.is_scatter:
         return None
     exchange = _Exchange(node.args, stored)

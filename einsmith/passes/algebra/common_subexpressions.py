@@ -1,12 +1,13 @@
-"""What pieces of a tensor, and tensors over one box, have of the same elements by a dear function is a tensor.
+"""Eliminate common subexpressions across pieces: an expensive function value that several pieces, or several tensors
+over one box, need is stored once.
 
 before: G[b, n] = D[b, n]*S(A[b, n])*(1 - S(A[b, n]))    for n < H, of a function S
                   D[b, n-H]*S(A[b, n-H])*t[b, n]         for the others
 after:  V[b, n] = S(A[b, n]), which both pieces of G read
 
 The cotangents of a recurrent cell's gates are pieces of one tensor, since the gates' products are one, and each needs
-several gates. Kernels evaluate a piece at a time, so that nothing else keeps a value from being made for each of them;
-what stands twice in one piece is made once in any case. The prices of the kernels decide.
+several gates. Kernels evaluate one piece at a time, so a value is otherwise computed for each of them; repetitions
+within one piece are computed once in any case. The predicted kernel times decide.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _Value(NamedTuple):
-    """An expression over a box, its slots numbered by first appearance, and the tensors that they are."""
+    """An expression over a box, its slots numbered by first appearance, and the tensors in these slots."""
 
     extents: tuple[int, ...]
     expr: Expr
@@ -54,7 +55,7 @@ class _Place(NamedTuple):
 
 
 def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
-    """The graph with such values as tensors, where that is cheaper."""
+    """Return the graph with shared expensive values stored as tensors where the predicted time is lower."""
     if not context.prices:
         return graph
     nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and _is_pointwise(n.template)]
@@ -63,7 +64,7 @@ def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     for n in nodes if boxes else ():
         for p in _pieces(n):
             if p.extents in boxes:
-                # What is forward and backward alike stays in both: it would have to be kept in between.
+                # A value shared by forward and backward nodes is not stored: it would be kept in between.
                 groups[p.extents, graph.role[n]].append(_Place(n, p, _dear(n, p, context)))
     taken: dict[Compute, dict[tuple[Piece, Expr], _Value]] = {}
     readers: dict[Compute, Compute] = {}
@@ -97,7 +98,7 @@ def _pieces(node: Compute) -> Iterator[Piece]:
 
 
 def _dear(node: Compute, piece: Piece, context: PassContext) -> dict[Expr, _Value]:
-    """The values, in a piece, of functions that are no single instruction."""
+    """Return the values, in a piece, of functions that take more than a single instruction."""
     out: dict[Expr, _Value] = {}
     for e in postorder(piece.bodies):
         if isinstance(e, Apply) and e.dtype.is_float and context.target.special(e.fn):
@@ -108,7 +109,8 @@ def _dear(node: Compute, piece: Piece, context: PassContext) -> dict[Expr, _Valu
 
 
 def _value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
-    """None where it reads elements that depend on data, or ones that only a guard may keep it from."""
+    """Return an expression as a value; None if it reads at data-dependent indices, or elements that may be out of
+    bounds without a guard."""
     found = reads(e)
     for r in found:
         for i, n in zip(r.index, node.template.params[r.slot][1], strict=True):
@@ -123,9 +125,9 @@ def _value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | None:
 
 
 def _shared(places: Sequence[_Place]) -> list[_Place]:
-    """The places with what they share with others, one of them a tensor of pieces; the largest of what lies in each
-    other."""
-    for _ in range(2):  # what is inside of a shared value is counted only where it stands outside of one, too
+    """Return the places with the values that they share with other places, at least one of which is a piece of several.
+    Of nested shared values the largest are kept."""
+    for _ in range(2):  # a value inside of a shared one counts only if it also occurs outside
         users: dict[_Value, set[int]] = defaultdict(set)
         for n, place in enumerate(places):
             for v in place.exprs.values():
@@ -149,7 +151,7 @@ def _made(v: _Value) -> Compute:
 
 
 def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compute:
-    """The node with its values read."""
+    """Return the node with its shared values read from tensors."""
     t, values = node.template, list(dict.fromkeys(exprs.values()))
     slots = {v: len(t.params) + n for n, v in enumerate(values)}
     parts = []
@@ -164,9 +166,9 @@ def _reading(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compu
 def _cheaper(
     before: Sequence[Compute], changed: Sequence[Compute], values: Sequence[Compute], context: PassContext
 ) -> bool:
-    """Whether tensors cost less as `changed`, by values that are made before. A value that a tensor of one piece reads
-    is made in the kernel of that (`passes.schedule.fusion`), as which the first such tensor counts; others have their
-    own."""
+    """Return whether the nodes cost less as `changed`, with `values` computed before. A value that a tensor of one
+    piece reads is fused into that tensor's kernel (`passes.schedule.fusion`), for which the first such tensor counts;
+    other values have kernels of their own."""
 
     beside = next((n for n in changed if len(n.template.parts) == 1), None)
     joined = [v for v in values if beside is not None and v in beside.args]

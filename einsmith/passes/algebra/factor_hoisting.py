@@ -1,13 +1,14 @@
-"""Sums of products that are other sums, but for factors that are free of the axes summed over.
+"""Hoist factors out of sums (distributive law): a sum of products that equals another sum up to factors free of the
+summed axes reads that sum.
 
 before: S[i] = sum[k](x[i,k]);  m[i] = S[i]/n;  B[i] = sum[k](g[i,k])
         L[i] = sum[k](-(a[i]*(x[i,k] - m[i]) + a[i]*(x[i,k] - m[i])));  R[i] = sum[k](-(c[i]*g[i,k]))
 after:  L[i] = -(a[i]*(m[i] - m[i]));  R[i] = -c[i]*B[i]
 
-That is the backward pass of a norm. What numbers differ from their mean by adds up to nothing: m - m, which is not zero
-where m is infinite or NaN, as then is L. (A variance whose mean had no derivative would spare it, and lack a term of
-its second derivative.) It is added once, as twice nothing is nothing. Sums are put together otherwise; a sum is
-exchanged only where all of its terms are known.
+This is the backward pass of a norm. Deviations from the mean sum to zero: they become m - m, which is NaN where m is
+infinite or NaN, as L is then. (A variance whose mean had no derivative would avoid this term, and lack a term of its
+second derivative.) The term is added once, as twice zero is zero. Sums are reassociated; a sum is replaced only if all
+of its terms are known.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from einsmith.passes.algebra.inline import is_identity, pointwise_body
 from einsmith.passes.algebra.products import Factor, is_long, key_of, multiplied, product_of
 
 TERMS = 8
-"""Of a sum: one of more is left as it is."""
+"""Most terms of a sum that is considered."""
 
 
 class _Term(NamedTuple):
-    """Of a sum's body: whether it is taken off, its factors that are free of the sum's axes, and the others."""
+    """A term of a sum's body: whether it is subtracted, its factors that are free of the sum's axes, and the other
+    factors."""
 
     minus: bool
     free: tuple[Factor, ...]
@@ -48,7 +50,7 @@ class _Term(NamedTuple):
 
 
 def factor_hoisting(graph: Graph) -> Graph:
-    """The graph with such sums made of the others."""
+    """Return the graph with sums replaced by other sums times hoisted factors."""
     nodes = list(postorder(graph.roots))
     known: dict[Any, Compute] = {}
     for node in nodes:
@@ -58,7 +60,7 @@ def factor_hoisting(graph: Graph) -> Graph:
     for node in nodes:
         if node not in memo:
             made = _made_of(node, known) if isinstance(node, Compute) else None
-            for n in (node,) if made is None else made.args:  # the sums that it is made of may come later
+            for n in (node,) if made is None else made.args:  # the sums that it reads may come later
                 if n not in memo:
                     memo[n] = with_args(n, tuple(memo[a] for a in n.args)) if n.args else n
             if made is not None:
@@ -67,7 +69,7 @@ def factor_hoisting(graph: Graph) -> Graph:
 
 
 def _terms(t: Template) -> tuple[_Term, ...] | None:
-    """The terms of a template that is a sum of few; None of others."""
+    """Return the terms of a template that is a sum of at most TERMS terms; None for others."""
     part = whole_sum(t)
     if part is None or not prod(part.domain) or not part.bodies[0].dtype.is_float:
         return None
@@ -96,7 +98,7 @@ def _box(node: Compute) -> tuple:
 
 
 def _remember(node: Compute, known: dict[Any, Compute]) -> None:
-    """Notes a sum of one product without free factors."""
+    """Record a sum of one product without free factors."""
     found = node.template.memo("free_factors", _terms)
     if found is not None and len(found) == 1:
         ((minus, free, bound),) = found
@@ -105,13 +107,13 @@ def _remember(node: Compute, known: dict[Any, Compute]) -> None:
 
 
 def _factors(node: Compute, factors: tuple[Factor, ...]) -> frozenset:
-    """What factors are, in any order; equal ones are counted."""
+    """Return a key of factors that does not depend on their order; equal factors are counted."""
     keys = [(key_of(f, node.args, None), divides) for f, divides in factors]
     return frozenset((k, keys.count(k)) for k in keys)
 
 
 def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
-    """A sum made of the known ones, element by element; None where a term is none of them."""
+    """Return a sum computed pointwise from the known sums; None if a term is not one of them."""
     found = node.template.memo("free_factors", _terms)
     if found is None:
         return None
@@ -145,7 +147,7 @@ def _made_of(node: Compute, known: Mapping[Any, Compute]) -> Compute | None:
 
 
 def _mean_of(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
-    """Of (x - m) summed over the axes over which m is the mean of x, m; None of other factors."""
+    """Return m if the factor is x - m and m is the mean of x over the summed axes; else None."""
     if len(bound) != 1 or bound[0][1]:
         return None
     e = bound[0][0]

@@ -1,10 +1,10 @@
-"""The position that a small window's extreme has, is kept in a byte.
+"""Narrow argmax storage: store the position of a small window's extreme in a byte.
 
 before: M, K = argmax[r, s](X[2*i+r, 2*j+s]);  dX[2*i+r, 2*j+s] = where(K[i, j] == 2*r+s, dM[i, j], 0)
 after:  B[i, j] = i8(K[i, j]);  dX[2*i+r, 2*j+s] = where(i32(B[i, j]) == 2*r+s, dM[i, j], 0), K being stored nowhere
 
-What the backward pass of a pooling reads is then a quarter as large. A position is less than the number of places, so
-up to 256 of them fit: beyond 128, B holds K - 128.
+The positions that the backward pass of a pooling reads then take a quarter of the memory. A position is less than the
+size of the window, so windows of up to 256 elements fit: above 128, B holds K - 128.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from einsmith.expr.nodes import (
 from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
 
 PLACES = 256
-"""Positions that a byte tells apart."""
+"""Most positions that a byte distinguishes."""
 
 
 def narrow_argmax(graph: Graph) -> Graph:
-    """The graph with such positions in bytes, where all that reads them are tensors that do not index by them."""
+    """Return the graph with positions stored in bytes if all their readers are tensors that do not use them as an
+    index."""
     users = readers_of(postorder(graph.roots))
     roots = set(graph.roots)
     places = {
@@ -64,7 +65,7 @@ def narrow_argmax(graph: Graph) -> Graph:
 
 
 def _places(t: Tensor) -> int:
-    """How many positions a tensor of positions tells apart; 0 where it is none, or they are too many."""
+    """Return the number of possible positions of a tensor of positions; 0 for other tensors, or above PLACES."""
     if not isinstance(t, Item) or t.member != 1 or not isinstance(t.node, Compute):
         return 0
     most = 0
@@ -76,7 +77,7 @@ def _places(t: Tensor) -> int:
 
 
 def _compares(user: Node, t: Tensor) -> bool:
-    """Whether a node reads a tensor in the bodies of its pieces, and not in an index."""
+    """Return whether a node reads a tensor only outside of indices."""
     if not isinstance(user, Compute) or user.template.is_scatter:
         return False
     slots = {s for s, a in enumerate(user.args) if a is t}
@@ -87,7 +88,7 @@ def _compares(user: Node, t: Tensor) -> bool:
 
 
 def _byte(t: Tensor, places: int) -> Compute:
-    """The positions in bytes."""
+    """Return the positions as bytes."""
     read: Expr = Read(0, tuple(map(Axis, range(len(t.shape)))), t.dtype)
     if places > PLACES // 2:
         read = apply("sub", read, Const(PLACES // 2, t.dtype))
@@ -95,7 +96,7 @@ def _byte(t: Tensor, places: int) -> Compute:
 
 
 def _widened(body: Expr, slots: dict[int, int]) -> Expr:
-    """The body with reads of positions taken from bytes."""
+    """Return the body with reads of positions taken from bytes."""
 
     def rule(e):
         if isinstance(e, Read) and e.slot in slots:

@@ -1,9 +1,9 @@
-"""Totals that a loop carries along: one slot in place of one a step.
+"""Store a total that a loop accumulates in a single slot instead of one slot per step.
 
 before: recurrence over t = 0 .. 9 of S[t+1, i] = S[t, i] + f(t, i), S[0, i] = 0;  R[i] = S[10, i]
 after:  S[0, i] = 0;  in each step S[0, i] = S[0, i] + f(t, i);  R[i] = S[0, i]
 
-The gradient of what every step reads is such a total, if it is made within the steps.
+The gradient of a tensor that every step reads is such a total, if it is computed within the steps.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
 
 
 def find_totals(graph: Graph) -> dict[Recurrence, frozenset[int]]:
-    """The members of each recurrence that no step reads but the next one, for the same element of the same member, and
-    nothing outside but after the last step."""
+    """Return the members of each recurrence that can be stored in one slot: within the recurrence only the next step of
+    the member reads them, at the same element; outside of it they are read only after the last step."""
     nodes = list(postorder(graph.roots))
     seen = {t for t in graph.roots if isinstance(t, Item)}  # members that are read as a whole
     for n in nodes:
@@ -49,7 +49,7 @@ def find_totals(graph: Graph) -> dict[Recurrence, frozenset[int]]:
 
 
 def _last(node: Recurrence, j: int) -> int:
-    """The position of the last step."""
+    """Return the position of the last step."""
     return node.origins[j] if node.reverse else node.origins[j] + node.steps - 1
 
 
@@ -72,7 +72,7 @@ def _is_total(node: Recurrence, j: int) -> bool:
 
 
 def start(node: Recurrence, j: int) -> Template:
-    """A total before the first step, in its one slot."""
+    """Return a total before the first step, in its single slot."""
     t = node.members[j]
     first = node.steps if node.reverse else 0
     parts = [shifted(q, -first) for p in t.parts if isinstance(p, Piece) for q in clipped(p, first, first + 1)]
@@ -80,7 +80,8 @@ def start(node: Recurrence, j: int) -> Template:
 
 
 def after_totals(node: Compute, totals: Mapping[Recurrence, frozenset[int]], memo: dict) -> Compute | None:
-    """A reader of totals as one of their one slot; None for other tensors. `memo` has what its arguments become."""
+    """Return a reader of totals changed to read their single slot; None for other tensors. `memo` maps its arguments to
+    their replacements."""
     slots = {
         s for s, a in enumerate(node.args)
         if isinstance(a, Item) and isinstance(a.node, Recurrence) and a.member in totals[a.node]

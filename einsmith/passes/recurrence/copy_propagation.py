@@ -1,4 +1,4 @@
-"""Members of a recurrence that only copy another one: what reads them reads that one.
+"""Propagate copies: a read of a member that only copies another member of its recurrence reads the original.
 
 before: recurrence of p[t, b] = h[t, b];  h[t+1, b] = f(p[t, b]), h[0, b] = h0[b];  outside y[b] = sum[t](p[t, b])
 after:  the same recurrence, outside y[b] = sum[t](h[t, b]); so that p is not stored
@@ -20,12 +20,12 @@ from einsmith.expr.rewrite.simplify import canonical, simplify_template
 
 
 def read_through(graph: Graph) -> Graph:
-    """The graph, rewritten as above."""
+    """Return the graph in which no read goes through a member that only copies another."""
     return replace(graph, _through)
 
 
 def _through(n: Any) -> Compute | Recurrence | None:
-    """A node of the same value that reads no copies of members of other recurrences."""
+    """Return a node of equal value that reads no copies of members of other recurrences; None if it reads none now."""
     if not isinstance(n, (Compute, Recurrence)):
         return None
     found = {s: x for s, a in enumerate(n.args) if isinstance(a, Item) and (x := _source(a)) is not None}
@@ -49,7 +49,8 @@ def _moved(t: Template, args: Sequence[Tensor], found: dict[int, tuple[Item, int
 
 
 def _source(a: Item) -> tuple[Item, int] | None:
-    """(what a member copies, how far its positions lie before those there); None for one that is no copy."""
+    """Return (the member that a member copies, the offset from the copy's positions to its); None if the member is not
+    a copy."""
     node, j, by = a.node, a.member, 0
     while isinstance(node, Recurrence) and (step := _copied(node, j)) is not None:
         j, by = step[0], by + step[1]

@@ -1,10 +1,10 @@
-"""Steps beyond all lengths of a batch: conditions on t and a number from memory that are decided from some step on.
+"""Find the step beyond all lengths of a batch: comparisons of t with a number from memory are constant from there on.
 
 before: h[t, b] = where(t < lengths[b], f(h[t-1, b]), h[t-1, b])
 after:  n = max[b](lengths[b]);  for t < n as before;  for t >= n: h[t, b] = h[t-1, b]
 
-What nobody reads at steps from n on is not made there: where all reads of it, the backward's among them, stand under
-`t < lengths[b]` too.
+A member is not computed at steps from n on if all reads of it, those of the backward pass included, are under `t <
+lengths[b]` too.
 """
 
 from __future__ import annotations
@@ -44,8 +44,14 @@ _TIME = Axis(0)
 
 @dataclass(frozen=True)
 class Limit:
-    """From `step` on, a 0-d i64 tensor, the conditions in `known` have the values there. `step` is the largest element
-    of `form`, which stands over the recurrence's axes and arguments; `whole`: over all elements of what it reads."""
+    """The step from which on conditions of a recurrence are constant.
+
+    Attributes:
+        known: the conditions, and their values from the step on.
+        step: the step, a 0-d i64 tensor: the largest element of `form`.
+        form: the limit of each point, over the recurrence's axes and arguments.
+        whole: whether `step` is the maximum over all elements of the tensors that `form` reads.
+    """
 
     known: Mapping[Expr, Const]
     step: Compute
@@ -54,8 +60,7 @@ class Limit:
 
 
 def find_limit(node: Recurrence, args: int) -> Limit | None:
-    """The limit that comparisons of t with one and the same tensor among the first `args` slots have; None where there
-    are none."""
+    """Return the limit of comparisons of t with one tensor among the first `args` slots; None if there are none."""
     found: dict[Expr, Const] = {}
     shared: frozenset | None = None
     best: tuple[LinearForm, Piece] | None = None
@@ -88,8 +93,14 @@ def find_limit(node: Recurrence, args: int) -> Limit | None:
 
 
 class _Use(NamedTuple):
-    """A read of member `member` of `node` that no condition puts before its limit. `reader`: the member that reads it
-    in its steps, where that has a limit as well; `early`: such a read lies before the limit while the reader does."""
+    """A read of member `member` of `node` that no condition restricts to steps before its limit.
+
+    Attributes:
+        reader: the member that reads it in its steps, if its recurrence has a limit as well; else None.
+        node: the recurrence that is read.
+        member: the member that is read.
+        early: whether the read is before the limit of `node` while the reader is before its own.
+    """
 
     reader: tuple[Recurrence, int] | None
     node: Recurrence
@@ -98,9 +109,9 @@ class _Use(NamedTuple):
 
 
 def read_beyond(nodes: Sequence[Any], roots: Iterable[Tensor]) -> dict[Recurrence, set[int]]:
-    """For each recurrence with a limit among `nodes`, the members whose values at its steps from the limit on may be
-    read: those among `roots`, and those that nodes read otherwise than under comparisons with what the limit is made
-    from, or in steps that are themselves before it."""
+    """Return, for each recurrence with a limit among `nodes`, the members whose values from the limit on may be read.
+    These are members among `roots`, and members that are read neither under comparisons with the limit's tensor nor in
+    steps that are themselves before it."""
     limits = {n: x for n in nodes if isinstance(n, Recurrence) and (x := find_limit(n, len(n.args))) is not None}
     found: dict[Recurrence, set[int]] = {n: set() for n in limits}
     for r in roots:
@@ -140,13 +151,13 @@ def _uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterat
 
 
 def _below(a: Limit, left: Sequence[Tensor], apart: int, b: Limit, right: Sequence[Tensor]) -> bool:
-    """Whether a step that lies `apart` after one before the limit `a` lies before the limit `b`."""
+    """Return whether a step that is `apart` steps after one before the limit `a` is before the limit `b`."""
     ((x, c),), ((y, d),) = a.form.terms.items(), b.form.terms.items()
     return b.whole and c == d and same(x, left, y, right) and a.form.const + apart <= b.form.const
 
 
 def _before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurrence, limit: Limit) -> bool:
-    """Whether a condition that holds tells that a step lies before the limit."""
+    """Return whether a condition that holds proves that a step is before the limit."""
     ((atom, c),) = limit.form.terms.items()
     spoken_of = dict.fromkeys(postorder([e for e, _ in facts.known]) if limit.whole else ())
     return any(
@@ -156,7 +167,7 @@ def _before(at: LinearForm, facts: Facts, args: Sequence[Tensor], node: Recurren
 
 
 def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> bool:
-    """Whether expressions are equal but for the axes in them; `left` and `right` are what their slots mean."""
+    """Return whether expressions are equal up to their axes; `left` and `right` are the tensors in their slots."""
     if isinstance(a, Axis) or isinstance(b, Axis):
         return isinstance(a, Axis) and isinstance(b, Axis)
     if isinstance(a, Read) and isinstance(b, Read):
@@ -168,7 +179,7 @@ def same(a: Expr, left: Sequence[Tensor], b: Expr, right: Sequence[Tensor]) -> b
 
 
 def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> LinearForm | None:
-    """The step from which on a comparison with t keeps one value, at each point; None for other expressions."""
+    """Return the step from which on a comparison with t is constant, at each point; None for other expressions."""
     if not isinstance(e, Apply) or e.fn not in ("lt", "le") or not e.args[0].dtype.is_int:
         return None
     form = linear(e.args[0]) - linear(e.args[1])
@@ -185,7 +196,7 @@ def _limit(e: Expr, piece: Piece, node: Recurrence, args: int) -> LinearForm | N
 
 
 def _plain(r: Read, piece: Piece, node: Recurrence, args: int) -> bool:
-    """Whether a read of an argument is in bounds whatever condition it stands under."""
+    """Return whether a read of an argument is in bounds whatever the conditions around it."""
     if r.slot >= args:
         return False
     shape = node.members[0].params[r.slot][1]

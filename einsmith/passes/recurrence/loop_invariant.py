@@ -1,12 +1,12 @@
-"""What stays the same in all steps of a loop is made before it; products with it that share a factor become one.
+"""Move loop-invariant computations in front of the loop, and merge products of a step that share their moving factor.
 
 before: in a step, P[b, k] = sum[j](h[b, j]*U[k, j]);  Q[b, k] = sum[j](h[b, j]*V[k, j])
 after:  before the loop, W[j, 0, k] = U[k, j], W[j, 1, k] = V[k, j];
         in a step, M[b, q, k] = sum[j](h[b, j]*W[j, q, k]), and P[b, k] is M[b, 0, k], Q[b, k] is M[b, 1, k]
 
-The operand that is made outside has the axes of the sum before its own output axes, as the inner loop of a product
-reads it. It is made even for a single product where it has to be computed; one that is only read in another order stays
-as it is, for kernels pack what is the same in all steps once.
+The operand that is computed in front of the loop has the axes of the sum before its own output axes, the order in which
+the inner loop of a product reads it. For a single product the operand is moved only if it has to be computed. An
+operand that is only read in another order stays in place, because kernels pack loop-invariant operands once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from einsmith.expr.rewrite.simplify import simplify_template
 
 @dataclass(frozen=True, eq=False)
 class _Product:
-    """A sum of products: `operand`, of steady tensors alone, times `others`, expressions of the node's slots. Axes of
-    the operand: `batch` (output axes that the others have too), `inner` (of the sum), `outer` (its own output axes)."""
+    """A sum of products: `operand`, which depends on loop-invariant tensors alone, times `others`, expressions over the
+    node's slots. Axes of the operand: `batch` (output axes that the others have too), `inner` (of the sum), `outer`
+    (its own output axes)."""
 
     node: Compute
     operand: Expr
@@ -61,23 +62,28 @@ class _Product:
 
     @property
     def is_read(self) -> bool:
-        """Whether the operand is read from memory as it lies there, at places that do not depend on data."""
+        """Whether the operand is a plain read of memory, at positions that do not depend on data."""
         return isinstance(self.operand, Read) and not any(reads(i) for i in self.operand.index)
 
     def key(self) -> tuple:
-        """Equal for products that may become one."""
+        """Return a key that is equal for products that can be merged."""
         named = tuple(map(self._by_argument, self.others))
         return self.node.shape, self.domain, self.axes, self.operand.dtype, named
 
     def _by_argument(self, e: Expr) -> tuple[Expr, tuple[Tensor, ...]]:
-        """The expression with its slots renumbered by first appearance, and the arguments that they are."""
+        """Return (the expression with its slots renumbered by first appearance, the arguments in these slots)."""
         order = tuple(dict.fromkeys(r.slot for r in reads(e)))
         return substitute(e, {}, {s: n for n, s in enumerate(order)}), tuple(self.node.args[s] for s in order)
 
 
 def settle(graph: Graph, steady: Callable[[Tensor], bool], outside: Callable[[Compute], Leaf]) -> Graph:
-    """The graph of a step, rewritten as above. `steady` tells which inputs are the same in all steps; `outside` gives
-    the input that a tensor of steady inputs becomes when it is made before the loop."""
+    """Return the graph of a step with loop-invariant computations moved out and products merged.
+
+    Args:
+        graph: the graph of a step.
+        steady: whether an input is loop-invariant.
+        outside: gives the step's input that replaces a tensor which is computed before the loop.
+    """
 
     def leave(node):
         alone = isinstance(node, Compute) and len(node.template.dtypes) == 1 and node.args
@@ -108,7 +114,8 @@ def settle(graph: Graph, steady: Callable[[Tensor], bool], outside: Callable[[Co
 
 
 def _product(node: Compute, steady: Callable[[Tensor], bool]) -> _Product | None:
-    """The node as a product with a steady operand; None where it is none, or where the operand would grow much."""
+    """Return the node as a product with a loop-invariant operand; None if it is none, or if the operand would be more
+    than twice as large as its largest argument."""
     part = node.template.parts[0]
     body = part.body
     if len(node.template.parts) != 1 or not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
@@ -147,7 +154,8 @@ def _single(p: _Product, args: tuple[Tensor, ...], outside: Callable[[Compute], 
 
 
 def _merged(group: list[_Product], args: tuple[Tensor, ...], outside: Callable[[Compute], Leaf]) -> Compute:
-    """One product for all; its output has the group's axis before the first axis of the operand alone."""
+    """Return one product for all of a group; its output has the group's axis before the first axis that the operand
+    alone has."""
     first = group[0]
     front = (*first.batch, *first.inner)
     pieces: list[Piece] = []
@@ -169,7 +177,8 @@ def _merged(group: list[_Product], args: tuple[Tensor, ...], outside: Callable[[
 
 
 def _sum(p: _Product, args: tuple[Tensor, ...], x: Leaf, shape: tuple[int, ...], moved: dict[int, Expr]) -> Compute:
-    """The product with its operand read from x; `moved` renumbers the axes where x has the group's before its own."""
+    """Return the product with its operand read from x; `moved` renumbers the axes if x has the group's axis before its
+    own."""
     index: list[Expr] = [moved.get(a, Axis(a)) for a in p.axes]
     if moved:
         index.insert(len(p.batch) + len(p.inner), Axis(p.outer[0]))
@@ -184,7 +193,7 @@ def _sum(p: _Product, args: tuple[Tensor, ...], x: Leaf, shape: tuple[int, ...],
 
 
 def _part(merged: Compute, at: int, n: int) -> Compute:
-    """What a product of the group was."""
+    """Return the slice of a merged product that replaces product n of the group."""
     shape = (*merged.shape[:at], *merged.shape[at + 1 :])
     index: list[Expr] = [Axis(a) for a in range(len(shape))]
     index.insert(at, Const(n, dt.i32))

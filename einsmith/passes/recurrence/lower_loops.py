@@ -1,17 +1,18 @@
-"""Recurrences become loops over steps: a step is a graph of its own, in which time is no axis.
+"""Lower recurrences to loops over steps: a step is a separate graph, in which time is not an axis.
 
 before: recurrence over t = 0 .. 27 of h[t+1, b, k] = tanh(x[t, b, k] + sum[j](h[t, b, j]*U[k, j])), h[0, b, k] = 0
 after:  V[j, k] = U[k, j];  loop of 28 steps over the slices x[t], h[t], h[t+1]:
         h1[b, k] = tanh(x0[b, k] + sum[j](h0[b, j]*V[j, k]))
 
-A read of an argument or a member at `c*t + d` in dimension 0 is a read of a slice, whose address moves from step to
-step; one at `c*t + d` in another dimension has that dimension put first, outside. A member read at the step that makes
-it is an ordinary tensor of the step. Every other read takes the whole tensor, and t from a table of the steps' numbers,
-read through a slice too. So no kernel of a step knows the number of steps, unless it reads a whole tensor. Members
-that read each other within a step are a recurrence in the step's graph, and so a loop in the loop.
+A read of an argument or a member at `c*t + d` in dimension 0 reads a slice, whose address moves from step to step. An
+argument read at `c*t + d` in another dimension is first transposed, outside of the loop, so that this dimension is
+first. A member read at the step that computes it is an ordinary tensor of the step. Every other read takes the whole
+tensor, and t from a table of the steps' numbers, which is read through a slice too. A kernel of a step thus depends on
+the number of steps only if it reads a whole tensor. Members that read each other within a step are a recurrence in the
+step's graph, and so a nested loop.
 
-Where conditions on t alone divide the steps, each part is a segment with a body of its own, free of the condition; so
-it is where t is compared with numbers from memory (`live_steps`), the segments then meeting where those tell.
+Conditions on t alone divide the steps into segments, each with a body free of the condition. So do comparisons of t
+with numbers from memory (`live_steps`); the boundary between their segments is then computed at run time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _TIME = Axis(0)
 
 
 def lower_loops(graph: Graph, passes: Passes) -> Graph:
-    """The graph with every recurrence as a loop; `passes` are run on the graph of a step."""
+    """Return the graph with every recurrence as a loop; `passes` are run on the graph of a step."""
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
     graph = read_through(graph)
@@ -94,14 +95,14 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
 
 @dataclass
 class _Step:
-    """A step that is being built: local time Axis(0) counts from 0 to steps-1."""
+    """A step under construction: local time Axis(0) counts from 0 to steps-1."""
 
     first: int
     steps: int
     inputs: dict[InputPlace, Leaf] = field(default_factory=dict)
     made: dict[int, Tensor] = field(default_factory=dict)
-    known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions whose value is known in these steps
-    only: set[int] | None = None  # the members that are made, unless all are
+    known: Mapping[Expr, Const] = field(default_factory=dict)  # conditions that are constant in these steps
+    only: set[int] | None = None  # the members that are computed; None: all
     bounds: tuple[int | None, int | None] = (None, None)
 
     def input(self, place: InputPlace, dtype: DType, shape: tuple[int, ...]) -> Leaf:
@@ -111,8 +112,9 @@ class _Step:
 
 
 class _Lowering:
-    """One recurrence; `outside`: the members that are read outside of it; `beyond`: those whose values in the steps
-    from its limit on are read (`passes.recurrence.live_steps`); `totals`: see `passes.recurrence.accumulators`."""
+    """The lowering of one recurrence. `outside`: the members that are read outside of it; `beyond`: those whose values
+    in the steps from its limit on are read (`passes.recurrence.live_steps`); `totals`: see
+    `passes.recurrence.accumulators`."""
 
     def __init__(self, node: Recurrence, outside: set[int], beyond: set[int], totals: frozenset[int], passes: Passes):
         self.node, self.outside, self.beyond, self.totals, self.passes = node, outside, beyond, totals, passes
@@ -141,7 +143,8 @@ class _Lowering:
         return LoweredLoop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """(first step, number of steps) of each part of the time in which every condition on t alone is constant."""
+        """Return (first step, number of steps) of each part of the time in which every condition on t alone is
+        constant."""
         steps = self.node.steps
         cuts: set[int] = set()
         for j in range(len(self.node.members)):
@@ -154,8 +157,9 @@ class _Lowering:
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
 
     def _steps(self, first: int, n: int) -> list[_Step]:
-        """A range of steps; in two parts, told apart when the program runs, where conditions that let t run up to a
-        number from memory leave the later part with little work (a batch of sequences of different lengths)."""
+        """Return a range of steps as one or two parts. Two parts, whose boundary is computed at run time, pay if
+        conditions that limit t by a number from memory leave the later part little work (a batch of sequences of
+        different lengths)."""
         whole = self._step(_Step(first, n))
         found = find_limit(self.node, self.count) if n > 1 else None
         if found is None:
@@ -171,7 +175,7 @@ class _Lowering:
         return [whole, late]
 
     def _only_read(self, step: _Step) -> _Step:
-        """The step without the members that nobody reads from the limit on."""
+        """Return the step without the members that are not read from the limit on."""
         only, inputs = set(self.beyond), {x: p for p, x in step.inputs.items()}
         while True:
             used = {x: inputs[x] for x in postorder(step.made[j] for j in only) if x in inputs}
@@ -197,7 +201,7 @@ class _Lowering:
         return step
 
     def _member(self, step: _Step, j: int) -> Compute:
-        """What a step makes of a member."""
+        """Return the value of a member at a step."""
         found: list[Tensor] = []
         parts = tuple(self._piece(step, j, piece, found) for piece in step_parts(self.node, j))
         params = tuple((a.dtype, a.shape) for a in found)
@@ -205,7 +209,7 @@ class _Lowering:
         return prune_args(simplify_template(out.template), out.args)
 
     def _piece(self, step: _Step, j: int, piece: Piece, found: list[Tensor]) -> Piece:
-        """A piece at one step. Its reads are numbered by `found`, to which their tensors are added."""
+        """Return a piece at one step. Its reads are numbered by `found`, to which their tensors are appended."""
         domain = (step.steps, *piece.domain[1:])
         time = apply("add", _TIME, Const(step.first, dt.i32)) if step.first else _TIME
 
@@ -238,7 +242,7 @@ class _Lowering:
         return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
 
     def _told_apart(self, j: int, x: Expr) -> Expr:
-        """An expression in which reads of this step's values are apart from those of earlier ones."""
+        """Return an expression in which reads of this step's values are separate from reads of earlier ones."""
         known = distances(self.node, j)
         memo: dict[Expr, Expr] = {}
         for e in postorder([x]):
@@ -254,7 +258,7 @@ class _Lowering:
         return memo[x]
 
     def _source(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
-        """The step's tensor that a read takes, and its index there."""
+        """Return (the step's tensor that a read accesses, its index there)."""
         node = self.node
         i = e.slot - self.count
         dtype, shape = node.members[0].params[e.slot]
@@ -279,7 +283,7 @@ class _Lowering:
         return step.input(InputPlace("argument", e.slot), dtype, shape), e.index
 
     def _turned(self, slot: int, d: int) -> int:
-        """The number of the argument with dimension d put first."""
+        """Return the number of the argument with dimension d transposed to the front."""
         if d == 0:
             return slot
         x = self.node.args[slot]
@@ -292,7 +296,7 @@ class _Lowering:
         return argument(self.args, t)
 
     def _time(self, step: _Step) -> Leaf:
-        """The step's number, counted from the segment's first: a slice of a table."""
+        """Return the step's number, counted from the segment's first step: a slice of a table."""
         n = self.node.steps
         table = Compute(template((n,), (), _TIME), ())
         return step.input(InputPlace("argument", self._argument(table), 0, 1), dt.i32, (n,))
@@ -300,7 +304,7 @@ class _Lowering:
     # -- a segment of steps
 
     def _segment(self, step: _Step) -> LoopSegment:
-        """The step's graph after the passes."""
+        """Return the segment of a step: its graph after the passes, with its slices and targets."""
         made = self.stored if step.only is None else self.stored & step.only
         stored = sorted(made - self.totals)
         roots = tuple(step.made[j] for j in stored)
@@ -320,8 +324,8 @@ class _Lowering:
         return LoopSegment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
 
     def _with_idle(self, segment: LoopSegment, step: _Step) -> list[LoopSegment]:
-        """The segment in two, in the order of time, where the last steps make what nobody reads, such as the cotangent
-        of an initial state that no gradient is asked for."""
+        """Split off the last steps of a segment if they compute values that are never read, such as the cotangent of an
+        initial state without a gradient; return the segments in the order of time."""
         node = self.node
         unread = {n: self._unread(j) for n, (j, _) in enumerate(segment.targets) if j not in self.outside}
         last = min((n for n in unread.values() if n), default=0)
@@ -334,7 +338,7 @@ class _Lowering:
         return [early, _part(segment, cut, step.steps - cut, () if node.reverse else idle)]
 
     def _unread(self, j: int) -> int:
-        """How many of the last steps make a value of member j that no step reads."""
+        """Return the number of last steps whose value of member j is read by no step."""
         slot, found = self.count + j, self.node.steps
         for i in range(len(self.node.members)):
             for read, low, _ in distances(self.node, i).values():
@@ -343,14 +347,15 @@ class _Lowering:
         return found
 
     def _settled(self, step: _Step, body: Graph) -> Graph:
-        """The step without what stays the same in all steps (`passes.recurrence.loop_invariant`)."""
+        """Return the step with loop-invariant computations moved in front of the loop
+        (`passes.recurrence.loop_invariant`)."""
         place = {x: p for p, x in step.inputs.items()}
 
         def steady(t: Tensor) -> bool:
             return isinstance(t, Leaf) and place[t].kind == "argument" and place[t].first is None
 
         def outside(node: Compute) -> Leaf:
-            """The step's input in the place of a node that reads steady inputs only."""
+            """Return the step's input that replaces a node of loop-invariant inputs."""
             made = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
             made = prune_args(simplify_template(made.template), made.args)
             found = InputPlace("argument", self._argument(made))
@@ -363,14 +368,14 @@ class _Lowering:
 
 
 def argument(args: list[Tensor], t: Tensor) -> int:
-    """The number of an argument of a loop, added where it is new."""
+    """Return the number of an argument of a loop; append it if it is new."""
     if t not in args:
         args.append(t)
     return args.index(t)
 
 
 def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of a step, each with memory of its own."""
+    """Return the outputs of a step, each with separate memory."""
     found: list[Tensor] = []
     for t in map(storage, outputs):
         while isinstance(t, Leaf) or t in found:  # a third use is a copy of the copy: equal copies are one tensor
@@ -380,14 +385,14 @@ def own_memory(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _part(segment: LoopSegment, first: int, steps: int, idle: tuple[int, ...]) -> LoopSegment:
-    """Steps first .. first+steps-1 of a segment."""
+    """Return steps first .. first+steps-1 of a segment."""
     places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
     targets = tuple((j, at + first) for j, at in segment.targets)
     return LoopSegment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
 
 
 def _work(step: _Step, members: set[int]) -> int:
-    """Points of all the bodies that a step evaluates for these members, but for what is the same in all steps."""
+    """Return the points of all bodies that a step evaluates for these members, without loop-invariant ones."""
     moving = {x for p, x in step.inputs.items() if p.kind == "member" or p.first is not None}
     found: set = set()
     for n in postorder(step.made[j] for j in members):
@@ -397,7 +402,7 @@ def _work(step: _Step, members: set[int]) -> int:
 
 
 def _moves(index: Expr, steps: int) -> tuple[int, int] | None:
-    """(d, c) of an index that is c*t + d, c being 0 only where there is one step; None for any other."""
+    """Return (d, c) of an index that is c*t + d, c being 0 only if there is one step; None for any other index."""
     form = linear(index)
     if any(a is not _TIME for a in form.terms):
         return None
@@ -406,6 +411,6 @@ def _moves(index: Expr, steps: int) -> tuple[int, int] | None:
 
 
 def _inside(at: tuple[int, int], steps: int, extent: int) -> bool:
-    """Whether d + c*t lies in a dimension at the first and the last step."""
+    """Return whether d + c*t is within a dimension at the first and the last step."""
     first, last = at[0], at[0] + at[1] * (steps - 1)
     return 0 <= min(first, last) and max(first, last) < extent

@@ -1,4 +1,4 @@
-"""Templates that go along an axis: whose reads are all at the same position of it, or do not depend on it.
+"""Recognise templates that go along an axis: every read is at the axis plus a constant, or does not depend on the axis.
 
 P[t, b, n] = sum[i](x[t, b, i]*W[n, i]) goes along t, and so does D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i]), a total.
 """
@@ -18,9 +18,14 @@ from einsmith.locks import cached_property
 
 @dataclass(frozen=True)
 class Along:
-    """How a template goes along an axis: the first of its output, or of the sums of a `total`. In each of its parts:
-    `axes`, which axis it is; `reads`, the distance d of those at axis + d in dimension 0, other reads taking the tensor
-    as a whole; `told`, whether the position is a value in it."""
+    """How a template goes along an axis: the first of its output, or one of the sums of a `total`.
+
+    Attributes:
+        total: whether the axis is summed.
+        axes: the axis, per part.
+        reads: per part, the distance d of each read at axis + d in dimension 0; other reads take the tensor as a whole.
+        told: per part, whether the position is used as a value.
+    """
 
     total: bool
     axes: tuple[int, ...]
@@ -29,7 +34,8 @@ class Along:
 
     @cached_property
     def slots(self) -> dict[int, set[int]]:
-        """The distances at which each slot is read along the axis; no slot is read both ways."""
+        """The distances at which each slot is read along the axis; a slot that is read along it is never read as a
+        whole."""
         found: dict[int, set[int]] = {}
         for e, d in (x for reads in self.reads for x in reads.items()):
             found.setdefault(e.slot, set()).add(d)
@@ -37,7 +43,7 @@ class Along:
 
 
 def along(t: Template, extent: int) -> Along | None:
-    """How a template goes along an axis of that extent; None where it does not."""
+    """Return how a template goes along an axis of that extent; None if it does not."""
     return t.memo(("along", extent), lambda t: _along(t, extent))
 
 
@@ -61,7 +67,7 @@ def _along(t: Template, extent: int) -> Along | None:
 
 
 def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[int, dict[Read, int], bool]]:
-    """(axis, reads along it, whether it is a value) for each axis of the piece that may be the one."""
+    """Yield (axis, reads along it, whether it is used as a value) for each axis that the piece may go along."""
     axes: Iterable[int] = ()
     if not total:
         if t.shape and (p.offset[0], p.step[0], p.extents[0]) == (0, 1, extent) and t.shape[0] == extent:
@@ -77,7 +83,8 @@ def _piece(t: Template, p: Piece, extent: int, total: bool) -> Iterator[tuple[in
 def _reads(
     bodies: Iterable[Expr], axis: int, extent: int, params: tuple[tuple[DType, tuple[int, ...]], ...]
 ) -> tuple[dict[Read, int], bool] | None:
-    """(the reads at axis + d in dimension 0, and d; whether the axis is a value); None where other reads are at it."""
+    """Return (distance d of each read at axis + d in dimension 0, whether the axis is used as a value); None if the
+    axis occurs in other reads."""
     found: dict[Read, int] = {}
     memo: dict[Expr, Expr] = {}  # without the axis, where it is in such reads
     bodies = tuple(bodies)
@@ -97,13 +104,14 @@ def _reads(
 
 
 def points(t: Template) -> int:
-    """How often the bodies of a template are evaluated."""
+    """Return how many times the bodies of a template are evaluated."""
     return sum(size(p.domain) for p in t.parts)
 
 
 def per_step(t: Template, at: Along) -> int:
-    """The rows of its largest part at one position of the axis: points of a total, or else output points that are not
-    columns. Columns are the last axis, and of a product all that what it reads along the axis does not have."""
+    """Return the number of rows of the largest part at one position of the axis: points of a total, otherwise output
+    points without the column axes. Columns are the last axis; for a product, all output axes that its reads along the
+    axis lack."""
     p, axis, reads = max(zip(t.parts, at.axes, at.reads, strict=True), key=lambda x: size(x[0].domain))
     assert isinstance(p, Piece)
     if at.total:
