@@ -1,9 +1,9 @@
-"""Tensors for a batch of arguments at once: every operator gets one more axis.
+"""Vectorise tensors over a batch of arguments: every operator gets one more axis.
 
     before   C[i,j] = sum[k](A[i,k] * B[k,j])                     and many A
     after    C[n,i,j] = sum[k](A[n,i,k] * B[k,j])
 
-The new axis comes first; in a recurrence second, after time. What depends on no batched argument stays as it is.
+The new axis comes first; in a recurrence second, after time. Tensors that depend on no batched argument stay unchanged.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from einsmith.expr.rewrite.rebuild import rebuild
 
 
 def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -> list[Tensor]:
-    """The tensors with `leaves` exchanged for leaves of one more axis, the first, of `extent`. Each result has that
-    axis too, also where it depends on none of them."""
+    """Return the tensors with `leaves` replaced by leaves with one more axis, the first, of `extent`. Each result has
+    that axis too, even if it depends on none of the leaves."""
     new: dict[Any, Any] = dict(leaves)
     batched: dict[Any, bool] = {}
     for node in postorder(tensors):
@@ -58,7 +58,8 @@ def _compute(node: Compute, new: Mapping, batched: Mapping, extent: int) -> Comp
 
 
 def _recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -> Recurrence:
-    """Dimension 0 of a member is time, so that the new axis is dimension 1 of all of them."""
+    """Return a recurrence with the batch axis added; dimension 0 of a member is time, so the new axis is dimension
+    1."""
     args = tuple(new[a] for a in node.args)
     places = {s: 0 for s, a in enumerate(node.args) if batched[a]}
     places |= {len(args) + i: 1 for i in range(len(node.members))}
@@ -69,7 +70,7 @@ def _recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -
 
 
 def _template(t: Template, at: int, places: Mapping[int, int], extent: int, params: tuple) -> Template:
-    """The template with an axis at position `at`, by which the slot s is read in its dimension `places[s]`."""
+    """Return the template with a new axis at position `at`, at which slot s is read in its dimension `places[s]`."""
 
     def rule(e: Any) -> Any:
         if isinstance(e, Axis) and e.position >= at:
@@ -97,13 +98,13 @@ def _template(t: Template, at: int, places: Mapping[int, int], extent: int, para
 
 
 def _swapped(t: Tensor) -> Compute:
-    """The first two axes exchanged."""
+    """Return a tensor with its first two axes exchanged."""
     shape = (t.shape[1], t.shape[0], *t.shape[2:])
     index = (Axis(1), Axis(0), *(Axis(d) for d in range(2, len(shape))))
     return Compute(template(shape, ((t.dtype, t.shape),), Read(0, index, t.dtype)), (t,))
 
 
 def _repeated(t: Tensor, extent: int) -> Compute:
-    """The same for the whole batch."""
+    """Return a tensor broadcast along a new first axis."""
     index = tuple(Axis(d + 1) for d in range(len(t.shape)))
     return Compute(template((extent, *t.shape), ((t.dtype, t.shape),), Read(0, index, t.dtype)), (t,))

@@ -1,10 +1,10 @@
-"""Forward mode: how results move when arguments do.
+"""Differentiate in forward mode: compute the tangents of results from the tangents of arguments.
 
     before   C[i,j] = sum[k](A[i,k] * B[k,j])                     and tA, tB
     after    tC[i,j] = sum[k](tA[i,k] * B[k,j] + A[i,k] * tB[k,j])
 
 The rules are those of the reverse sweep: a scalar function's derivative times its argument's tangent instead of its
-result's adjoint. No index is inverted, so a tangent costs about what the formula costs.
+result's adjoint. No index is inverted, so a tangent costs about as much as the formula.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ from einsmith.expr.nodes import (
 def tangents(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], moved: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Jacobian-vector products: the derivative of each output along `moved`, the tangents of `inputs`.
+    """Compute Jacobian-vector products: the derivative of each output along `moved`, the tangents of `inputs`.
 
     A tangent has its tensor's shape and type. Returns (outputs, tangents); the outputs have the same values, rewritten
-    to share nodes with the tangents. Tangents of integers, and of what does not depend on the inputs, are zeros. Works
-    on its own results and on those of `gradients`.
+    to share nodes with the tangents. Tangents of integers, and of tensors that do not depend on the inputs, are zeros.
+    Accepts its own results and those of `gradients`. Raises GradientError if `moved` does not match `inputs` in number,
+    shapes or types.
     """
     if len(inputs) != len(moved):
         raise GradientError(f"{len(inputs)} inputs need as many tangents, got {len(moved)}")
@@ -85,12 +86,14 @@ def tangents(
 
 
 def _plan(t: Template, active: frozenset[int]) -> tuple[AdjointPlan, dict[int, int]]:
-    """The plan for a template whose arguments `active` have tangents, and the number of each float result's tangent."""
+    """Return (the plan for a template whose arguments `active` have tangents, the number of each float result's
+    tangent)."""
     return t.memo(f"tangent {sorted(active)}", lambda _: _Forward(t, active).run())
 
 
 class _Forward(Adjoint):
-    """The plan's tensors: the arguments, the results, the arguments' tangents, then its own."""
+    """The plan of a template's tangents. Its tensors are the arguments, the results, the arguments' tangents, then its
+    own."""
 
     def __init__(self, t: Template, active: frozenset[int]):
         super().__init__(t, active, ())
@@ -130,7 +133,7 @@ class _Forward(Adjoint):
         return Piece(part.offset, part.step, part.extents, body)
 
     def _move(self, root: Expr, values: dict[Expr, Expr]) -> Expr:
-        """The tangent of an expression; `values` are reads that hold an expression's value."""
+        """Return the tangent of an expression; `values` are reads that hold an expression's value."""
         moved: dict[Expr, Expr] = {}
         for e in postorder([root]):
             if isinstance(e, Read):

@@ -1,4 +1,4 @@
-"""Tensors to be made for a node, in terms of its template alone: what the adjoint and the tangent of a node become."""
+"""Represent the adjoint or the tangent of a node as tensors to be created, in terms of its template alone."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ from einsmith.expr.rewrite.simplify import canonical, canonical_template
 
 @dataclass
 class AdjointPlan:
-    """Tensors to make, in order. Numbers below len(params) are the node's arguments, results and cotangents; number
-    len(params) + k is step k: (template, arguments, which result). `contributions[slot]` are to be added up.
-    `replaced[member]` is a tensor equal to that result of the node, made by the plan, to be used in its place."""
+    """Tensors to create, in order.
+
+    Attributes:
+        params: type and shape of every tensor. Numbers below the steps are the node's arguments, results and
+            cotangents.
+        steps: (template, arguments, which result) of each tensor to create, numbered after the former.
+        contributions: per slot, the tensors to be added up.
+        replaced: per result of the node, a tensor of the plan that is equal to it, to be used in its place.
+    """
 
     params: list[tuple[dt.DType, tuple[int, ...]]]
     steps: list[tuple[Template, tuple[int, ...], int]] = field(default_factory=list)
@@ -36,7 +42,8 @@ class AdjointPlan:
     replaced: dict[int, int] = field(default_factory=dict)
 
     def add(self, shape: tuple[int, ...], parts: Sequence[Piece | Scatter], member: int = 0) -> int:
-        """The number of a new tensor whose bodies read the plan's tensors by number; of an old one if it is equal."""
+        """Add a tensor whose bodies read the plan's tensors by number; return its number, or that of an equal
+        tensor."""
         t, sources = self._template(shape, parts)
         if (same := _copy_of(t)) is not None:
             return sources[same]
@@ -48,7 +55,7 @@ class AdjointPlan:
         return len(self.params) - 1
 
     def _template(self, shape: tuple[int, ...], parts: Sequence[Piece | Scatter]) -> tuple[Template, tuple[int, ...]]:
-        """The template of such bodies, and the plan's tensors that are its arguments."""
+        """Return (the template of bodies that read the plan's tensors, the tensors that are its arguments)."""
         slots: dict[int, int] = {}
         for part in parts:
             for body in part.bodies:
@@ -62,7 +69,7 @@ class AdjointPlan:
         return t, tuple(sources[s] for s in order)
 
     def pieces(self, number: int) -> list[Piece]:
-        """A tensor as pieces without reductions, in terms of the plan's tensors: what it is made of, or a copy."""
+        """Return a tensor as pieces without reductions over the plan's tensors: its own pieces, or a copy."""
         first = len(self.params) - len(self.steps)
         if number >= first:
             t, sources, _ = self.steps[number - first]
@@ -78,7 +85,7 @@ class AdjointPlan:
         return Read(number, tuple(index), self.params[number][0])
 
     def tensors(self, node: Compute, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The plan carried out for one node."""
+        """Create the plan's tensors for one node; return all tensors by number."""
         several = len(node.template.dtypes) > 1
         results: list[Tensor] = [Item(node, m) for m in range(len(node.template.dtypes))] if several else [node]
         return self.made(node.args, results, cotangents)
@@ -86,7 +93,7 @@ class AdjointPlan:
     def made(
         self, args: Sequence[Tensor], results: Sequence[Tensor], cotangents: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The plan carried out for a template's arguments and what it made of them."""
+        """Create the plan's tensors for given arguments, results and cotangents; return all tensors by number."""
         out: list[Tensor | None] = [*args, *results, *cotangents]
         for t, sources, member in self.steps:
             args = tuple(a for s in sources if (a := out[s]) is not None)
@@ -96,7 +103,7 @@ class AdjointPlan:
 
 
 def _copy_of(t: Template) -> int | None:
-    """The slot that a template copies whole, if it does nothing else."""
+    """Return the slot of the tensor that a template copies whole; None if it does anything else."""
     part = t.parts[0]
     if len(t.parts) == 1 and isinstance(part, Piece) and isinstance(part.body, Read):
         r = part.body
@@ -108,7 +115,7 @@ def _copy_of(t: Template) -> int | None:
 
 
 def constant_value(tensor: Tensor | None) -> float | None:
-    """The value of a tensor that is the same constant everywhere; None for others."""
+    """Return the value of a tensor that is the same constant everywhere; None for others."""
     if isinstance(tensor, Compute) and len(tensor.template.parts) == 1 and not tensor.template.is_scatter:
         body = tensor.template.parts[0].body
         if isinstance(body, Const):

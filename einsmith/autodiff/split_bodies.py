@@ -3,10 +3,10 @@
 before: y[i] = a[i]*b[i]*c[i]*d[i]*...*z[i]
 after:  s[i] = a[i]*...*h[i];  t[i] = s[i]*i[i]*...*p[i];  ...;  y[i] = v[i]*x[i]*y[i]*z[i]
 
-The derivative by one factor is the product of the others, so that the derivatives by all n factors have n*(n-1) of them
-where each is a formula of its own. In a chain every derivative reads the adjoint and the value of its own link, as in
-reverse accumulation over single operations (Griewank and Walther, Evaluating Derivatives, 2008, section 3.2), and links
-that look alike share one template and one plan.
+The derivative by one factor is the product of the others, so separate formulas for the derivatives by all n factors
+have n*(n-1) factors in all. In a chain every derivative reads the adjoint and the value of its own link, as in reverse
+accumulation over single operations (Griewank and Walther, Evaluating Derivatives, 2008, section 3.2), and links of
+equal form share one template and one plan.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from einsmith.expr.rewrite.rebuild import guarded, map_bodies, substitute, with_
 from einsmith.expr.rewrite.simplify import canonical
 
 MOST = 16
-"""Most distinct reads of a body that stays whole: the derivatives by so few are small, whatever they are."""
+"""Most distinct reads of a body that stays whole: the derivatives by at most this many reads are always small."""
 LINK = 8
 """Most distinct reads of a link of the chain. A link is a stored tensor, and its derivatives have LINK**2 factors."""
 GROWTH = 8
-"""A body is split where the derivatives by its reads are together larger than it by more than this factor. Those of a
-product of MOST factors are; those of a sum of terms, however many, are not, and it stays whole."""
+"""A body is split if the derivatives by its reads are together larger than the body by more than this factor. That
+holds for a product of MOST factors; it does not for a sum of any number of terms, which stays whole."""
 GUARDS = 4
-"""Most conditions around a link; each is evaluated again where the link is made."""
+"""Most conditions around a link; each is evaluated again where the link is computed."""
 
 Context = tuple[tuple[Expr, bool], ...]
-"""Conditions that hold, or that do not, where an expression is evaluated, outermost first."""
+"""Conditions and the truth value of each where an expression is evaluated, outermost first."""
 
 
 class Link(NamedTuple):
-    """A tensor of the chain. template: its formula. sources: what its slots read, arguments first, then steps."""
+    """A tensor of the chain. template: its formula. sources: the tensors that its slots read, numbered with arguments
+    first, then steps."""
 
     template: Template
     sources: tuple[int, ...]
 
 
 def split_body(node: Tensor) -> Tensor | None:
-    """Return the tensor as the end of a chain; None where its body stays whole."""
+    """Return the tensor as the end of a chain; None if its body stays whole."""
     if not isinstance(node, Compute):
         return None
     steps = node.template.memo("split_body", _steps)
@@ -110,7 +111,7 @@ def _is_large(part: Piece) -> bool:
 
 
 def _factor(e: Apply, a: Expr, below: dict[Expr, int]) -> int:
-    """The nodes by which the derivative by an argument is larger than that by the result."""
+    """Return the number of nodes by which the derivative by an argument is larger than the derivative by the result."""
     if e.fn in ("add", "sub", "neg", "cast", "differentiate_as", "stop_gradient"):
         return 0
     if e.fn == "where":
@@ -127,14 +128,14 @@ class _Chain:
         self.room = max(size(t.shape), sum(size(shape) for _, shape in t.params))
 
     def params(self, source: int) -> tuple[DType, tuple[int, ...]]:
-        """The type and the shape of an argument or a step."""
+        """Return the type and the shape of an argument or a step."""
         if source < len(self.args):
             return self.args[source]
         t = self.steps[source - len(self.args)].template
         return t.dtypes[0], t.shape
 
     def add(self, t: Template) -> int:
-        """The number of a new tensor whose bodies read arguments and steps by number."""
+        """Add a tensor whose bodies read arguments and steps by number; return its number."""
         slots: dict[int, int] = {}
         for e in postorder([b for p in t.parts for b in p.bodies]):
             if isinstance(e, Read):
@@ -144,7 +145,7 @@ class _Chain:
         return len(self.args) + len(self.steps) - 1
 
     def split(self, part: Piece) -> tuple[Expr, ...]:
-        """The bodies of a piece with links read where they were computed."""
+        """Return the bodies of a piece with reads of links in place of the expressions that the links compute."""
         order = list(postorder(part.bodies))
         contexts = _contexts(part.bodies, order)
         new: dict[Expr, Expr] = {}
@@ -176,8 +177,8 @@ class _Chain:
         return tuple(new[b] for b in part.bodies)
 
     def _link(self, e: Expr, guards: Sequence[Expr], domain: tuple[int, ...]) -> Read | None:
-        """A read of a new tensor that holds an expression where its guards hold, and 0 elsewhere; None where it would
-        take more memory than the operands and the result together."""
+        """Return a read of a new tensor that holds an expression where its guards hold, and 0 elsewhere; None if the
+        tensor would take more memory than the operands and the result together."""
         if not e.dtype.is_float or not isinstance(e, Apply):
             return None
         body = guarded(guards, e)
@@ -190,7 +191,8 @@ class _Chain:
 
 
 def _contexts(bodies: tuple[Expr, ...], order: list[Expr]) -> dict[Expr, Context | None]:
-    """The conditions under which each node is evaluated, outermost first; None: under several that differ."""
+    """Return the conditions under which each node is evaluated, outermost first; None for a node evaluated under
+    conditions that differ."""
     out: dict[Expr, Context | None] = dict.fromkeys(bodies, ())
     for e in reversed(order):
         here = out[e]
@@ -203,7 +205,7 @@ def _contexts(bodies: tuple[Expr, ...], order: list[Expr]) -> dict[Expr, Context
 
 
 def _outer(a: Context | None, b: Context | None) -> Context | None:
-    """Where a node is evaluated that is evaluated in two contexts: in the one that encloses the other."""
+    """Return the context that encloses the other if one does, else None."""
     if a is None or b is None:
         return () if a == () or b == () else None
     a, b = sorted((a, b), key=len)

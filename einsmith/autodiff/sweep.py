@@ -1,4 +1,4 @@
-"""The reverse sweep over a graph of tensors."""
+"""Differentiate a graph of tensors in reverse mode."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def gradients(
 
 
 def _in_steps(node: Tensor) -> Tensor | None:
-    """The tensor in steps: those of less work, and the links of a chain of many factors; None where it is one step."""
+    """Return the tensor in steps: those of the cheapest contraction order, and the links of a chain of many factors;
+    None if it is one step."""
     ordered = order_contraction(node)
     return split_body(node if ordered is None else ordered) or ordered
 
@@ -58,8 +59,8 @@ def _in_steps(node: Tensor) -> Tensor | None:
 def _swept(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """`gradients` with cotangents and results of the types that are computed in: those of float16 tensors are rounded
-    where they are given and taken alone."""
+    """Compute `gradients` with cotangents and results of the types that are computed in; float16 tensors are rounded
+    only where cotangents are given and gradients are returned."""
     seeds: dict[Tensor, list[Tensor]] = {}
     for out, g in zip(outputs, cotangents, strict=True):
         if g is not None and out.dtype.is_float:
@@ -109,7 +110,7 @@ def _swept(
 
 
 def _alone(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
-    """The tensors with one reader, which no gradient is asked for."""
+    """Return the tensors that have one reader and are not in `targets`."""
     readers = Counter(a for node in order for a in dict.fromkeys(node.args))
     return {t for t, n in readers.items() if n == 1 and t not in targets}
 
@@ -117,7 +118,7 @@ def _alone(order: Sequence[Tensor], targets: set[Tensor]) -> set[Tensor]:
 def _node(
     node: Compute, given: dict[int, Tensor], needed: set, pending: dict[Tensor, list[Tensor]], replaced: dict
 ) -> None:
-    """Hands the cotangents of a node's results on to its arguments."""
+    """Add the contributions of the cotangents of a node's results to the pending cotangents of its arguments."""
     t = node.template
     wanted = frozenset(s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float)
     if not wanted:
@@ -125,7 +126,7 @@ def _node(
     cotangents = [given.get(m) for m in range(len(t.dtypes))]
     plan = plan_adjoint(t, wanted, tuple(False if g is None else constant_value(g) for g in cotangents))
     if not any(plan.contributions.values()):
-        return  # all behind stop_gradient: the node stays what it is
+        return  # all behind stop_gradient: the node is unchanged
     tensors = plan.tensors(node, cotangents)
     for slot, numbers in plan.contributions.items():
         for number in numbers:
@@ -140,7 +141,7 @@ def _node(
 
 
 def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """The roots with every tensor of `replaced` exchanged, also inside what it is exchanged for."""
+    """Return the roots with every tensor of `replaced` replaced, also inside the replacements."""
     if not replaced:
         return roots
     done: dict = {}
@@ -151,6 +152,6 @@ def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Ten
         if new in done:
             done[node] = done[new]
         elif isinstance(new, Item):
-            # The new tensor reads what the old one reads, all of which stands before it.
+            # The new tensor has the old one's arguments, all of which precede it.
             done[node] = Item(with_args(new.node, tuple(done[a] for a in new.node.args)), new.member)
     return [done[r] for r in roots]

@@ -1,4 +1,4 @@
-"""Sums of tensors of one shape."""
+"""Add tensors of one shape, and convert their types."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply,
 from einsmith.expr.rewrite.simplify import canonical
 
 _TERMS = 16
-"""Tensors that one kernel adds up: each is a pointer of it."""
+"""Most tensors that one kernel adds up: each takes one of its pointers."""
 
 
 def add(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, in their order, as one pointwise tensor; where there are many, as some that add
-    so many to the sum of those before: a body has a bounded number of terms, and what is added need not wait."""
+    """Return the sum of tensors of one shape, in their order, as one pointwise tensor. More than _TERMS tensors are
+    added by several tensors, each of which adds the next ones to the previous sum: bodies stay bounded, and additions
+    need not wait for all terms."""
     total, *rest = tensors
     for first in range(0, len(rest), _TERMS - 1):
         total = _sum([total, *rest[first : first + _TERMS - 1]])
@@ -23,7 +24,7 @@ def add(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum as one tensor, of one body."""
+    """Return the sum of tensors as one tensor of one body."""
     shape, dtype = tensors[0].shape, tensors[0].dtype
     known = {t: constant_value(t) for t in tensors}
     slots = {t: n for n, t in enumerate(t for t in known if known[t] is None)}
@@ -38,7 +39,7 @@ def _sum(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def converted(t: Tensor, dtype: DType) -> Tensor:
-    """A tensor as one of another type; itself where it has that type."""
+    """Return a tensor converted to another type; the tensor itself if it has that type."""
     if t.dtype is dtype:
         return t
     value = constant_value(t)
@@ -49,5 +50,5 @@ def converted(t: Tensor, dtype: DType) -> Tensor:
 
 
 def zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return Compute(template(shape, (), Const(0, dtype)), ())

@@ -12,5 +12,5 @@ from einsmith.expr.rewrite.rebuild import replace
 
 
 def contraction_order(graph: Graph) -> Graph:
-    """Return the graph with every such sum in steps."""
+    """Return the graph with every sum of products computed in steps of the least work."""
     return replace(graph, order_contraction)

@@ -1,10 +1,10 @@
-"""A linear function of a scatter becomes a scatter that starts from the rest of it.
+"""Fold a linear function of a scatter into the scatter, which then starts from the rest of the function.
 
 before: S[ids[i], k] += g[i, k];  W_1[n, k] = W[n, k] - lr*S[n, k]              (S from zeros, and read nowhere else)
 after:  W_1[n, k] = W[n, k];  W_1[ids[i], k] += -(lr*g[i, k])
 
-Where the start is what W_1's memory holds, as in an update of W, only the destinations are read and written. Sums are
-reassociated; where lr is not finite, elements that nothing is added to stay as they are.
+If the start is in W_1's memory already, as in an update of W, only the destinations are read and written. Sums are
+reassociated; if lr is not finite, elements that nothing is added to keep their values.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from einsmith.passes.algebra.inline import is_identity, operations, pointwise_bo
 
 
 def fold_into_scatter(graph: Graph) -> Graph:
-    """The graph with linear functions of scatters merged into these, where that adds less work than the scatter's own
-    tensor makes, which is written and read once."""
+    """Return the graph with linear functions of scatters merged into them, if the added work is less than that of the
+    scatter's own tensor, which is written and read once."""
     users: Counter = Counter()
     for node in postorder(graph.roots):
         users.update(set(node.args))
@@ -54,7 +54,7 @@ def fold_into_scatter(graph: Graph) -> Graph:
 
 
 def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
-    """The node as one scatter; None where it is not linear in one read of `scatter` at the identity index."""
+    """Return the node as one scatter; None if it is not linear in one read of `scatter` at the identity index."""
     body, part = pointwise_body(node.template), scatter.template.parts[-1]
     if body is None or node.shape != scatter.shape or not node.dtype.is_float or not isinstance(part, Scatter):
         return None
@@ -92,11 +92,11 @@ def _merged(node: Compute, slot: int, scatter: Compute) -> Compute | None:
 
 
 Step = tuple[str, Expr | None, bool]
-"""An operation on the way from a read to the body: (function, its other operand, whether that stands on the left)."""
+"""An operation between a read and the body: (function, its other operand, whether that is the left one)."""
 
 
 def _applied(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | None:
-    """A step's result for x; x None stands for zero, of which only a sum makes something."""
+    """Return the result of an operation for operand x; x None stands for zero, and None is returned for zero."""
     if other is None:
         return None if x is None else apply("neg", x)
     if x is None:
@@ -107,7 +107,7 @@ def _applied(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | 
 
 
 def _steps(body: Expr, read: Read) -> list[Step] | None:
-    """The operations from the read to the body; None where one of them is not linear."""
+    """Return the operations from the read to the body; None if one of them is not linear."""
     within: set[Expr] = {read}
     for e in postorder([body]):
         if any(a in within for a in e.args):
@@ -127,5 +127,5 @@ def _steps(body: Expr, read: Read) -> list[Step] | None:
 
 
 def _operations(steps: list[Step]) -> int:
-    """Operations that every term takes."""
+    """Return the operations that each term takes."""
     return sum(1 + operations(other) for fn, other, _ in steps if fn in ("mul", "div") and other is not None)

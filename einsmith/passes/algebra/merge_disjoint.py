@@ -1,10 +1,10 @@
-"""A sum of tensors that are zero in each other's pieces becomes one tensor of all their pieces.
+"""Merge disjoint tensors: a sum of tensors that are zero in each other's pieces becomes one tensor of all their pieces.
 
 before: A[i] = sum[b](X[b, i]), A[8+k] = 0;  B[i] = 0, B[8+k] = sum[b](Y[b, k]);  C[j] = W[j] - (A[j] + B[j])
 after:  D[i] = sum[b](X[b, i]), D[8+k] = sum[b](Y[b, k]);  C[j] = W[j] - D[j]
 
-The gradient of a weight that several products read in slices, such as one that stacks the columns of a cell's input and
-of its state, is such a sum. Nothing is reassociated: at every point one term at most is not zero.
+The gradient of a weight that several products read in slices is such a sum; an example is a weight that stacks the
+columns for a cell's input and for its state. Nothing is reassociated: at every point at most one term is not zero.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
 
 _PIECES = 16
-"""Pieces of one template at most."""
+"""Most pieces of one template."""
 
 
 def merge_disjoint(graph: Graph) -> Graph:
-    """The graph with such sums as one tensor, where nothing else reads their terms."""
+    """Return the graph with sums of disjoint tensors merged, if nothing else reads the terms."""
     users: Counter = Counter()
     for node in postorder(graph.roots):
         users.update(set(node.args))
@@ -52,7 +52,8 @@ def merge_disjoint(graph: Graph) -> Graph:
 
 
 def _joined(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
-    """The node with two terms of a sum as one tensor, and that tensor; None where there are none among `own`."""
+    """Return (the node with two terms of a sum merged into one tensor, that tensor); None if no two terms in `own` are
+    disjoint."""
     body = pointwise_body(node.template)
     assert body is not None
     slots = {s for s, a in enumerate(node.args) if a in own and isinstance(a, Compute) and _parts(a.template)}
@@ -76,7 +77,7 @@ def _joined(node: Compute, own: set[Tensor]) -> tuple[Compute, Compute] | None:
 
 
 def _terms(e: Expr) -> list[Expr]:
-    """The terms of a sum, from left to right; none for other expressions."""
+    """Return the terms of a sum, from left to right; an empty list for other expressions."""
     return operands(e, "add") if isinstance(e, Apply) and e.fn == "add" and e.dtype.is_float else []
 
 
@@ -85,7 +86,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 def _union(a: Compute, b: Compute) -> Compute | None:
-    """The sum of two tensors as pieces; None unless one is zero wherever the other is not."""
+    """Return the sum of two tensors as pieces; None unless one is zero wherever the other is not."""
     split = [_parts(x.template) for x in (a, b)]
     if a.shape != b.shape or None in split:
         return None
@@ -103,7 +104,8 @@ def _union(a: Compute, b: Compute) -> Compute | None:
 
 
 def _parts(t: Template) -> tuple[list[Piece], list[Piece]] | None:
-    """The pieces that are not zero, and those that are; None where there are not both, or they lie apart in steps."""
+    """Return (the pieces that are not zero, the pieces that are); None if either is empty or a piece has a step above
+    1."""
     return t.memo("disjoint", _of_zeros)
 
 
@@ -121,7 +123,7 @@ def _box(p: Piece) -> Box:
 
 
 def _meet(a: Box, b: Box) -> Box:
-    """What two boxes have in common; () where that is nothing."""
+    """Return the intersection of two boxes; () if it is empty."""
     out = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
     return out if all(lo < hi for lo, hi in out) else ()
 

@@ -1,11 +1,11 @@
-"""A scatter that starts from another one over the same points adds the terms of both.
+"""Merge a scatter that starts from another one over the same points into one that adds the terms of both.
 
 before: S[i[n], k] += f[n]*g[n, k];  T[n, k] = S[n, k];  T[i[n] + 1, k] += (1 - f[n])*g[n, k]
 after:  T[where(a < 1, i[n], i[n] + 1), k] += where(a < 1, f[n]*g[n, k], (1 - f[n])*g[n, k])      for a < 2
 
-The terms of a point, as the four corners of a bilinear sample, stand side by side then, and what they share is computed
-once: where a scatter is compiled, its last axes are taken apart if they are short. The order of additions changes. The
-prices of the kernels decide.
+The terms of a point, such as the four corners of a bilinear sample, are then adjacent, and common subexpressions are
+computed once: where a scatter is compiled, its last axes are unrolled if they are short. The order of additions
+changes. The predicted kernel times decide.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def merge_scatters(graph: Graph, context: PassContext) -> Graph:
-    """The graph with such scatters as one, where that is cheaper."""
+    """Return the graph with scatters over the same points merged where the predicted time is lower."""
     if not context.prices:
         return graph
     users = Counter(a for node in postorder(graph.roots) for a in set(node.args))
@@ -57,7 +57,7 @@ def merge_scatters(graph: Graph, context: PassContext) -> Graph:
 
 
 def _start(node: Compute) -> int | None:
-    """The slot that a scatter starts from, element by element, and reads nowhere else."""
+    """Return the slot that a scatter starts from, element by element, and reads nowhere else; None if there is none."""
     first, added = node.template.parts[0], node.template.parts[-1]
     if len(node.template.parts) != 2 or not isinstance(added, Scatter) or not isinstance(first, Piece):
         return None
@@ -70,7 +70,8 @@ def _start(node: Compute) -> int | None:
 
 
 def _joined(node: Compute, start: int) -> Compute | None:
-    """The node with the terms of the scatter that it starts from; None where that has other points."""
+    """Return the node with the terms of the scatter that it starts from added; None if that scatter has other
+    points."""
     source = node.args[start]
     if not isinstance(source, Compute) or not source.template.is_scatter or source.dtype is not node.dtype:
         return None
@@ -82,7 +83,7 @@ def _joined(node: Compute, start: int) -> Compute | None:
     axis = len(two.extents)
     if one.extents == two.extents:
         count = 1
-    elif one.extents[:-1] == two.extents:  # it is made of several itself
+    elif one.extents[:-1] == two.extents:  # the source is itself a merged scatter
         count = one.extents[-1]
     else:
         return None

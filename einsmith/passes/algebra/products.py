@@ -1,4 +1,4 @@
-"""Products as their factors, and what expressions are whichever slots they read."""
+"""Split products into factors, and compare expressions independently of their slots."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, Tensor, apply, postorder
 
 FACTORS = 16
-"""Of a product: one of more is left as it is."""
+"""Most factors of a product that is split."""
 LENGTH = 64
-"""Expressions in what is compared factor by factor: what is longer is left as it is."""
+"""Most subexpressions of a body that is compared factor by factor."""
 Factor = tuple[Expr, bool]
-"""An expression, and whether it divides."""
+"""An expression, and whether it is a divisor."""
 
 
 class Product(NamedTuple):
-    """`minus`: whether the product is the negative of its factors'."""
+    """The factors of a product. `minus`: whether the product is negated."""
 
     factors: tuple[Factor, ...]
     minus: bool
 
 
 def product_of(e: Expr) -> Product | None:
-    """The factors of an expression, one if it is no product; None if they are too many."""
+    """Return the factors of an expression, a single one if it is not a product; None if there are more than FACTORS."""
     found: list[Factor] = []
     minus = False
     stack = [(e, False)]
@@ -47,7 +47,7 @@ def is_long(e: Expr) -> bool:
 
 
 def multiplied(factors: Sequence[Factor], minus: bool) -> Expr:
-    """Their product, the dividing ones last, the sign before all. One at least does not divide."""
+    """Return the product of factors, divisors last, the sign in front. At least one factor must not be a divisor."""
     over = [f for f, divides in factors if not divides]
     out = over[0]
     for f in over[1:]:
@@ -59,7 +59,8 @@ def multiplied(factors: Sequence[Factor], minus: bool) -> Expr:
 
 
 def key_of(e: Expr, args: Sequence[Tensor], places: Mapping[int, Any] | None) -> Any:
-    """What an index is, with the tensors that it reads in the place of their slots, where axes stand at `places`."""
+    """Return a hashable form of an index that contains tensors in place of slots, and `places` in place of axes; two
+    indices are equal if their forms are."""
     if isinstance(e, Axis):
         return e if places is None else places.get(e.position)
     if not e.args:

@@ -1,4 +1,4 @@
-"""Forward reads of one piece of a tensor that is put together from others to the tensors that the piece copies.
+"""Forward reads of one piece of an assembled tensor to the tensor that the piece copies.
 
 before: C[k] = A[k];  C[8+k] = B[k];  Y[k] = exp(C[8+k])
 after:  Y[k] = exp(B[k])
@@ -17,7 +17,7 @@ from einsmith.expr.rewrite.simplify import simplify_template
 
 
 def read_forwarding(graph: Graph) -> Graph:
-    """Return the graph with such reads forwarded, where each read of the tensor lies in one piece."""
+    """Return the graph with reads of assembled tensors forwarded, if each read of the tensor is within one piece."""
 
     def rule(node):
         return _through(node) if isinstance(node, Compute) else None
@@ -46,7 +46,7 @@ def _through(node: Compute) -> Compute | None:
 
 
 def _moved(a: Tensor) -> list[Piece]:
-    """The pieces of a tensor of several that are copies; none for others."""
+    """Return the pieces of a tensor if there are several and all are copies; an empty list for other tensors."""
     if not isinstance(a, Compute) or len(a.template.parts) < 2:
         return []
     pieces = [p for p in a.template.parts if isinstance(p, Piece) and isinstance(p.body, Read | Const)]
@@ -55,7 +55,7 @@ def _moved(a: Tensor) -> list[Piece]:
 
 
 def _pieces_read(t: Template, slot: int, pieces: Sequence[Piece]) -> dict[Read, Piece] | None:
-    """The piece that each read of a slot lies in; None where one may lie in several."""
+    """Return the piece that each read of a slot is within; None if a read may touch several."""
     found: dict[Read, Piece] = {}
     for part in t.parts:
         for e, facts in reads_under(part):

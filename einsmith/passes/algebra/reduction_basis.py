@@ -1,11 +1,12 @@
-"""Reduction axes take the coordinates in which the factors of a product share the fewest axes.
+"""Choose the reduction basis: coordinates of the reduction axes in which the factors of a product share the fewest
+axes.
 
 before: R[w, d] = sum[j](where(0 <= j-w+255 < 256, S[j-w+255, j]*Q[j-w+255, d], 0))        (w in both factors)
 after:  R[w, d] = sum[i](where(0 <= i+w-255 < 256, S[i, i+w-255]*Q[i, d], 0))             (a matrix product)
 
-The gradient of a read at j - i + c leaves it open which of i and j runs. An output axis that both factors depend on
-makes a product of a matrix with a vector of each of its values; in one factor it is a side of a product of matrices.
-The new coordinate is an index of a read whose dimension is no longer than the old axis, so that no point is added.
+The gradient of a read at j - i + c may be summed over i or over j. An output axis that both factors depend on needs a
+matrix-vector product for each of its values; if it occurs in one factor, it is an axis of a matrix product. The new
+coordinate is an index of a read whose dimension is no longer than the old axis, so that no points are added.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from einsmith.expr.rewrite.simplify import simplify
 
 
 def reduction_basis(graph: Graph) -> Graph:
-    """The graph with the reduction axes of its sums of products chosen as above."""
+    """Return the graph with the reduction axes of sums of products chosen so that factors share the fewest output
+    axes."""
 
     def rule(node):
         if not isinstance(node, Compute) or node.template.is_scatter:
@@ -64,12 +66,12 @@ def _piece(t: Template, piece: Piece) -> Piece:
 
 
 def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
-    """(the condition around a whole body, or None; its factors)."""
+    """Return (the condition around a whole body, or None; its factors)."""
     guard: Expr | None = None
     if isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]):
         guard, e = e.args[0], e.args[1]
     factors, stack = [], [e]
-    seen: set[Expr] = set()  # a product that stands several times is taken apart once
+    seen: set[Expr] = set()  # a repeated product is split once
     while stack:
         e = stack.pop()
         if isinstance(e, Apply) and e.fn in ("mul", "neg") and e not in seen:
@@ -81,13 +83,13 @@ def _guarded_factors(e: Expr) -> tuple[Expr | None, list[Expr]]:
 
 
 def _shared(body: Expr, extents: Sequence[int]) -> int:
-    """How often an output axis occurs in one factor more than in a single one."""
+    """Return the number of repeated occurrences of output axes in the factors: an axis in n factors counts n - 1."""
     found = [axes_of(f) for f in _guarded_factors(body)[1]]
     return sum(max(sum(a in axes for axes in found) - 1, 0) for a, n in enumerate(extents) if n > 1)
 
 
 def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tuple[int, LinearForm, int]]:
-    """(reduction axis, index to take its place, extent of that index)."""
+    """Yield (reduction axis, index to take its place, extent of that index)."""
     rank, domain = len(extents), (*extents, *r.extents)
     guard, factors = _guarded_factors(r.bodies[0])
     if len(factors) < 2:
@@ -108,7 +110,7 @@ def _candidates(t: Template, extents: Sequence[int], r: Reduce) -> Iterator[tupl
 
 
 def _changed(extents: Sequence[int], r: Reduce, k: int, form: LinearForm, n: int) -> Reduce:
-    """The reduction with the index `form` in the place of axis k, which it determines."""
+    """Return the reduction with axis k replaced by the index `form`, which determines it."""
     axis = Axis(k)
     c = form.coefficient(axis)
     old = ((LinearForm(0, {axis: 1}) - form.without(axis)) * c).expr()

@@ -1,15 +1,16 @@
-"""Sums over segments that a place is in walk these segments alone.
+"""Bound sums over segments: a sum whose conditions place each position in a segment visits only the segments around it.
 
 before: Z[n, d] = sum[r](where(row[r] <= n and n < row[r+1], G[r, d], 0))
 after:  C[q, n] += where(row[r] <= n and n < row[r+1], where(q == 0, 1, r), 0)                         (of r, q, n)
         L[n] = where(C[0, n] == 1, C[1, n], 0);  H[n] = where(C[0, n] <= 1, L[n] + C[0, n], R)        (R: extent of r)
         Z[n, d] = sum[r](where(L[n] <= r and r < H[n], where(row[r] <= n and n < row[r+1], G[r, d], 0), 0))
 
-Such is the gradient of a segmented sum, and of the product of a sparse matrix, of which `row` says where rows begin. Of
-a place that is in one segment, as all are where `row` is sorted, C has its number; one that is in none has nothing to
-sum, and one in several looks at all of them, as before. What is added are conditions that follow from those that there
-are, so that every term stays what it is, whatever `row` holds. C is a scatter whose loop over n has ends (see
-`kernels.emit.loops`): it takes as many steps as the segments have elements, and so does Z.
+The gradient of a segmented sum is such a sum, and so is the gradient of the product of a sparse matrix, whose rows
+begin at the positions in `row`. If a position is in exactly one segment, as every position is if `row` is sorted, C
+holds the segment's number. A position in no segment has nothing to sum; one in several segments visits all of them, as
+before. The added conditions follow from the existing ones, so that every term is unchanged, whatever `row` holds. C is
+a scatter whose loop over n is bounded (see `kernels.emit.loops`): it takes as many steps as the segments have elements,
+and so does Z.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from einsmith.expr.nodes import (
 from einsmith.expr.rewrite.rebuild import guarded, map_parts, prune_args, replace, substitute
 
 MANY = 64
-"""Segments from which on they are looked up: kernels walk short axes from end to end (`kernels.reduction.axes.LONG`),
-and what is walked in vectors is soon walked."""
+"""Fewest segments for which a lookup pays: kernels walk short axes from end to end (`kernels.reduction.axes.LONG`), in
+vectors, which takes little time."""
 GAIN = 16
-"""Points of a sum for each of the tables that are made for it."""
+"""Fewest points of a sum per element of the tables computed for it."""
 
 
 def segments(graph: Graph) -> Graph:
-    """The graph with such sums between the ends of what each place is in."""
+    """Return the graph in which sums over segments are bounded by the segments of each position."""
 
     def rule(node: Tensor) -> Tensor | None:
         if not isinstance(node, Compute):
@@ -62,8 +63,8 @@ def segments(graph: Graph) -> Graph:
 
 
 class _Segments(NamedTuple):
-    """A part whose axis `segment` stands for segments of an axis `place` before it, by `guards` of these two axes and
-    of `others`; in the order in which they can be evaluated."""
+    """A part whose axis `segment` numbers segments of an earlier axis `place`. `guards` are the conditions that define
+    the segments, over these two axes and `others`, in an order in which they can be evaluated."""
 
     part: int
     segment: int
@@ -88,7 +89,7 @@ def _found(t: Template) -> _Segments | None:
 
 
 def _otherwise(part: Piece | Scatter) -> float | int | bool | None:
-    """What a term is that changes nothing; None of parts without terms."""
+    """Return the neutral element of a part's terms; None for parts without terms."""
     if isinstance(part, Scatter):
         return part.neutral
     r = part.body
@@ -126,12 +127,12 @@ def _of(n: int, t: Template, guards: Sequence[Expr], segment: int, place: int) -
 
 
 def reads_of(exprs: tuple[Expr, ...]) -> list[Read]:
-    """Every Read inside expressions."""
+    """Return every distinct Read inside expressions."""
     return list(dict.fromkeys(x for e in exprs for x in reads(e)))
 
 
 def _between(s: _Segments, node: Compute) -> Compute:
-    """The node with the ends of `segment` as conditions around its terms."""
+    """Return the node with the bounds of `segment` as conditions around its terms."""
     t = node.template
     low, high = _ends(s, node)
     at = tuple(map(Axis, (*s.others, s.place)))
@@ -153,7 +154,7 @@ def _between(s: _Segments, node: Compute) -> Compute:
 
 
 def _ends(s: _Segments, node: Compute) -> tuple[Compute, Compute]:
-    """(L, H) of the module's `after`, over the others and the place."""
+    """Return (L, H) of the module's `after`, over the axes `others` and `place`."""
     t = node.template
     domain = t.parts[s.part].domain
     count, one = len(s.others), Const(1, dt.i32)

@@ -1,4 +1,4 @@
-"""Conditions on one output axis become pieces: each evaluates only what holds in its range.
+"""Split the index set of a pointwise tensor: conditions on one output axis become pieces without these conditions.
 
 before: Y[i, k] = where(k < 8, exp(A[i, k]), 0) + where(8 <= k, tanh(B[i, k-8]), 0)      (k < 16)
 after:  Y[i, k] = exp(A[i, k]);  Y[i, 8+k] = tanh(B[i, k])                              (k < 8 in both)
@@ -29,17 +29,18 @@ from einsmith.expr.rewrite.simplify import restricted
 from einsmith.passes.analysis.predicates import cuts_of
 
 _PIECES = 16
-"""Pieces of one template at most."""
+"""Most pieces of one template."""
 _GAIN = 0.8
-"""The most that pieces may cost, over what the whole costs, to be worth having."""
+"""Largest cost of the pieces, as a fraction of the whole's, for which a split pays."""
 _CHEAP = {"where", "cast", "lt", "le", "eq", "ne", "and", "or", "not", "add", "sub", "mul", "neg", "min", "max", "abs"}
 _VECTOR = 8
 _BEGIN = 32.0
-"""What it takes to begin a piece, in operations on a vector."""
+"""Cost of beginning a piece, in operations on a vector."""
 
 
 def split_index_set(graph: Graph) -> Graph:
-    """The graph with conditions on an axis of pointwise bodies as pieces, where that takes less work."""
+    """Return the graph with conditions on an axis of pointwise bodies turned into pieces, where that takes less
+    work."""
 
     def rule(node):
         if not isinstance(node, Compute) or node.template.is_scatter:
@@ -59,7 +60,7 @@ def _template(t: Template) -> Template:
 
 
 def _split(piece: Piece, body: Expr) -> list[Piece]:
-    """The piece as the cheapest pieces along one axis after the other."""
+    """Return the piece as the cheapest pieces along one axis after the other."""
     best, least = [piece], _GAIN * _cost(piece.extents, body)
     for found in _candidates(piece, body):
         cost = sum(_cost(p.extents, p.bodies[0]) for p in found)
@@ -69,7 +70,7 @@ def _split(piece: Piece, body: Expr) -> list[Piece]:
 
 
 def _candidates(piece: Piece, body: Expr) -> Iterator[list[Piece]]:
-    """For each axis that conditions compare with constants, the pieces between these constants."""
+    """Yield, for each axis that conditions compare with constants, the pieces between these constants."""
     choices = [e for e in postorder([body]) if isinstance(e, Apply) and e.fn == "where"]
     conditions = {c for e in choices for c in postorder(e.args[:1])}
     for d, n in enumerate(piece.extents):
@@ -84,7 +85,7 @@ def _candidates(piece: Piece, body: Expr) -> Iterator[list[Piece]]:
 
 
 def _cost(extents: tuple[int, ...], body: Expr) -> float:
-    """Vector operations of a pointwise piece."""
+    """Return the vector operations of a pointwise piece."""
     work = 1.0
     for e in postorder([body]):
         if isinstance(e, Read):

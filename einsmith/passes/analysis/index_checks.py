@@ -1,4 +1,4 @@
-"""Indices computed from integer tensors become checks of the graph.
+"""Create runtime checks for indices that are computed from integer tensors.
 
 before: Y[b] = X[b, ids[b]]
 after:  the same, and a check: sum[b](0 where 0 <= ids[b] < X.shape[1], else 1), which must be 0
@@ -47,7 +47,7 @@ from einsmith.passes.analysis.predicates import guarded_reads
 
 
 def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
-    """(count of violations, message) for every data-dependent index below `roots`, in evaluation order."""
+    """Return (count of violations, message) for every data-dependent index below `roots`, in evaluation order."""
     found: dict[Tensor, str] = {}
     for node in postorder(roots):
         for one in _nodes(node):
@@ -57,8 +57,8 @@ def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
 
 
 def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray], origins: Origins) -> str | None:
-    """The first element, in evaluation order, that makes an index leave its tensor, in words, with the names and the
-    line that `origins` has; for messages, once a check has failed. None where there is none."""
+    """Describe the first element, in evaluation order, that makes an index leave its tensor, with the names and source
+    line that `origins` has; None if there is none. This is for messages, after a check has failed."""
     for node in postorder([*origins.differentiated, *roots]):
         for one in _nodes(node):
             for condition in _conditions(one, node):
@@ -69,8 +69,8 @@ def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray], origin
 
 
 def _nodes(node: Compute | Recurrence) -> list[Compute]:
-    """What a node evaluates, as tensors that read others. An index that reads a member is none of them: it is proven
-    where the recurrence is made (`expr.recurrence.component`)."""
+    """Return the tensors that a node evaluates, as nodes that read others. Indices that read a member need no check:
+    they are proven when the recurrence is created (`expr.recurrence.component`)."""
     if isinstance(node, Compute):
         return [node]
     if not isinstance(node, Recurrence):
@@ -81,8 +81,8 @@ def _nodes(node: Compute | Recurrence) -> list[Compute]:
 
 @dataclass(frozen=True)
 class _Condition:
-    """An index that is read from tensors, over a box of axes where the guards hold: of dimension `dimension`, which has
-    this extent, of the argument in `slot`, or of the result where that is SCATTERED."""
+    """An index that is read from tensors, over a box of axes where the guards hold. It indexes dimension `dimension`,
+    of extent `extent`, of the argument in `slot`, or of the result if that is SCATTERED."""
 
     domain: tuple[int, ...]
     guards: tuple[Expr, ...]
@@ -102,7 +102,7 @@ def _violation(node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], 
     shown[1:] = [guarded(c.guards, e) for e in shown[1:]]
     tensors = [prune_args(template(c.domain, node.template.params, e), node.args) for e in shown]
     given = [x for x in postorder(tensors) if isinstance(x, Leaf)]
-    if any(x not in arrays for x in given):  # of a tensor that was differentiated and lies in memory in another layout
+    if any(x not in arrays for x in given):  # operand of a differentiated tensor that is stored in another layout
         return None
     (wrong, value, *at), _ = evaluate(Graph(tuple(given), tuple(tensors), (), ()), [arrays[x] for x in given])
     if not wrong.any():
@@ -129,7 +129,7 @@ def _violation(node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], 
 
 
 def _called(t: Tensor | None, origins: Origins, formula: str | None) -> str:
-    """What messages call a tensor: as the user passed it, and as the formula has it."""
+    """Return a tensor's name for messages: as the user passed it, and as the formula has it."""
     function, _, argument = origins.names.get(t, "").rpartition(": ") if isinstance(t, Leaf) else ("", "", "")
     if argument:
         name = f"{argument} of {function}" if function else argument
@@ -145,8 +145,8 @@ def _checks_of(node: Compute, within: Compute | Recurrence) -> list[tuple[Tensor
 
 
 def _conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condition]:
-    """The conditions of every index of the node that reads a tensor, no member of `within`, and is not proven by its
-    range."""
+    """Yield the conditions of every index of the node that reads a tensor, reads no member of `within`, and is not
+    proven by its range."""
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
         found: list[_Condition] = []
@@ -173,7 +173,8 @@ def _conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condit
 
 
 def _chosen(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
-    """The conditions under which an index is what it is, and a place of the extent elsewhere; and the index there."""
+    """Return (conditions, index): the index has its value under the conditions, and is a constant within the extent
+    elsewhere."""
     guards: list[Expr] = []
     while isinstance(index, Apply) and index.fn == "where":
         condition, inner, other = index.args
@@ -185,7 +186,7 @@ def _chosen(index: Expr, extent: int) -> tuple[tuple[Expr, ...], Expr]:
 
 
 def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
-    """1 where the guards hold and the index is out of its range, else 0."""
+    """Return an expression that is 1 if the guards hold and the index is out of its range, else 0."""
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
     inside = apply("and", apply("le", zero, index), apply("lt", index, top))
     return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard may read where only those around it let it
@@ -193,7 +194,7 @@ def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
 
 def _check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
     domain, guards, index, extent = condition.domain, condition.guards, condition.index, condition.extent
-    # What a read, and what its gradient reads under the same guards, is one check: axes and guards have one order.
+    # A read and the read of its gradient under equal guards share one check: axes and guards are sorted.
     used = sorted(axes_of(index, *guards), key=lambda a: (domain[a], a))
     to = {a: Axis(i) for i, a in enumerate(used)}
     parts = list(dict.fromkeys(substitute(c, to) for g in guards for c in operands(g, "and")))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 UNBOUNDED = 1 << 200
-"""The capacity of an edge that no cut may go through."""
+"""Capacity of an edge that no cut may contain."""
 
 
 class Network:
-    """Edges with capacities, which are integers, so that nothing rounds. SOURCE and SINK are nodes 0 and 1."""
+    """Edges with integer capacities, so that nothing rounds. SOURCE and SINK are nodes 0 and 1."""
 
     SOURCE, SINK = 0, 1
 
@@ -19,12 +19,12 @@ class Network:
         self._edges: list[list[int]] = [[], []]  # that leave a node
 
     def node(self) -> int:
-        """A new node."""
+        """Return a new node."""
         self._edges.append([])
         return len(self._edges) - 1
 
     def edge(self, a: int, b: int, capacity: int) -> None:
-        """An edge from a to b: its capacity is paid where a is on the source's side of the cut and b is not."""
+        """Add an edge from a to b: its capacity is paid if a is on the source's side of the cut and b is not."""
         if capacity > 0:
             for tail, head, n in ((a, b, capacity), (b, a, 0)):
                 self._edges[tail].append(len(self._heads))
@@ -32,7 +32,7 @@ class Network:
                 self._left.append(n)
 
     def cut(self) -> tuple[int, set[int]]:
-        """The capacity of the minimum cut, and the fewest nodes that the source's side of one can have."""
+        """Return (the capacity of the minimum cut, the fewest nodes that the source's side of one can have)."""
         total = 0
         while True:
             level = self._levels()
@@ -47,7 +47,7 @@ class Network:
                 total += most
 
     def _levels(self) -> dict[int, int]:
-        """By node that the source still reaches, over how many edges."""
+        """Return the distance (edges) from the source of every node that it still reaches."""
         level = {self.SOURCE: 0}
         todo = deque([self.SOURCE])
         while todo:
@@ -60,8 +60,8 @@ class Network:
         return level
 
     def _path(self, level: dict[int, int], at: list[int]) -> list[int]:
-        """Edges to the sink that lead from level to level and have something left; `at`: where each node's search
-        stands."""
+        """Return edges to the sink that lead from level to level and have capacity left; an empty list if there are
+        none. `at`: the next edge to try of each node."""
         path: list[int] = []
         a = self.SOURCE
         while a != self.SINK:

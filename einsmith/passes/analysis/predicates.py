@@ -1,4 +1,4 @@
-"""The conditions in an expression: those around each read, and where along an axis they change."""
+"""Analyse the conditions in an expression: those around each read, and the positions on an axis where they change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
 _VISITS = 256
-"""Expressions looked at along every path to them, at most."""
+"""Most expressions visited along separate paths."""
 
 
 def guarded_reads(body: Expr, wanted: Callable[[Read], bool]) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
-    """(read, enclosing conditions) for every path to a wanted Read: the chosen side of a `where` lies under its
-    condition, the other under its negation. The same read under other conditions comes again; where paths are too many,
-    it comes once, under one condition that says whether any is taken. In the order of evaluation: the reads in an index
-    before the read itself, those in a condition before those under it."""
+    """Yield (read, enclosing conditions) for every path to a wanted Read.
+
+    The chosen side of a `where` is under its condition, the other under its negation. A read under several conditions
+    is repeated; if there are too many paths, it is yielded once, under one condition that says whether any path is
+    taken. The order is that of evaluation: reads in an index before the read itself, those in a condition before those
+    under it.
+    """
     around: set[Expr] = set()
     for e in postorder([body]):
         if (isinstance(e, Read) and wanted(e)) or not around.isdisjoint(e.args):
@@ -28,7 +31,7 @@ def guarded_reads(body: Expr, wanted: Callable[[Read], bool]) -> Iterator[tuple[
 def _by_path(
     body: Expr, wanted: Callable[[Read], bool], around: set[Expr]
 ) -> list[tuple[Read, tuple[Expr, ...]]] | None:
-    """None: the paths are too many."""
+    """Return (read, enclosing conditions) for every path; None if there are too many paths."""
     out: list[tuple[Read, tuple[Expr, ...]]] = []
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
     stack: list[tuple[Expr, tuple[Expr, ...], bool]] = [(body, (), False)]
@@ -76,7 +79,7 @@ def _by_expression(
 
 
 def cuts_of(e: Expr, axis: Axis, extent: int) -> Iterator[int]:
-    """The positions within `extent` from which on a comparison of this axis with a constant has another value."""
+    """Yield the positions within `extent` at which a comparison of this axis with a constant changes its value."""
     if not isinstance(e, Apply) or e.fn not in ("lt", "le", "eq", "ne") or not e.args[0].dtype.is_int:
         return
     form = linear(e.args[0]) - linear(e.args[1])

@@ -1,10 +1,10 @@
-"""What is held for the backward pass, what is made again there, and what is never stored: a minimum cut.
+"""Decide which tensors are kept for the backward pass, recomputed there, or never stored, by a minimum cut.
 
-A tensor of the forward pass that the backward pass reads is held, which costs the bytes, or its readers there make it
-of what it is made of, which has to be there in turn: held, or made again. Of what is made again, the readers in the
-forward pass may make it too, so that nobody stores it. The costs add up, and what one choice asks of another one always
-points the same way, so that the best set of choices is a minimum cut (Kolmogorov and Zabih 2004, "What energy functions
-can be minimized via graph cuts?").
+A tensor of the forward pass that the backward pass reads is kept, which costs memory, or its readers there recompute it
+from its operands, which have to be available in turn: kept, or recomputed. Readers in the forward pass may recompute it
+too; it is then never stored. The costs add up, and the dependences between choices all point in one direction, so that
+the best set of choices is a minimum cut (Kolmogorov and Zabih 2004, "What energy functions can be minimized via graph
+cuts?").
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ from typing import NamedTuple
 from einsmith.passes.analysis.minimum_cut import UNBOUNDED, Network
 
 _UNIT = 1e18
-"""Parts of a second: costs are counted in whole ones."""
+"""Units per second: costs are rounded to whole units."""
 
 
 class Option(NamedTuple):
-    """A tensor, in seconds. sources: the numbers of those that it is made of; needed: whether the backward pass reads
-    it; held: what holding it for that costs; again: what its readers there take longer if they make it, which may be
-    negative, inf where they cannot; unstored: what is to be added where those in the forward pass make it too, less
-    what storing it takes; inf where they cannot."""
+    """A tensor and the costs of its alternatives (seconds).
+
+    Attributes:
+        sources: numbers of its operands.
+        needed: whether the backward pass reads it.
+        held: cost of keeping it for the backward pass.
+        again: additional time of its readers in the backward pass if they recompute it, possibly negative; inf if they
+            cannot.
+        unstored: cost to add if its readers in the forward pass recompute it too, minus the time to store it; inf if
+            they cannot.
+    """
 
     sources: tuple[int, ...]
     needed: bool
@@ -33,7 +40,7 @@ class Option(NamedTuple):
 
 
 def cost(options: Sequence[Option], again: Collection[int], unstored: Collection[int]) -> float:
-    """Seconds of a choice; inf where something is not stored that is not made again."""
+    """Return the seconds of a choice; inf if a tensor is not stored that is not recomputed."""
     if not set(unstored) <= set(again):
         return inf
     there = {i for i, o in enumerate(options) if o.needed}.union(again, *(options[i].sources for i in again))
@@ -42,9 +49,10 @@ def cost(options: Sequence[Option], again: Collection[int], unstored: Collection
 
 
 def saved_set(options: Sequence[Option]) -> tuple[set[int], set[int]]:
-    """(what is made again, what of it is never stored) at the lowest cost; the fewest of those that cost the same."""
+    """Return (tensors that are recomputed, those of them that are never stored) at the lowest cost; of equal costs, the
+    fewest tensors."""
     network = Network()
-    # A tensor is there for the backward pass, is made again there, is not stored: on the source's side where it is so.
+    # Nodes are on the source's side if a tensor is available to the backward pass, is recomputed there, is not stored.
     there = [network.node() for _ in options]
     again = [network.node() for _ in options]
     unstored = [network.node() for _ in options]
