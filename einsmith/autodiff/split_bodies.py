@@ -87,7 +87,7 @@ def _steps(t: Template) -> tuple[Link, ...]:
 
 
 def _is_large(part: Piece) -> bool:
-    """Whether the derivatives by the reads of a body are many, and together much larger than the body."""
+    """Return whether the derivatives by the reads of a body are many, and together much larger than the body."""
     order = list(postorder(part.bodies))
     if len(order) <= MOST + MOST // 2:  # no function has more than three operands
         return False

@@ -59,7 +59,7 @@ class PassContext:
 
     @property
     def prices(self) -> bool:
-        """Whether kernels can be priced (`price`)."""
+        """Return whether kernels can be priced (`price`)."""
         return self.cost is not no_cost
 
     def price(self, *nodes: Compute) -> float:

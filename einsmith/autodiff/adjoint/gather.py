@@ -1,4 +1,5 @@
-"""The tensors of an argument's adjoint that is a sum over fibres: one tensor for as many contributions as fit in it.
+"""Create the tensors of an argument's adjoint that is a sum over fibres: one tensor for as many contributions as fit in
+it.
 
 contributions   g0[i+1] for i+1 < n;  -g1[i];  at 0 alone: sum[j](g2[j])
 after           t[0] = sum[j](g2[j]);  dA[0] = g0[1] - g1[0] + t[0];  dA[1+i] = ...
@@ -22,8 +23,9 @@ from einsmith.expr.rewrite.rebuild import substitute
 
 
 def gathered(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
-    """The tensors of one argument. Contributions without loops over the same parts are added in one body; those in
-    boxes, their loops made tensors of the boxes' sizes, in one tensor of common smaller boxes."""
+    """Add the tensors of one argument's adjoint to the plan; return their numbers. Contributions without loops over
+    equal parts are added in one body. Contributions over boxes are added in one tensor of common smaller boxes; their
+    loops become separate tensors of the boxes' sizes."""
     merged: dict[tuple, tuple[list[Fibre], list[Expr]]] = {}
     out = []
     joined = sum(_in_boxes(fibres) for fibres, _ in found) > 1
@@ -47,7 +49,7 @@ def gathered(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[F
 
 
 def _by_box(plan: AdjointPlan, fibres: list[Fibre], bodies: list[Expr]) -> tuple[list[Fibre], list[Expr]]:
-    """The parts with their loops in tensors of their own, as large as the parts are."""
+    """Return the parts and bodies without loops: each loop is moved into a separate tensor, as large as its part."""
     made: list[Expr] = []
     plain = []
     for f, body in zip(fibres, bodies, strict=True):
@@ -79,7 +81,8 @@ def _sum(plan: AdjointPlan, shape: tuple[int, ...], fibres: list[Fibre], bodies:
 
 
 def _broadcast(plan: AdjointPlan, shape: tuple[int, ...], r: Reduce, idle: list[int]) -> int:
-    """A sum that is the same along some output axes: a tensor without them, and a copy along them."""
+    """Add a sum that is constant along some output axes as a tensor without these axes, and a copy along them; return
+    the number of the copy."""
     kept = [d for d in range(len(shape)) if d not in idle]
     move: dict[int, Expr] = {d: Axis(k) for k, d in enumerate(kept)}
     move |= {len(shape) + k: Axis(len(kept) + k) for k in range(len(r.extents))}
@@ -91,7 +94,7 @@ def _broadcast(plan: AdjointPlan, shape: tuple[int, ...], r: Reduce, idle: list[
 
 
 def _in_boxes(fibres: list[Fibre]) -> bool:
-    """Whether what is left after loops, if any, lies in boxes, some of which are empty."""
+    """Return whether the parts have unit steps, and some of them are empty or none has loops."""
     return all(s == 1 for f in fibres for s in f.step) and (
         any(f.is_empty for f in fibres) or not any(f.free for f in fibres)
     )
@@ -101,7 +104,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def common_boxes(shape: tuple[int, ...], partitions: Sequence[Sequence[Box]]) -> list[Box]:
-    """Boxes (offset, extents) that cover `shape`, each within one box of every partition."""
+    """Return boxes (offset, extents) that cover `shape`, each within one box of every partition."""
     cuts: list[list[int]] = []
     for d, n in enumerate(shape):
         ends = {end for boxes in partitions for at, e in boxes for end in (at[d], at[d] + e[d])}
@@ -111,7 +114,7 @@ def common_boxes(shape: tuple[int, ...], partitions: Sequence[Sequence[Box]]) ->
 
 
 def _in_box(at: tuple[int, ...], groups: Sequence[tuple[list[Fibre], list[Expr]]]) -> Expr:
-    """The sum of what the groups' parts give in the box at `at`."""
+    """Return the sum of the contributions of the groups' parts in the box at `at`."""
     total: Expr | None = None
     zero = constant(0.0, groups[0][1][0])
     for fibres, bodies in groups:

@@ -359,7 +359,7 @@ class Adjoint:
         return [invert(branch, domain, shape, (*chosen, *guards)) for branch, chosen in affine_cases(index)]
 
     def _is_started(self, slot: int) -> bool:
-        """Whether the argument already has contributions that a Scatter can add to in memory."""
+        """Return whether the argument already has contributions that a Scatter can add to in memory."""
         return bool(self.gathers[slot] or self.scatters[slot])
 
     def _invert(

@@ -1,10 +1,10 @@
-"""Adjoint rules of the scalar functions, as one table.
+"""Define the adjoint rules of the scalar functions, as one table.
 
-`RULES[fn]` has one entry per argument: None where the derivative is zero (or the argument is no number), otherwise a
-function `(g, args, out) -> expression` that gives the argument's adjoint from the adjoint g of the result. `out` is
-the result's own value, which may be a read of a tensor that holds it. An entry may return `Under(condition, value)`:
-the adjoint is `value` where the condition holds and zero elsewhere; `value` is not evaluated elsewhere, so that a
-guarded 0/0 stays unseen. No rule multiplies by a mask: inf * 0 is not 0.
+`RULES[fn]` has one entry per argument: None if the derivative is zero (or the argument is no number), otherwise a
+function `(g, args, out) -> expression` that gives the argument's adjoint from the adjoint g of the result. `out` is the
+result's own value, which may be a read of a tensor that holds it. An entry may return `Under(condition, value)`: the
+adjoint is `value` where the condition holds and zero elsewhere; `value` is not evaluated elsewhere, so that a guarded
+0/0 has no effect. No rule multiplies by a mask: inf * 0 is not 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def constant(x: float, like: Expr) -> Const:
 
 
 def mul(a: Expr, b: Expr) -> Expr:
-    """The product; constants are folded, exact factors 1 and -1 dropped."""
+    """Return the product; constants are folded, exact factors 1 and -1 dropped."""
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(a.value * b.value, a.dtype)
     for x, y in ((a, b), (b, a)):
@@ -48,29 +48,30 @@ def neg(a: Expr) -> Expr:
 
 
 def both(a: Expr, b: Expr) -> Expr:
-    """`a and b`."""
+    """Return `a and b`."""
     return apply("and", a, b)
 
 
 def add_terms(a: Expr, b: Expr) -> Expr:
-    """The sum; a negated term is subtracted."""
+    """Return the sum; a negated term is subtracted."""
     if isinstance(b, Apply) and b.fn == "neg":
         return apply("sub", a, b.args[0])
     return apply("add", a, b)
 
 
 def negate(c: Expr) -> Expr:
-    """`not c`."""
+    """Return `not c`."""
     return c.args[0] if isinstance(c, Apply) and c.fn == "not" else apply("not", c)
 
 
 def choose(c: Expr, a: Expr, b: Expr | float) -> Expr:
-    """`where(c, a, b)`."""
+    """Return `where(c, a, b)`."""
     return apply("where", c, a, b if not isinstance(b, float) else constant(b, a))
 
 
 def _chosen(fn: str, mine: int) -> Rule:
-    """max and min: to the argument that is chosen, halves where both are equal. Where one is NaN, to both."""
+    """Return the rule of max or min: the adjoint goes to the chosen argument, half to each if both are equal. If one is
+    NaN, it goes to both."""
 
     def rule(g, args, out):
         a, b = args[mine], args[1 - mine]

@@ -31,7 +31,7 @@ chosen point is added alone."""
 
 
 def is_opaque(index: Sequence[Expr]) -> bool:
-    """Whether an index reads a tensor or multiplies axes."""
+    """Return whether an index reads a tensor or multiplies axes."""
     return any(isinstance(e, Read) or _is_product(e) for i in index for e in postorder([i]))
 
 
@@ -40,12 +40,13 @@ def _is_product(e: Node) -> bool:
 
 
 def _is_scaled(e: Apply) -> bool:
-    """Whether an operation multiplies or divides by a constant."""
+    """Return whether an operation multiplies or divides by a constant."""
     return e.fn in ("mul", "floordiv", "mod") and any(isinstance(a, Const) for a in e.args)
 
 
 def is_coupled(index: Sequence[Expr]) -> bool:
-    """Whether an axis occurs in two dimensions of an index, as in X[i,i]: most of the tensor is then not read."""
+    """Return whether an axis occurs in two dimensions of an index, as in X[i,i]: most of the tensor is then not
+    read."""
     uses = Counter(a for i in index for a in axes_of(i))
     return any(n > 1 for n in uses.values())
 

@@ -1,4 +1,4 @@
-"""Adjoints under construction: sums of terms, each under guards."""
+"""Combine the terms of an adjoint under construction, each of which is under guards."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
 
 
 def conjuncts(g: Expr) -> list[Expr]:
-    """The conditions of which a guard is the conjunction, in order."""
+    """Return the conditions whose conjunction a guard is, in order."""
     if isinstance(g, Apply) and g.fn == "and":
         return [c for a in g.args for c in conjuncts(a)]
     return [g]
 
 
 def guarded(guards: Guards, value: Expr, otherwise: Expr | None = None) -> Expr:
-    """`where(guards, value, 0)`. A guard that reads stands inside those before it and those that do not read, whose
-    truth keeps it in bounds."""
+    """Return `where(guards, value, 0)`. A guard that reads tensors is inside of the earlier guards and of all guards
+    that do not read, because these keep its reads in bounds."""
     otherwise = constant(0.0, value) if otherwise is None else otherwise
     for g in reversed([g for g in guards if reads(g)]):
         value = choose(g, value, otherwise)
@@ -49,14 +49,14 @@ def sum_of(terms: Terms) -> Expr:
 
 
 def nested(guards: Guards, value: Expr) -> Expr:
-    """Guards from a body, in their order: each may rely on the ones before it."""
+    """Return a value under guards in their order: each may rely on the ones before it."""
     for g in reversed(guards):
         value = choose(g, value, 0.0)
     return value
 
 
 def common(terms: Terms) -> tuple[Guards, Expr]:
-    """The guards that all terms share, and the sum under them. A guard that reads may rely on those before it, so that
+    """Return (the guards that all terms share, the sum under them). A guard that reads may rely on those before it, so
     it is taken out only along with them."""
     shared: list[Expr] = []
     for g in next(iter(terms)):
@@ -68,9 +68,15 @@ def common(terms: Terms) -> tuple[Guards, Expr]:
 
 
 def merged(terms: Terms, relying: bool, opaque: bool) -> Terms:
-    """The terms as one. `relying`: what is computed from it relies on their guards, so that these stay around it; where
-    the terms do not share them, what stays is that those of some term hold. Positions over axes are kept in bounds by
-    guards that do not read; `opaque`, those that are read by others, too."""
+    """Return the terms merged into one.
+
+    Args:
+        terms: the terms.
+        relying: whether the adjoints computed from the term rely on the guards. The shared guards then stay, together
+            with the condition that the guards of some term hold.
+        opaque: whether guards that read are kept as well: they keep indices that read in bounds. Guards that do not
+            read keep the other indices in bounds.
+    """
     if not relying:
         return {(): sum_of(terms)}
     shared, value = common(terms)
@@ -89,7 +95,8 @@ def merged(terms: Terms, relying: bool, opaque: bool) -> Terms:
 
 
 def within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
-    """f(factor), f(1) being 1: a factor that a guard leaves out stays left out, so that sweeps need not meet it."""
+    """Return f(factor), given that f(1) is 1. A factor that a guard excludes stays excluded, so that reverse sweeps do
+    not visit it."""
     guards: list[Expr] = []
     x = factor
     while isinstance(x, Apply) and x.fn == "where" and isinstance(x.args[2], Const) and x.args[2].value == 1:
@@ -102,7 +109,7 @@ def within_guards(factor: Expr, f: Callable[[Expr], Expr]) -> Expr:
 
 
 def exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
-    """A product or quotient with one factor, the first from the left, exchanged for another; None where it has no such
+    """Return a product or quotient with one factor, the first from the left, replaced by `by`; None if it has no such
     factor."""
     without: set[Expr] = set()
     path: list[tuple[Apply, int]] = []  # the products around the expression, and which of their operands it is in

@@ -1,4 +1,5 @@
-"""The equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards (`preimage`, 0 to 3)."""
+"""Set up and solve the equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards
+(`preimage`, 0 to 3)."""
 
 from __future__ import annotations
 
@@ -11,23 +12,24 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, reads
 from einsmith.expr.rewrite.rebuild import operands
 
 MAX_PHASES = 16
-"""Parts that z-space is split into by residues; beyond that the condition stays a guard."""
+"""Most parts that z-space is split into by residues; beyond it the condition stays a guard."""
 
 
 def place(atom: Expr) -> int:
-    """The position of an axis."""
+    """Return the position of an axis."""
     assert isinstance(atom, Axis)
     return atom.position
 
 
 def modulus(remainder: Apply) -> int | None:
-    """The constant, positive modulus of a remainder, whose values are 0 to m - 1; None of other remainders."""
+    """Return the constant, positive modulus of a remainder, whose values are 0 to m - 1; None for other remainders."""
     by = remainder.args[1]
     return int(by.value) if isinstance(by, Const) and by.value > 0 else None
 
 
 class System(Quasi):
-    """The equations of one part. Axes 0..n-1 are z's, the domain's follow, then those introduced on the way."""
+    """The equations of one part. Axes 0..n-1 are z's; the domain's axes follow, then unknowns introduced by the
+    solver."""
 
     def __init__(self, index, extents, guards, offset, step, box, outer_first=False):
         super().__init__([*box, *extents])
@@ -36,7 +38,7 @@ class System(Quasi):
         self.domain = range(self.n, self.n + len(extents))
         self.order: dict[int, tuple[int, int]] = {p: (p, 0) for p in self.domain}
         self.solved: dict[int, LinearForm] = {p: LinearForm() for p in self.domain if self.extents[p] == 1}
-        self.chosen: set[int] = set()  # unknowns that stay as loops
+        self.chosen: set[int] = set()  # unknowns kept as loops
         self.ranged: list[int] = [p for p in self.domain if self.extents[p] > 1]
         self.congruences: list[tuple[LinearForm, int]] = []
         self.zeros: list[LinearForm] = []
@@ -61,7 +63,8 @@ class System(Quasi):
     # ------------------------------------------------------------------------------------- step 0: digits and rows
 
     def div(self, lin: LinearForm, c: int) -> LinearForm:
-        """While the index is read, a division of unknowns makes digits, or a quotient and a remainder of their own."""
+        """Return `lin // c`. While the index is read, a division of unknowns splits axes into digits, or introduces a
+        quotient and a remainder as unknowns."""
         if not self._opening or c == 1:
             return super().div(lin, c)
         lin = self.resolve(lin)
@@ -87,7 +90,8 @@ class System(Quasi):
         return whole + LinearForm(first, {Axis(q): 1})
 
     def _split_digits(self, rest: LinearForm, c: int) -> bool:
-        """Splits axes at multiples of c where the remainder of `rest` by c then stays below c; says whether it did."""
+        """Split axes at multiples of c if the remainder of `rest` by c then stays below c; return whether that was
+        done."""
         lo = hi = rest.const
         splits = []
         for atom, k in rest.terms.items():
@@ -112,7 +116,7 @@ class System(Quasi):
         return p
 
     def resolve(self, lin: LinearForm) -> LinearForm:
-        """The form with every solved unknown replaced, inside atoms too."""
+        """Return the form with every solved unknown replaced, inside atoms too."""
         while True:
             for atom, c in lin.terms.items():
                 if isinstance(atom, Axis):
@@ -138,7 +142,7 @@ class System(Quasi):
         }
 
     def _waiting(self, row: LinearForm) -> set[int]:
-        """Unknowns inside the row's opaque atoms: they must be known before the row can be solved."""
+        """Return the unknowns inside the row's opaque atoms, which must be known before the row can be solved."""
         inner: set[int] = set()
         for a in row.terms:
             if not isinstance(a, Axis):
@@ -158,14 +162,14 @@ class System(Quasi):
                 self._reduce_one(ready)
 
     def _choose(self, p: int) -> None:
-        """Unknown p stays a loop over its whole extent."""
+        """Keep unknown p as a loop over its whole extent."""
         if self.extents[p] == 1:
             self.solved[p] = LinearForm()
         else:
             self.chosen.add(p)
 
     def _solve_single(self) -> bool:
-        """Solves one row of at most one unknown, if there is any."""
+        """Solve one row of at most one unknown; return whether there was any."""
         for i, row in enumerate(self.rows):
             if self._waiting(row):
                 continue
@@ -194,7 +198,8 @@ class System(Quasi):
         return False
 
     def _eliminate(self, ready: list[int]) -> bool:
-        """Removes one unknown from the rows coupled to another by two unknowns or more. True where it did."""
+        """Remove one unknown from the rows that share two unknowns or more with another row; return whether there were
+        any."""
         for i in ready:
             if i in self._pivots:
                 continue
@@ -214,7 +219,8 @@ class System(Quasi):
         return False
 
     def _reduce_one(self, ready: list[int]) -> None:
-        """The cheapest step: an unknown becomes a loop, or is divided out, its carry a loop. Ties go to the first."""
+        """Take the cheapest step: an unknown becomes a loop, or is divided out and its carry becomes a loop. Of equal
+        costs the first step is taken."""
         best: tuple | None = None
         for i in ready:
             for atom in self._unknowns(self.rows[i]):
@@ -255,7 +261,7 @@ class System(Quasi):
     # ------------------------------------------------------------------------------------- steps 3 and 4: guards
 
     def _collect(self, guards: Sequence[Expr]) -> None:
-        """The conditions that are left, as linear forms where they are linear."""
+        """Collect the remaining conditions, as linear forms where they are linear."""
         for p in range(self.n, len(self.extents)):
             if p not in self.solved:
                 self._choose(p)
@@ -291,7 +297,7 @@ class System(Quasi):
         self.others.append(g)
 
     def _equation(self, x: LinearForm) -> None:
-        """`x = 0`; what says no more than a remainder becomes a congruence."""
+        """Add the equation `x = 0`; it becomes a congruence if it only determines a remainder."""
         plain = self.remainders(x)
         if len(plain.terms) == 1:
             ((atom, k),) = plain.terms.items()
@@ -303,7 +309,7 @@ class System(Quasi):
         self.zeros.append(x)
 
     def _filter(self) -> None:
-        """Drops what is proven; finds contradictions."""
+        """Drop proven conditions; detect contradictions."""
         kept: list[LinearForm] = []
         for x in map(self.resolve, self.nonnegative):
             if (g := gcd(*x.terms.values())) > 1:
@@ -334,5 +340,5 @@ class System(Quasi):
         self.others = [g if axes_of(g).isdisjoint(solved) else self.expr(g, solved) for g in self.others]
 
     def free(self) -> list[int]:
-        """The unknowns that stay as loops, in the order of the axes they stand for."""
+        """Return the unknowns that stay as loops, in the order of their axes."""
         return sorted(self.chosen - self.solved.keys(), key=lambda p: (self.order[p], p))

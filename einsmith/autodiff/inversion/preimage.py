@@ -1,19 +1,20 @@
-"""Inverting a read: all points u of a box with `index(u) = z`, written as loops over z.
+"""Invert a read: express all points u of a box with `index(u) = z` as loops over z.
 
-The box of the axes is taken into account throughout, so that the loops that remain are the short ones: for
-`z = 2*p + r` with 3 positions of r, it is r that is left to loop over, in one phase of z two of them, in the other one.
+The extents of the axes are taken into account throughout, so that the shorter loops remain: for `z = 2*p + r` with 3
+positions of r, the remaining loop is over r, with two iterations in one phase of z and one in the other.
 
 0. Digits: an axis under `//V` and `%V` is split where the divisors chain and divide its extent; else the quotient and
    the remainder are new unknowns, with the equation between them.
-1. Rows: one equation `index_k(u) = z_k` a dimension, and those of step 0, in integer row echelon form where rows share
+1. Rows: one equation `index_k(u) = z_k` per dimension, and those of step 0, in integer row echelon form where rows
+share
    two unknowns or more.
 2. Until no row is left: a row without unknowns is a guard on z; one with a single unknown gives it as a quotient, under
-   the guards that it divides and lies in its extent; else the smaller loop is taken of one over an unknown and one over
-   the carry t in `c*u + L = g`, L = lo + (g - lo) % c + c*t.
+   the guards that it divides and is within its extent; else the smaller loop is chosen of one over an unknown and one
+   over the carry t in `c*u + L = g`, L = lo + (g - lo) % c + c*t.
 3. Unknowns in no row are loops.
 4. Tighten: a loop whose bounds `l(z) <= t <= u(z)` are closer than its extent is shifted to begin at l(z).
-5. Phases: where z % m is left, each residue is a part of its own, in which a congruence fixes or shortens a loop.
-6. Guards on z alone leave the sum: the part is split into the window where there are points, and what is empty.
+5. Phases: where z % m is left, each residue is a separate part, in which a congruence fixes or shortens a loop.
+6. Guards on z alone leave the sum: the part is split into the window where there are points, and empty parts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from einsmith.expr.nodes import Apply, Const, Expr, apply, postorder, reads
 from einsmith.expr.rewrite.rebuild import rebuild
 
 MAX_CASES = 16
-"""Affine branches of one index at most."""
+"""Most affine branches of one index."""
 
 Branch = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 """An index and the conditions under which it holds."""
@@ -40,7 +41,7 @@ Branch = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 FALSE = Const(False, dt.bool_)
 
 WASTE = 1.25
-"""Points visited, over those of the two boxes, beyond which other loops are tried."""
+"""Ratio of visited points to the points of the larger box, above which other loops are tried."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,19 @@ class Fibre:
 
     @property
     def points(self) -> int:
-        """Points that loops over this part visit."""
+        """Number of points that loops over this part visit."""
         return 0 if self.is_empty else prod(self.extents) * prod(self.free)
 
 
 def invert(
     index: Sequence[Expr], extents: Sequence[int], shape: Sequence[int], guards: Sequence[Expr] = ()
 ) -> list[Fibre]:
-    """All fibres of the map u -> index(u) from the box `extents` into the box `shape`, as parts that cover it.
+    """Return all fibres of the map u -> index(u) from the box `extents` into the box `shape`, as parts that cover
+    `shape`.
 
-    `guards` are conditions on u that restrict the domain. Every u of the domain at which they hold, and whose image
-    lies in `shape`, is in the fibre of its image, exactly once. An index that is not affine in its axes (it reads a
-    tensor or multiplies axes) is left as the guard `z == index`.
+    `guards` are conditions on u that restrict the domain. Every u of the domain at which they hold, and whose image is
+    in `shape`, is in the fibre of its image, exactly once. An index that is not affine in its axes (it reads a tensor
+    or multiplies axes) is left as the guard `z == index`.
     """
     if any(n == 0 for n in extents):
         return [Fibre((0,) * len(shape), (1,) * len(shape), tuple(shape), (), (), (FALSE,))]
@@ -92,7 +94,8 @@ def invert(
 
 
 def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> list[Fibre]:
-    """The fibres of one strided part of z-space, split further into phases and intervals where that saves work."""
+    """Return the fibres of one strided part of z-space, split further into phases and intervals where that saves
+    work."""
     if any(n <= 0 for n in box):
         return []
     system = SolvedPart(index, extents, guards, offset, step, box, outer_first)
@@ -119,7 +122,8 @@ def _parts(index, extents, guards, offset, step, box, budget, outer_first) -> li
 
 
 def _split(index, extents, guards, offset, step, box, budget, outer_first, window) -> list[Fibre]:
-    """The part inside `window`, where the fibres are, and empty parts around it: a guard on z alone leaves the sum."""
+    """Return the part inside `window`, where the fibres are, and empty parts around it: a guard on z alone leaves the
+    sum."""
     out = []
     ranges = [(0, e) for e in box]
 
@@ -139,9 +143,9 @@ def _split(index, extents, guards, offset, step, box, budget, outer_first, windo
 
 
 def affine_cases(index: tuple[Expr, ...]) -> list[Branch]:
-    """An index with abs, min, max and where in it as branches that have none, each with the conditions under which it
-    is the index: `abs(i-3)` is `i-3` where `3 <= i` and `3-i` where `i < 3`. A function of what reads a tensor stays as
-    it is, and so does what is left when there are MAX_CASES branches."""
+    """Split an index with abs, min, max and where into branches without them, each with the conditions under which it
+    equals the index: `abs(i-3)` is `i-3` where `3 <= i` and `3-i` where `i < 3`. A function of an expression that reads
+    a tensor is kept, and so are the functions that are left when there are MAX_CASES branches."""
     done: list[Branch] = []
     todo: list[Branch] = [(index, ())]
     while todo:

@@ -28,7 +28,7 @@ class Quasi:
     # ------------------------------------------------------------------------------------------------ arithmetic
 
     def bounds(self, lin: LinearForm) -> tuple[int | None, int | None]:
-        """An inclusive interval that holds the form; None where it is unbounded."""
+        """Return an inclusive interval that holds the form; None for an end that is unbounded."""
         lin = self.remainders(lin)
         lo: int | None = lin.const
         hi: int | None = lin.const
@@ -47,7 +47,7 @@ class Quasi:
         return lo, hi
 
     def div(self, lin: LinearForm, c: int) -> LinearForm:
-        """`lin // c` for c > 0."""
+        """Return `lin // c` for c > 0."""
         if c == 1:
             return lin
         whole = LinearForm(lin.const // c, {a: k // c for a, k in lin.terms.items() if k % c == 0})
@@ -77,18 +77,18 @@ class Quasi:
         return whole + LinearForm(0, {node: 1})
 
     def mod(self, lin: LinearForm, c: int) -> LinearForm:
-        """`lin % c` for c > 0, as a difference."""
+        """Return `lin % c` for c > 0, as a difference."""
         return lin - self.div(lin, c) * c
 
     # ---------------------------------------------------------------------------------------------- expressions
 
     def linear(self, e: Expr, env: Mapping[int, LinearForm], memo: dict | None = None) -> LinearForm:
-        """The form of an integer expression, its axes replaced by forms."""
+        """Return the form of an integer expression, its axes replaced by forms."""
         out = self._walk(e, env, {} if memo is None else memo)
         return out if isinstance(out, LinearForm) else LinearForm(0, {out: 1})
 
     def expr(self, e: Expr, env: Mapping[int, LinearForm], memo: dict | None = None) -> Expr:
-        """Any expression with its axes replaced by forms, each of its integer parts normalized."""
+        """Return an expression with its axes replaced by forms and its integer parts normalized."""
         out = self._walk(e, env, {} if memo is None else memo)
         return self.emit(out, e.dtype) if isinstance(out, LinearForm) else out
 
@@ -105,7 +105,7 @@ class Quasi:
         return memo[root]
 
     def _form(self, e: Expr, env: Mapping[int, LinearForm], memo: dict) -> LinearForm | None:
-        """The form of `e` from its arguments' forms; None where `e` is an atom."""
+        """Return the form of `e` from its arguments' forms; None if `e` is an atom."""
         if isinstance(e, Axis):
             return env.get(e.position, LinearForm(0, {e: 1}))
         if not e.dtype.is_int:
@@ -132,13 +132,13 @@ class Quasi:
         return None
 
     def emit(self, lin: LinearForm, dtype: DType | None = None) -> Expr:
-        """The form as an expression, of the widest type among its atoms unless `dtype` says otherwise."""
+        """Return the form as an expression, of the widest type among its atoms unless `dtype` is given."""
         if dtype is None:
             dtype = dt.i64 if any(a.dtype is dt.i64 for a in lin.terms) else dt.i32
         return self.remainders(lin).expr(dtype)
 
     def remainders(self, lin: LinearForm) -> LinearForm:
-        """The form with `m*x - m*c*(x//c)` written as `m*(x % c)`, where x may itself be `y//d`."""
+        """Return the form with `m*x - m*c*(x//c)` written as `m*(x % c)`, where x may itself be `y//d`."""
         if not any(a in self._floors for a in lin.terms):
             return lin
         for atom, k in list(lin.terms.items()):

@@ -1,4 +1,4 @@
-"""One part of z-space with its loops made as short as the conditions allow (`preimage`, 4 to 6)."""
+"""Shorten the loops of one part of z-space as far as the conditions allow (`preimage`, 4 to 6)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from einsmith.expr.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 
 
 class SolvedPart(System):
-    """The solved equations of a part: its loops are shortened, its phases and its window found, its points written."""
+    """The solved equations of a part, with its loops, phases, window and points."""
 
     def tighten(self) -> None:
-        """Shortens loops by the congruences and inequalities that bind them."""
+        """Shorten loops by the congruences and inequalities that bind them."""
         while self.feasible and (self._tighten_equation() or self._tighten_congruence() or self._tighten_range()):
             self._filter()
 
     def _loops_of(self, x: LinearForm) -> list[int]:
-        """The loops that stand in a form by themselves, and in no division, the longest first."""
+        """Return the loops that are plain terms of a form and occur in none of its divisions, the longest first."""
         inner = {p for a in x.terms if not isinstance(a, Axis) for p in self._axes(a)}
         loops = [p for p in self.free() if Axis(p) in x.terms and p not in inner]
         return sorted(loops, key=lambda p: -self.extents[p])
 
     def _tighten_equation(self) -> bool:
-        """A loop that an equation fixes is no loop."""
+        """Remove one loop that an equation determines; return whether there was one."""
         for x in self.zeros:
             for p in self._loops_of(x):
                 c = x.coefficient(Axis(p))
@@ -41,7 +41,7 @@ class SolvedPart(System):
         return False
 
     def _replace(self, p: int, extent: int, first: LinearForm, step: int) -> None:
-        """Loop p becomes `first + step*t`, t in [0, extent)."""
+        """Replace loop p by `first + step*t`, t in [0, extent)."""
         t = self._new(extent, self.order[p])
         self.solved[p] = first + (LinearForm(0, {Axis(t): step}) if extent > 1 else LinearForm())
         if extent > 1:
@@ -106,7 +106,8 @@ class SolvedPart(System):
         return False
 
     def _undivided(self, x: LinearForm) -> LinearForm | None:
-        """`g - e//c >= 0` as `c*g + c - 1 - e >= 0`, and `e//c + g >= 0` as `e + c*g >= 0`: loops under a division."""
+        """Return `g - e//c >= 0` as `c*g + c - 1 - e >= 0`, and `e//c + g >= 0` as `e + c*g >= 0`, to free loops from a
+        division; None for other conditions."""
         divided = [a for a in x.terms if a in self._floors and any(p >= self.n for p in self._axes(a))]
         if len(divided) != 1 or abs(x.terms[divided[0]]) != 1:
             return None
@@ -117,7 +118,8 @@ class SolvedPart(System):
     # ----------------------------------------------------------------------------- steps 5 and 6: parts of z-space
 
     def moduli(self, budget: int) -> list[int]:
-        """For each z axis, the modulus whose residues decide the guards; all 1 where nothing is gained."""
+        """Return, for each z axis, the modulus whose residues decide the guards; 1 where phases do not help. Their
+        product is at most `budget`."""
         out = [1] * self.n
 
         def need(x: LinearForm, m: int) -> None:
@@ -149,7 +151,7 @@ class SolvedPart(System):
         return out
 
     def window(self) -> list[tuple[int, int]] | None:
-        """The box of z-space in which guards on one z axis alone hold; None where it is empty."""
+        """Return the box of z-space in which guards on a single z axis hold; None if it is empty."""
         box = [(0, e) for e in self.extents[: self.n]]
         for x, equal in [(x, False) for x in self.nonnegative] + [(x, True) for x in self.zeros]:
             if len(x.terms) != 1:
@@ -170,7 +172,7 @@ class SolvedPart(System):
         return box
 
     def solution(self) -> tuple[tuple[int, ...], tuple[Expr, ...], tuple[Expr, ...]]:
-        """Extents of the loops (renumbered n, n+1, ...), the domain's axes, and the guards that are left."""
+        """Return (extents of the loops, renumbered n, n+1, ...; the domain's axes; the remaining guards)."""
         loops = self.free()
         out = Quasi([*self.extents[: self.n], *(self.extents[p] for p in loops)])
         env = {p: LinearForm() for p in range(self.n) if self.extents[p] == 1}
@@ -202,7 +204,7 @@ class SolvedPart(System):
 
 
 def _nonnegative(q: Quasi, x: LinearForm) -> Expr:
-    """`x >= 0` with positive terms on both sides."""
+    """Return `x >= 0` with positive terms on both sides."""
     x = q.remainders(x)
     right = LinearForm(0, {a: c for a, c in x.terms.items() if c > 0})
     left = right - LinearForm(0, x.terms)
@@ -212,7 +214,7 @@ def _nonnegative(q: Quasi, x: LinearForm) -> Expr:
 
 
 def _compare(q: Quasi, fn: str, a: LinearForm, b: LinearForm) -> Expr:
-    """A comparison of two forms, in the wider of their types."""
+    """Return a comparison of two forms, in the wider of their types."""
     x, y = q.emit(a), q.emit(b)
     wide = x.dtype if x.dtype.bits >= y.dtype.bits else y.dtype
     return apply(fn, cast(x, wide), cast(y, wide))

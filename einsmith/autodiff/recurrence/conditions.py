@@ -1,10 +1,11 @@
-"""Cotangents that are zero under a condition pass the condition on, so that nothing is computed from them elsewhere.
+"""Propagate the conditions of cotangents: a cotangent that is zero outside of a condition is not used in computations
+elsewhere.
 
     before   d[t, b, k] = where(t < n[b], g[t, b, k], 0);  e[t, b, j] = sum[k](d[t, b, k]*U[j, k])
     after    s[t, b, j] = sum[k](d[t, b, k]*U[j, k]);  e[t, b, j] = where(t < n[b], s[t, b, j], 0)
 
-What is not reached contributes nothing, whatever it would be multiplied by. The steps of a recurrence beyond all n then
-need no products (see `passes.recurrence.live_steps`).
+Elements outside of the condition contribute nothing, whatever they would be multiplied by. The steps of a recurrence
+beyond all n then need no products (see `passes.recurrence.live_steps`).
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _TIME = Axis(0)
 
 @dataclass(frozen=True)
 class Condition:
-    """An expression over a tensor's axes, that speaks of the first one; slot n reads `tensors[n]`."""
+    """A condition over a tensor's axes that depends on the first axis; slot n reads `tensors[n]`."""
 
     holds: Expr
     tensors: tuple[Tensor, ...]
 
 
 def common_condition(tensors: Iterable[Tensor | None]) -> Condition | None:
-    """The condition but for which all of these tensors of one shape are zero everywhere; None: there is none."""
+    """Return the condition outside of which all of the tensors, of one shape, are zero; None if there is none."""
     found: Condition | None = None
     for t in tensors:
         parts = t.template.parts if isinstance(t, Compute) else ()
@@ -78,13 +79,13 @@ def _condition(p: Piece, t: Compute) -> Condition | None:
 
 
 def _whole(p: Piece, shape: tuple[int, ...], axes: Iterable[int]) -> bool:
-    """Whether a piece runs over all of these dimensions."""
+    """Return whether a piece covers the given dimensions completely."""
     return all((p.offset[d], p.step[d], p.extents[d]) == (0, 1, shape[d]) for d in axes)
 
 
 def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
-    """A tensor that is linear in a cotangent, as one that is computed only where it reads elements of it that are not
-    zero by the condition; the tensor itself where that would need a condition inside of a product."""
+    """Return a tensor that is linear in a cotangent, computed only where the condition lets the cotangent's elements be
+    nonzero; the tensor itself if the condition would be inside of a product."""
     if not isinstance(made, Compute) or cotangent not in made.args or made.template.is_scatter:
         return made
     slot, parts = made.args.index(cotangent), []
@@ -130,8 +131,8 @@ def under(made: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
 
 
 def _where(holds: Expr, value: Expr, domain: Sequence[int], first: int, tensors: Sequence[Tensor]) -> Expr:
-    """The value where the condition holds, zero elsewhere. The condition, whose slots from `first` on are `tensors`,
-    may speak of fewer positions than there are: beyond them no element of the cotangent is read."""
+    """Return the value where the condition holds, zero elsewhere. The condition's slots from `first` on are `tensors`,
+    which may have fewer positions than the domain: beyond them no element of the cotangent is read."""
     zero = Const(0, value.dtype)
     body = apply("where", holds, value, zero)
     limits: dict[tuple[Expr, int], None] = {}

@@ -1,11 +1,11 @@
-"""Derivatives of recurrences, which are recurrences again.
+"""Differentiate recurrences; the derivatives are recurrences again.
 
     before    h[t] = tanh(x[t] + u*h[t-1]),  and the cotangent g of h
     adjoint   d[t] = g[t] + u*(1 - h[t+1]**2)*d[t+1];  dx[t] = (1 - h[t]**2)*d[t],  du = sum[t](h[t-1]*dx[t])
     tangent   m[t] = (1 - h[t]**2)*(mx[t] + mu*h[t-1] + u*m[t-1])
 
-A member's cotangent is the sum of what its readers outside give it and of the adjoints of the members' reads of it.
-What the arguments get reads members of the recurrence that this is, and so stands outside of it.
+A member's cotangent is the sum of its cotangents from readers outside and of the adjoints of the members' reads of it.
+Contributions to arguments read members of the adjoint recurrence, and so are outside of it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from einsmith.expr.rewrite.simplify import canonical
 
 
 def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """(argument, contribution to its cotangent) for the float arguments in `needed`; `given` are the cotangents that
-    the members have from outside."""
+    """Return (argument, contribution to its cotangent) for the float arguments in `needed`; `given` are the cotangents
+    that the members have from outside."""
     count = len(node.args)
     items = [Item(node, j) for j in range(len(node.members))]
     wanted = {s for s, a in enumerate(node.args) if a in needed and a.dtype.is_float}
     active = _active(node, wanted)
     reached = _reach(given, lambda j: (i for i in _members_read(node, j) if i in active)) & active
     found: dict[int, list[Tensor]] = {j: [given[j]] if j in given else [] for j in sorted(reached)}
-    # The cotangent of a member's steps is a tensor of its own: its initial values are none of them.
+    # The cotangent of a member's steps is a separate tensor, without the initial values.
     own = {j: leaf((node.steps, *node.results[j][1][1:]), node.results[j][0].arithmetic) for j in found}
     outside: list[tuple[Tensor, Tensor]] = []
 
@@ -61,8 +61,8 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
         part: list[Tensor],
         condition: Condition | None = None,
     ) -> None:
-        """Hands the cotangent of pieces of member j, `part` of its values, on to what they read. It is zero where the
-        condition does not hold."""
+        """Add the contributions of the cotangent of pieces of member j to the tensors that these read. `part` holds the
+        values of these pieces; the cotangent is zero where `condition` does not hold."""
         t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
         slots = frozenset(s for s in _slots(t) if s in wanted or s in within)
@@ -81,8 +81,8 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
     for j, cotangent in reversed(own.items()):
         first = node.origins[j]
         steps = [shifted(p, -first) for p in step_parts(node, j)]
-        # What a step reads is made before what reads it: these contributions are complete, unless an earlier member
-        # reads this one.
+        # Operands of a step are computed before their readers: these contributions are complete, unless an
+        # earlier member reads this one.
         complete = not any(j in _members_read(node, i) for i in own if i <= j)
         condition = common_condition(_span(t, first, node.steps) for t in found[j]) if complete else None
         spread(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
@@ -99,8 +99,8 @@ def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[T
 
 
 def _total(found: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
-    """The sum of tensors at positions first .. first+n-1 of dimension 0. One that is zero everywhere else is made for
-    these positions alone."""
+    """Return the sum of tensors at positions first .. first+n-1 of dimension 0. A tensor that is zero everywhere else
+    is computed for these positions alone."""
     shape = (n, *like.shape[1:])
     terms: list[Expr] = []
     args: list[Tensor] = []
@@ -124,7 +124,7 @@ def _total(found: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
 
 
 def _span(t: Tensor, first: int, n: int) -> Compute | None:
-    """Positions first .. first+n-1 of a tensor as one made like it; None for what has no pieces."""
+    """Return positions first .. first+n-1 of a tensor, computed by its own pieces; None if it has no pieces."""
     if not isinstance(t, Compute) or t.template.is_scatter:
         return None
     if (first, n) == (0, t.shape[0]):
@@ -134,7 +134,7 @@ def _span(t: Tensor, first: int, n: int) -> Compute | None:
 
 
 def _clipped_parts(t: Template, first: int, n: int) -> list[Piece]:
-    """The pieces at positions first .. first+n-1 of dimension 0, counted from there."""
+    """Return the pieces at positions first .. first+n-1 of dimension 0, counted from there."""
     return [shifted(q, -first) for p in t.parts if isinstance(p, Piece) for q in clipped(p, first, first + n)]
 
 
@@ -143,7 +143,7 @@ def _all_zero(t: Compute) -> bool:
 
 
 def _slice(t: Tensor, first: int, n: int) -> Tensor:
-    """Positions first .. first+n-1 of a tensor."""
+    """Return positions first .. first+n-1 of a tensor."""
     if (first, n) == (0, t.shape[0]):
         return t
     shape = (n, *t.shape[1:])
@@ -157,8 +157,8 @@ def push_forward(
     known: Mapping[Tensor, Tensor],
     plan_of: Callable[[Template, frozenset[int]], tuple[AdjointPlan, dict]],
 ) -> dict[int, Tensor]:
-    """The tangents of the members that depend on arguments with tangents. `plan_of(template, slots with tangents)`
-    gives the plan of a template's tangents and the number of each result's."""
+    """Return the tangents of the members that depend on arguments with tangents. `plan_of(template, slots with
+    tangents)` gives (the plan of a template's tangents, the number of each result's tangent)."""
     items = [Item(node, j) for j in range(len(node.members))]
     active = _active(node, {s for s, a in enumerate(node.args) if a in known})
     own = {j: leaf(node.results[j][1], node.results[j][0].arithmetic) for j in sorted(active)}
@@ -187,7 +187,7 @@ def _members_read(node: Recurrence, j: int) -> list[int]:
 
 
 def _active(node: Recurrence, slots: set[int]) -> set[int]:
-    """The float members that depend on arguments of these slots through floats."""
+    """Return the float members that depend on arguments in these slots through floats."""
     floats = [j for j in range(len(node.members)) if node.results[j][0].is_float]
     readers: dict[int, list[int]] = {}
     for j in floats:

@@ -1,4 +1,4 @@
-"""The adjoint of a recurrence that saves only every S-th state: segment by segment, backward.
+"""Differentiate a recurrence that saves only every S-th state: segment by segment, backward, with recomputed states.
 
     forward   E[g+1] = the state at the end of segment g, from E[g]
     adjoint   in segment g, from the last one to the first: the segment's states again, from E[g]; with them the
@@ -45,8 +45,8 @@ Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor
 
 
 def _absorbed(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
-    """The recurrence with arguments as members before the others: those in `alone` of which each step reads its own
-    element only. They are then made again as well, and not saved."""
+    """Return the recurrence with some arguments converted to members that precede the others: those in `alone` of which
+    each step reads only its own element. They are then recomputed as well, and not saved."""
     while True:
         found = next((s for s, a in enumerate(node.args) if a in alone and _by_steps(node, s)), None)
         if found is None:
@@ -67,7 +67,7 @@ def _absorbed(node: Recurrence, alone: Container[Tensor]) -> Recurrence:
 
 
 def _by_steps(node: Recurrence, slot: int) -> bool:
-    """Whether an argument is a tensor of one piece and each step reads its own element of it only."""
+    """Return whether an argument is a tensor of one piece of which each step reads only its own element."""
     a = node.args[slot]
     if not isinstance(a, Compute) or len(a.template.parts) > 1 or len(a.template.dtypes) > 1 or not a.args:
         return False
@@ -94,10 +94,21 @@ def recomputed(
     alone: Container[Tensor],
     gradients: Gradients,
 ) -> tuple[list[tuple[Tensor, Tensor]], dict[Tensor, Tensor]]:
-    """(tensor, contribution to its cotangent) for float tensors in `needed` that the recurrence is made from, and what
-    its members are to be exchanged for, so that their states are not all saved. `given` are the cotangents of members;
-    `alone` are tensors with one reader; `gradients` is the reverse sweep. Raises GradientError for a step that no
-    recurrence over segments can hold."""
+    """Differentiate a recurrence without saving all of its states.
+
+    Returns (tensor, contribution to its cotangent) for float tensors in `needed` that the recurrence depends on, and
+    the replacements of its members, which let the states be recomputed.
+
+    Args:
+        node: the recurrence.
+        given: cotangents of members.
+        needed: tensors whose cotangents are needed.
+        alone: tensors with one reader.
+        gradients: the reverse sweep.
+
+    Raises:
+        GradientError: for a step that a recurrence over segments cannot hold.
+    """
     whole = _absorbed(node, alone)
     more = len(whole.members) - len(node.members)
     try:
@@ -108,14 +119,14 @@ def recomputed(
 
 
 class _Recomputed:
-    """`size` steps a segment, `count` segments, `left` more steps after them."""
+    """The adjoint by segments of a recurrence: `count` segments of `size` steps, and `left` more steps after them."""
 
     def __init__(self, node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor], gradients: Gradients):
         self.given, self.gradients, self.original = given, gradients, node
         self.size = node.checkpoint
         self.count = node.steps // self.size
         self.left = node.steps - self.count * self.size
-        # Everything is made over leaves in the place of the arguments, whose own gradients are none of this.
+        # Leaves take the place of the arguments, so that the sweep does not differentiate these.
         self.args = tuple(leaf(a.shape, a.dtype) for a in node.args)
         self.node = Recurrence(node.steps, node.reverse, node.origins, node.members, self.args)
         self.base = self.left if node.reverse else 0
@@ -123,7 +134,7 @@ class _Recomputed:
         self.wanted = [x for x, a in zip(self.args, node.args, strict=True) if a in needed and a.dtype.is_float]
 
     def run(self) -> tuple[list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
-        """Contributions to the arguments' cotangents, and the members."""
+        """Return the contributions to the arguments' cotangents, and the members."""
         node, seg = self.node, self.seg
         sources: dict[Leaf, tuple[Tensor, int | None]] = {x: (x, None) for x in self.args}
         sources |= {x: (t, 0) for x, t in seg.slices.items()}
@@ -132,7 +143,7 @@ class _Recomputed:
         made, states = lifted(self.count, node.reverse, list(seg.values.values()), carried, sources, seg.number)
         values, state = dict(zip(seg.values, made, strict=True)), dict(zip(seg.states, states, strict=True))
 
-        # Outside of the segments: the members, from what the segments make.
+        # Outside of the segments: the members, from the segments' values.
         whole = {j: leaf(t.shape, t.dtype) for j, t in values.items()}
         last = {j: leaf(x.shape, x.dtype) for j, x in seg.states.items()}
         members = self._members(whole, last)
@@ -178,7 +189,7 @@ class _Recomputed:
         return [(a, g) for (a, _), g in zip(pairs, contributions, strict=True)], dict(zip(members, again, strict=True))
 
     def _members(self, whole: Mapping[int, Leaf], last: Mapping[int, Leaf]) -> dict[int, Tensor]:
-        """Every member: its initial values, the segments' steps (`whole`), the steps that are left over."""
+        """Return every member: its initial values, the segments' steps (`whole`), the remaining steps."""
         node, steps = self.node, self.count * self.size
         after = self._left_over(last) if self.left else {}
         by = Const(self.size, Axis.dtype)
@@ -205,7 +216,7 @@ class _Recomputed:
         return out
 
     def _left_over(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:
-        """The steps after all segments, from the state there."""
+        """Return the members at the steps after all segments, from the state there."""
         node = self.node
         rest = segment(node, self.left, 0 if node.reverse else self.count * self.size, 1)
         memo: dict = {x: last[j] for j, x in rest.states.items()}
@@ -219,14 +230,15 @@ def _same(node: object) -> None:
 
 
 def _copy(start: int, extents: tuple[int, ...], slot: int, place: tuple[Expr, ...], dtype: DType) -> Piece:
-    """Positions from `start` on along dimension 0 as a copy of a tensor, whose index begins with `place`."""
+    """Return a piece that copies a tensor to positions from `start` on along dimension 0; the tensor's index begins
+    with `place`."""
     rest = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(extents) if d)
     zeros = (0,) * len(rest)
     return Piece((start, *zeros), (1,) * len(extents), extents, Read(slot, (*place, *rest), dtype))
 
 
 def _element(t: Tensor, at: int) -> Tensor:
-    """Element `at` along dimension 0."""
+    """Return element `at` along dimension 0."""
     shape = t.shape[1:]
     index = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
     body = Read(0, (Const(at, Axis.dtype), *index), t.dtype)

@@ -96,7 +96,7 @@ Step = tuple[str, Expr | None, bool]
 
 
 def _applied(fn: str, x: Expr | None, other: Expr | None, left: bool) -> Expr | None:
-    """Return the result of an operation for operand x; x None stands for zero, and None is returned for zero."""
+    """Return the result of an operation for operand x, where None denotes zero."""
     if other is None:
         return None if x is None else apply("neg", x)
     if x is None:

@@ -45,7 +45,7 @@ _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
 
 
 def is_copy(t: Template) -> bool:
-    """Whether the result equals the only argument, element by element."""
+    """Return whether the result equals the only argument, element by element."""
 
     def find(t: Template) -> bool:
         body = pointwise_body(t)
@@ -62,7 +62,7 @@ def is_copy(t: Template) -> bool:
 
 
 def is_identity(e: Read, shape: Sequence[int]) -> bool:
-    """Whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
+    """Return whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
     places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
     found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
     return len(found) == len(shape) and all(found)
@@ -77,7 +77,7 @@ def pointwise_body(t: Template) -> Expr | None:
 
 
 def is_movement(t: Template) -> bool:
-    """Whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
+    """Return whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
     return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
 
 

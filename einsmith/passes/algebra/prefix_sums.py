@@ -143,7 +143,7 @@ def _from_place(
 
 class _End(NamedTuple):
     """The condition j <= last, where last is i plus a constant. If `backward`, positions count from the end, and the
-    condition stands for j >= i plus a constant."""
+    condition means j >= i plus a constant."""
 
     i: int
     j: int

@@ -218,8 +218,8 @@ class _Choice:
 
 
 def _is_product(t: Tensor) -> bool:
-    """Whether a tensor is made of sums of products, whose kernels compute an element of an operand a few times for all
-    sums."""
+    """Return whether a tensor is made of sums of products, whose kernels compute an element of an operand a few times
+    for all sums."""
     bodies = [p.body for p in t.template.parts if isinstance(p, Piece)] if isinstance(t, Compute) else []
     return any(isinstance(b, Reduce) and b.combiner == "sum" and _multiplies(b.bodies[0]) for b in bodies)
 

@@ -39,7 +39,7 @@ _BEGIN = 32.0
 
 
 def split_index_set(graph: Graph) -> Graph:
-    """Return the graph with conditions on an axis of pointwise bodies turned into pieces, where that takes less
+    """Return the graph with conditions on an axis of pointwise bodies replaced by pieces, where that takes less
     work."""
 
     def rule(node):

@@ -91,7 +91,7 @@ class CostNode:
         self.costs[as_it_is], self.known[as_it_is] = now, True
 
     def cheapest(self, values: Sequence[int]) -> Way:
-        """Return the cheapest orders that the call may see: each tensor as it is stored, or as its copy is."""
+        """Return the cheapest orders that the call may see: each tensor as stored, or as copied."""
         each = []
         for s in self.seen:
             stored, copy = (0 if v is None else values[v] for v in (s.stored, s.copy))

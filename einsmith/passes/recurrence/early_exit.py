@@ -57,8 +57,7 @@ NOWHERE = TripCount(None, _NEVER, _NEVER)
 
 
 def latest(a: TripCount | None, b: TripCount | None) -> TripCount | None:
-    """Return the union of two ranges of positions. None stands for all positions, and is returned if the limits
-    differ."""
+    """Return the union of two ranges of positions. None means all positions; it is returned if the limits differ."""
     if a is None or b is None or (a.limit is not b.limit and a.limit is not None and b.limit is not None):
         return None
     return TripCount(a.limit if b.limit is None else b.limit, max(a.after, b.after), max(a.least, b.least))

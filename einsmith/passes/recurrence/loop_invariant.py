@@ -62,7 +62,7 @@ class _Product:
 
     @property
     def is_read(self) -> bool:
-        """Whether the operand is a plain read of memory, at positions that do not depend on data."""
+        """Return whether the operand is a plain read of memory, at positions that do not depend on data."""
         return isinstance(self.operand, Read) and not any(reads(i) for i in self.operand.index)
 
     def key(self) -> tuple:

@@ -163,8 +163,8 @@ def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) 
 
 
 def _is_small(node: Compute) -> bool:
-    """Whether a node is pointwise and a kernel has enough pointers for its arguments, even together with a group of
-    others."""
+    """Return whether a node is pointwise and a kernel has enough pointers for its arguments, even with those of a
+    group."""
     return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
 
 

@@ -84,17 +84,17 @@ class KernelCall:
 
     @property
     def nodes(self) -> tuple[Compute | LoweredLoop, ...]:
-        """The nodes that it computes, recomputed ones included."""
+        """Return the nodes that it computes, recomputed ones included."""
         return tuple(c.node for c in self.copies)
 
     @property
     def own(self) -> tuple[Compute | LoweredLoop, ...]:
-        """The nodes whose first computation this is, which other kernels read."""
+        """Return the nodes whose first computation this is, which other kernels read."""
         return tuple(c.node for c in self.copies if not c.number)
 
     @property
     def again(self) -> bool:
-        """Whether it only recomputes nodes."""
+        """Return whether it only recomputes nodes."""
         return bool(self.copies) and not self.own
 
     def exchanged(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
@@ -119,7 +119,7 @@ class LoopCall:
 
     @property
     def own(self) -> tuple[LoweredLoop]:
-        """The loop, as the node that this call computes."""
+        """Return the loop, as the node that this call computes."""
         return self.nodes
 
 

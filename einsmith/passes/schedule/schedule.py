@@ -103,4 +103,4 @@ Refine = Callable[[GroupSchedule], None]
 
 
 def unchanged(schedule: GroupSchedule) -> None:
-    """Leave the schedule as it is: every node is computed once."""
+    """Change nothing: every node is computed once."""

@@ -72,7 +72,7 @@ def _touched(kernel: Kernel) -> list[list[_Slice]]:
 
 
 def _slice(shape: tuple[int, ...], touched: Iterable[list[_Slice]]) -> _Slice:
-    """Return the part of a buffer that holds all given positions; positions without dimensions stand for the whole
+    """Return the part of a buffer that holds all given positions; positions without dimensions mean the whole
     buffer."""
     every = [x for found in touched for x in found]
     return tuple(_range(n, [x[d] for x in every]) for d, n in enumerate(shape)) if all(every) else ()

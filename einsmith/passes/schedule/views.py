@@ -27,8 +27,8 @@ from einsmith.expr.rewrite.simplify import simplify
 
 
 def is_view(t: Template) -> bool:
-    """Whether the template reads its only argument so that element n of the output, in row-major order, is element n of
-    the argument. The simplifier recombines a number that the index splits into mixed-radix digits."""
+    """Return whether the template reads its only argument so that element n of the output, in row-major order, is
+    element n of the argument. The simplifier recombines a number that the index splits into mixed-radix digits."""
     return t.memo("is_view", _is_view)
 
 
