@@ -149,7 +149,7 @@ class _Chain:
         order = list(postorder(part.bodies))
         contexts = _contexts(part.bodies, order)
         new: dict[Expr, Expr] = {}
-        reads: dict[Expr, frozenset[Expr]] = {}  # of what stands for a node now
+        reads: dict[Expr, frozenset[Expr]] = {}  # of each node's present replacement
 
         def cut(e: Expr) -> bool:
             context = contexts[e]

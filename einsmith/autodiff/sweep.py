@@ -27,12 +27,14 @@ from einsmith.expr.rewrite.rebuild import rebuild, with_args
 def gradients(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], wrt: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Vector-Jacobian products: for each tensor of `wrt`, the sum over outputs of cotangent * d output / d tensor.
+    """Compute vector-Jacobian products: for each tensor of `wrt`, the sum over outputs of cotangent * d output / d
+    tensor.
 
     `cotangents[k]` has the shape and type of `outputs[k]`, or is None for zero. Returns (outputs, gradients). The
     outputs have the same values, rewritten so that the backward sweep shares nodes with them (a max becomes a max with
-    its position). A gradient has its tensor's shape and type, and is zeros where nothing depends on it; so it is for
-    integers. Works on its own results. Raises GradientError naming the read that has no adjoint.
+    its position). A gradient has its tensor's shape and type; it is zeros for integers, and for a tensor that no output
+    depends on. Accepts its own results. Raises GradientError naming the read that has no adjoint, or if cotangents do
+    not match the outputs.
     """
     if len(cotangents) != len(outputs):
         raise GradientError(f"{len(outputs)} outputs need as many cotangents, got {len(cotangents)}")
@@ -42,7 +44,7 @@ def gradients(
                 f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
             )
     cotangents = [g and converted(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
-    # The steps of a product of many factors serve the gradients of all of them.
+    # The gradients by all factors of a long product share its steps.
     steps: dict = {}
     outputs = rebuild(outputs, _in_steps, steps)
     rewritten, found = _swept(outputs, cotangents, [steps.get(t, t) for t in wrt])

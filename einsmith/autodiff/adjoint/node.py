@@ -449,7 +449,7 @@ class Adjoint:
 
 
 def _all_others(part: Piece, member: int) -> Piece:
-    """`out[i,k] = prod[l](where(l == k, 1, body(i,l)))`."""
+    """Return the piece `out[i,k] = prod[l](where(l == k, 1, body(i,l)))`."""
     assert isinstance(part.body, Reduce)
     rank, n = len(part.extents), len(part.domain)
     body = substitute(part.bodies[member], {rank + k: Axis(n + k) for k in range(n - rank)})

@@ -66,7 +66,7 @@ class Fibre:
 
     @property
     def points(self) -> int:
-        """Number of points that loops over this part visit."""
+        """Return the number of points that loops over this part visit."""
         return 0 if self.is_empty else prod(self.extents) * prod(self.free)
 
 

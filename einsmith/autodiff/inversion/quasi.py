@@ -1,7 +1,7 @@
-"""Quasi-affine integer arithmetic: linear forms whose atoms may be floor divisions, over axes of known extents.
+"""Compute with quasi-affine integer forms: linear forms whose atoms may be floor divisions, over axes of known extents.
 
 A remainder is never an atom: `x % c` is kept as `x - c*(x//c)`, so that `c*(x//c) + x % c` cancels to `x` by plain
-addition. `emit` turns such differences back into remainders.
+addition. `emit` converts such differences back into remainders.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class _Recomputed:
 
 
 def _same(node: object) -> None:
-    """The rule of a rebuilding that changes leaves alone."""
+    """Keep a node: the rule of a rebuild that only replaces leaves."""
 
 
 def _copy(start: int, extents: tuple[int, ...], slot: int, place: tuple[Expr, ...], dtype: DType) -> Piece:

@@ -189,7 +189,7 @@ def _bad(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
     """Return an expression that is 1 if the guards hold and the index is out of its range, else 0."""
     zero, top = Const(0, index.dtype), Const(extent, index.dtype)
     inside = apply("and", apply("le", zero, index), apply("lt", index, top))
-    return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard may read where only those around it let it
+    return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard's reads may rely on outer guards
 
 
 def _check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:

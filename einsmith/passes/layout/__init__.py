@@ -1,1 +1,1 @@
-"""How the tensors of a plan lie in memory: which dimension is the innermost one of each."""
+"""Choose how the tensors of a plan are stored: which dimension of each is the innermost one."""

@@ -88,7 +88,7 @@ def _left(factors: Iterable[Factor], sizes: Sequence[int], kept: Sequence[np.nda
 def _eliminated(sizes: Sequence[int], factors: Iterable[Factor], table: int) -> tuple[list[int], bool]:
     """Return (the value of each variable, whether the assignment is optimal) by eliminating the variables one by
     one."""
-    tables: dict[int, list[Factor]] = {}  # by variable; a factor of several stands with each
+    tables: dict[int, list[Factor]] = {}  # by variable; a factor of several is listed under each
     for f in factors:
         for v in f.over:
             tables.setdefault(v, []).append(f)
@@ -167,7 +167,7 @@ def _others_least(f: Factor, v: int) -> np.ndarray:
 
 
 def _taken(f: Factor, v: int, n: int) -> Factor:
-    """The factor where a variable has a value."""
+    """Return the factor restricted to value n of variable v."""
     return Factor(tuple(x for x in f.over if x != v), f.costs.take(n, f.over.index(v)))
 
 

@@ -34,8 +34,8 @@ class Along:
 
     @cached_property
     def slots(self) -> dict[int, set[int]]:
-        """The distances at which each slot is read along the axis; a slot that is read along it is never read as a
-        whole."""
+        """Return the distances at which each slot is read along the axis; a slot that is read along it is never read as
+        a whole."""
         found: dict[int, set[int]] = {}
         for e, d in (x for reads in self.reads for x in reads.items()):
             found.setdefault(e.slot, set()).add(d)

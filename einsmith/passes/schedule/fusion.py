@@ -24,7 +24,7 @@ STAGES = 12
 @dataclass
 class FusionGroup:
     nodes: list[Compute | LoweredLoop] = field(default_factory=list)
-    before: int = 0  # bitset of the groups that this one needs, directly or not; those that became parts of others too
+    before: int = 0  # bitset of the groups that this one needs, directly or not, merged ones included
     after: set[int] = field(default_factory=set)  # groups that need this one directly
     into: int | None = None  # the group that it became a part of
     readers: set[Compute | LoweredLoop] = field(default_factory=set)  # the nodes that read its nodes

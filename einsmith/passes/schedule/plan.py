@@ -476,6 +476,6 @@ def kernel_call(
         outputs = tuple(buffer(r, True) if r in needed and not number else None for r in results)
         stages.append(Stage(n.template, tuple(args), outputs))
     if nodes[0].template.is_scatter:
-        far = set()  # it reads what it has stored
+        far = set()  # it reads its own stores
     buffers = tuple(KernelBuffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
     return KernelCall(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))

@@ -70,7 +70,7 @@ class PrintedLayout(NamedTuple):
 
     @property
     def next_best(self) -> str:
-        """The next best order and its cost, as text; empty if the model did not choose."""
+        """Return the next best order and its cost, as text; empty if the model did not choose."""
         if self.beside is None:
             return ""
         beside = "no copy" if self.copies and self.beside == as_is(self.shape) else name_of(self.shape, self.beside)
