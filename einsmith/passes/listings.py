@@ -1,5 +1,8 @@
-"""Report the stages of compilation: a plan summarises what passes changed, EINSMITH_DEBUG=6 prints every stage,
-EINSMITH_DUMP writes them to files."""
+"""Report the stages of compilation.
+
+A plan summarises what the passes changed; EINSMITH_DEBUG=6 prints every stage, EINSMITH_DUMP writes all stages to
+files.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ class Dumped:
     def __init__(self, parent: Path, given: Graph):
         self.parent = parent
         self.folder = self._made()
-        self._levels = [(self.folder, 0)]  # of passes within passes: where their graphs go, and how many there are
+        self._levels = [(self.folder, 0)]  # per nested run of passes: folder, graphs written
         self._write(self.folder / "00-given.txt", show(given))
 
     def _made(self) -> Path:

@@ -69,7 +69,8 @@ class PassContext:
 
 @dataclass(frozen=True)
 class Pass:
-    """A function from graph to graph. needs: what passes before it have provided; provides: what holds from it on."""
+    """A function from graph to graph. needs: properties that passes before it must provide; provides: properties that
+    hold from it on."""
 
     name: str
     run: Callable[[Graph, PassContext], Graph]

@@ -98,7 +98,7 @@ class Adjoint:
         self.first_cotangent = len(t.params) + len(results)
         self.arg: dict[tuple[Piece, int], int] = {}  # tensors of the chosen position, for max and min
         self.products: dict[tuple[Piece, int], tuple[int, int]] = {}  # products of the nonzeros, 2 ** (zeros)
-        self.positions: dict[Expr, Read] = {}  # of the conditions for a chosen point, the position that they compare
+        self.positions: dict[Expr, Read] = {}  # condition for a chosen point -> the position in it
         self.gathers: dict[int, list[tuple[list[Fibre], list[Expr]]]] = {s: [] for s in sorted(wanted)}
         self.scatters: dict[int, list[Scatter]] = {s: [] for s in sorted(wanted)}
 
@@ -307,7 +307,7 @@ class Adjoint:
                     shared[guards, value] = self.out.read(number, [Axis(d) for d in range(len(self.t.shape))])
         for slot, index, guards, value in groups:
             if (guards, value) in shared:
-                # Guards of a data-dependent index keep that in bounds, too.
+                # Guards of a data-dependent index keep it in bounds.
                 guards, value = guards if is_opaque(index) else (), shared[guards, value]
             whole = self._of_result(part, index, guards, value)
             if whole is not None:

@@ -18,7 +18,7 @@ from einsmith.expr.nodes import Apply, Const, Expr, apply, cast
 
 @dataclass(frozen=True)
 class Under:
-    """`value` where `condition` holds, zero elsewhere."""
+    """An adjoint that is `value` where `condition` holds, and zero elsewhere."""
 
     condition: Expr
     value: Expr

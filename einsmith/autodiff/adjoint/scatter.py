@@ -1,6 +1,7 @@
-"""Scatter contributions at computed positions in the reverse sweep, and count what that costs. The contribution of a
-max comes from the chosen point alone; that of a scatter that keeps the largest or smallest value, from the points that
-attain it.
+"""Scatter contributions at computed positions in the reverse sweep, and count what that costs.
+
+The contribution of a max comes from the chosen point alone; that of a scatter that keeps the largest or smallest value,
+from the points that attain it.
 
     C[i,j] = max[k](A[i,k] + B[k,j])  with the position  K[i,j] = argmax[k](A[i,k] + B[k,j])
     gathered   dA[i,k] = sum[j](where(K[i,j] == k, dC[i,j], 0))           (a point for every i, j, k)

@@ -10,7 +10,7 @@ from einsmith.expr.nodes import Apply, Const, Expr, apply, reads
 
 Guards = tuple[Expr, ...]
 Terms = dict[Guards, Expr]
-"""An adjoint: the sum of the values, each where its guards hold."""
+"""An adjoint: the sum of the values, each counted where its guards hold."""
 
 
 def accumulate(terms: Terms, guards: Guards, g: Expr) -> None:
@@ -112,7 +112,7 @@ def exchanged_factor(value: Expr, factor: Expr, by: Expr) -> Expr | None:
     """Return a product or quotient with one factor, the first from the left, replaced by `by`; None if it has no such
     factor."""
     without: set[Expr] = set()
-    path: list[tuple[Apply, int]] = []  # the products around the expression, and which of their operands it is in
+    path: list[tuple[Apply, int]] = []  # enclosing products, and the operand taken in each
     e = value
     while e is not factor:
         if e not in without and isinstance(e, Apply) and e.fn in ("neg", "mul", "div"):

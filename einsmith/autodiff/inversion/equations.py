@@ -1,5 +1,7 @@
-"""Set up and solve the equations `index(u) = z` of one part of z-space: rows, digits, loops, carries, guards
-(`preimage`, 0 to 3)."""
+"""Set up and solve the equations `index(u) = z` of one part of z-space (`preimage`, steps 0 to 3).
+
+The result is rows, digits, loops, carries and guards.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class System(Quasi):
     def __init__(self, index, extents, guards, offset, step, box, outer_first=False):
         super().__init__([*box, *extents])
         self.n = len(box)
-        self.outer_first = outer_first  # of loops equally long, the outer one stays
+        self.outer_first = outer_first  # of equally long loops, keep the outer one
         self.domain = range(self.n, self.n + len(extents))
         self.order: dict[int, tuple[int, int]] = {p: (p, 0) for p in self.domain}
         self.solved: dict[int, LinearForm] = {p: LinearForm() for p in self.domain if self.extents[p] == 1}

@@ -1,5 +1,4 @@
-"""Propagate the conditions of cotangents: a cotangent that is zero outside of a condition is not used in computations
-elsewhere.
+"""Propagate the conditions outside of which cotangents are zero, so that nothing is computed from the zeros.
 
     before   d[t, b, k] = where(t < n[b], g[t, b, k], 0);  e[t, b, j] = sum[k](d[t, b, k]*U[j, k])
     after    s[t, b, j] = sum[k](d[t, b, k]*U[j, k]);  e[t, b, j] = where(t < n[b], s[t, b, j], 0)

@@ -75,7 +75,7 @@ def _by_steps(node: Recurrence, slot: int) -> bool:
     if isinstance(part.body, Reduce) and part.body.combiner != "sum":
         return False
     if any(reads(i) for b in part.bodies for e in reads(b) for i in e.index):
-        return False  # its gradient is a sum at positions that tensors give
+        return False  # its gradient is scattered to data-dependent positions
     if not isinstance(part, Piece) or part.extents != a.shape or a.shape[:1] != (node.steps,):
         return False
     for j, m in enumerate(node.members):
@@ -177,7 +177,7 @@ class _Recomputed:
         for x, g in zip(self.wanted, found, strict=True):
             totals[x].append(g)
 
-        # In terms of the arguments.
+        # Express the results in terms of the arguments.
         real: dict = dict(zip(self.args, self.original.args, strict=True))
         memo = dict(real)
         ended = [_element(state[j], 0 if node.reverse else self.count) for j in last]

@@ -1,13 +1,13 @@
-"""Eliminate common subexpressions across pieces: an expensive function value that several pieces, or several tensors
-over one box, need is stored once.
+"""Eliminate common subexpressions across pieces: store an expensive function value that several pieces need once.
 
 before: G[b, n] = D[b, n]*S(A[b, n])*(1 - S(A[b, n]))    for n < H, of a function S
                   D[b, n-H]*S(A[b, n-H])*t[b, n]         for the others
 after:  V[b, n] = S(A[b, n]), which both pieces of G read
 
-The cotangents of a recurrent cell's gates are pieces of one tensor, since the gates' products are one, and each needs
-several gates. Kernels evaluate one piece at a time, so a value is otherwise computed for each of them; repetitions
-within one piece are computed once in any case. The predicted kernel times decide.
+Tensors over the box of a piece share its values too. The cotangents of a recurrent cell's gates are pieces of one
+tensor, since the gates' products are one, and each needs several gates. Kernels evaluate one piece at a time, so a
+value is otherwise computed for each of them; repetitions within one piece are computed once in any case. The predicted
+kernel times decide.
 """
 
 from __future__ import annotations

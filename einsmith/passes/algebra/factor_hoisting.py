@@ -1,5 +1,4 @@
-"""Hoist factors out of sums (distributive law): a sum of products that equals another sum up to factors free of the
-summed axes reads that sum.
+"""Hoist factors that are free of the summed axes out of sums of products (distributive law), and reuse equal sums.
 
 before: S[i] = sum[k](x[i,k]);  m[i] = S[i]/n;  B[i] = sum[k](g[i,k])
         L[i] = sum[k](-(a[i]*(x[i,k] - m[i]) + a[i]*(x[i,k] - m[i])));  R[i] = sum[k](-(c[i]*g[i,k]))

@@ -164,7 +164,7 @@ def _part(
 ) -> Piece | Scatter:
     """Return a part with dimensions moved in its result and operands, and with one axis of its reduction moved
     innermost. Each operand is entered in `slots` as (original slot, dimension moved)."""
-    order: dict[int, Expr] = {}  # where the axes of a piece are from now on
+    order: dict[int, Expr] = {}  # new positions of a piece's axes
     if out is not None and isinstance(p, Piece):
         order = {a: Axis(d) for d, a in enumerate(_moved(range(rank), out))}
     inner = p.body.extents if isinstance(p.body, Reduce) else ()

@@ -1,5 +1,7 @@
-"""Recompute cheap tensors in their readers: in the backward pass if that is no slower than keeping them, in all readers
-if storing them is slower.
+"""Recompute cheap tensors in their readers instead of keeping or storing them.
+
+A tensor is recomputed in the backward pass if that is no slower than keeping it, and in all readers if storing it is
+slower.
 
 before: T[b,c,p] = max(X[b,c,p]*s[c] + t[c], 0)
         Y[b,o,p] = sum[c](W[o,c]*T[b,c,p]);  dW[o,c] = sum[b,p](G[b,o,p]*T[b,c,p])

@@ -1,4 +1,4 @@
-"""The minimum cut of a directed graph (Dinic 1970, "Algorithm for solution of a problem of maximum flow")."""
+"""Compute the minimum cut of a directed graph (Dinic 1970, "Algorithm for solution of a problem of maximum flow")."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Network:
     SOURCE, SINK = 0, 1
 
     def __init__(self) -> None:
-        self._heads: list[int] = []  # of edge e; e ^ 1 is the same edge backward
-        self._left: list[int] = []  # what an edge can take still
-        self._edges: list[list[int]] = [[], []]  # that leave a node
+        self._heads: list[int] = []  # head of edge e; e ^ 1 is the reverse edge
+        self._left: list[int] = []  # residual capacity of an edge
+        self._edges: list[list[int]] = [[], []]  # edges that leave a node
 
     def node(self) -> int:
         """Return a new node."""
@@ -76,7 +76,7 @@ class Network:
                 a = self._heads[path[-1]]
             elif not path:
                 return []
-            else:  # nothing leads on from here
+            else:  # dead end
                 a = self._heads[path.pop() ^ 1]
                 at[a] += 1
         return path

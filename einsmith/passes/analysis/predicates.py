@@ -63,7 +63,7 @@ def _by_expression(
     order = [e for e in postorder([body]) if e in around]
     reached: dict[Expr, Expr] = dict.fromkeys(order, no)
     reached[body] = yes
-    for e in reversed(order):  # what uses an expression comes before it
+    for e in reversed(order):  # users of an expression come before it
         here = reached[e]
         for n, a in enumerate(e.args):
             if a not in around or reached[a] is yes:
@@ -71,7 +71,7 @@ def _by_expression(
             under = here
             if n and isinstance(e, Apply) and e.fn == "where":
                 c = e.args[0] if n == 1 else apply("not", e.args[0])
-                under = c if here is yes else apply("where", here, c, no)  # a condition may read where it is reached
+                under = c if here is yes else apply("where", here, c, no)  # c may read only where it is reached
             reached[a] = under if yes is under or reached[a] is no else apply("or", reached[a], under)
     for e in order:
         if isinstance(e, Read) and wanted(e):

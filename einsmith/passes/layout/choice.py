@@ -1,5 +1,4 @@
-"""Choose the dimension order of each tensor of a plan so that the predicted time is least, with copies in other orders
-where those pay.
+"""Choose the dimension order of each tensor of a plan, and copies in other orders, for the least predicted time.
 
 A variable is a set of tensors that share one order (`folded`), or a copy of a kernel's operand that might gain by
 another order. A cost that has not been predicted yet is replaced by its lower bound. The cost model is queried for the

@@ -1,5 +1,4 @@
-"""Merge tensors that share an order into one variable: an activation, its cotangent and what is saved of it for the
-backward pass.
+"""Merge tensors that share an order into one variable: an activation, its cotangent, and its saved part.
 
 before: y = relu(conv(x)), saved; dy = conv'(dz); dx = where(y > 0, dy, 0), in one kernel; x, dx
 after:  {y, dy}, {x, dx}: an operand that a kernel reads at the element that it computes has the order of the result

@@ -22,7 +22,7 @@ Orders = Mapping[Tensor, Order]
 
 @dataclass(frozen=True)
 class Converted:
-    """A copy of a tensor in another order, which some calls read in its place; `call` makes it (`converter`)."""
+    """A copy of a tensor in another order, which some calls read in its place; `call` computes it (`converter`)."""
 
     call: KernelCall
     laid: Laid

@@ -63,7 +63,7 @@ def least(sizes: Sequence[int], factors: Iterable[Factor], table: int = TABLE) -
     kept = [x.nonzero()[0] for x in alive]
     found, exact = _eliminated([len(k) for k in kept], _left(pruned, sizes, kept), table)
     values = [int(kept[v][k]) for v, k in enumerate(found)]
-    if not exact:  # what was guessed may cost inf
+    if not exact:  # a heuristic assignment may cost inf
         values = min(values, [0] * len(sizes), key=lambda x: cost_of(x, given))
         _descend(values, given, sizes)
     cost = cost_of(values, given)
@@ -183,7 +183,7 @@ def _pruned(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
     while todo:
         v = min(todo)
         todo.remove(v)
-        with np.errstate(invalid="ignore"):  # what costs infinitely more by one factor, and less by another one
+        with np.errstate(invalid="ignore"):  # inf - inf: worse by one factor, better by another
             dominates = sum([_distances(tables[k], v) for k in met[v]], np.zeros([len(alive[v])] * 2)) <= 0
         np.fill_diagonal(dominates, False)
         gone = False

@@ -69,7 +69,7 @@ def strip_mine(graph: Graph, passes: Passes) -> Graph:
 
 @dataclass
 class _Time:
-    """The time of recurrences of one length."""
+    """The time of recurrences of one length, and the nodes along it that are computed in chunks."""
 
     steps: int
     along: dict[Compute, Along]  # nodes along it, views included

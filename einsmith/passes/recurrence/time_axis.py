@@ -86,7 +86,7 @@ def _reads(
     """Return (distance d of each read at axis + d in dimension 0, whether the axis is used as a value); None if the
     axis occurs in other reads."""
     found: dict[Read, int] = {}
-    memo: dict[Expr, Expr] = {}  # without the axis, where it is in such reads
+    memo: dict[Expr, Expr] = {}  # expressions without the axis in dimension 0 of reads
     bodies = tuple(bodies)
     for e in postorder(bodies):
         new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e

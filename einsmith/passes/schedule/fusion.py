@@ -240,7 +240,7 @@ def _take_in(
     # Reads are at the own element, so that a parameter may be updated in the kernel that reads it.
     if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not reads_in_place(node, members):
         return
-    # The node that has just joined made g need h; nothing else in between may.
+    # Only the node that has just joined may make g need h.
     before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in makers(n)} - {g})
     before |= _before(groups, {of[m] for m in makers(node)} - {g, h})
     if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:

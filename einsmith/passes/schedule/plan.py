@@ -84,17 +84,17 @@ class KernelCall:
 
     @property
     def nodes(self) -> tuple[Compute | LoweredLoop, ...]:
-        """Return the nodes that it computes, recomputed ones included."""
+        """Return the nodes that the call computes, recomputed ones included."""
         return tuple(c.node for c in self.copies)
 
     @property
     def own(self) -> tuple[Compute | LoweredLoop, ...]:
-        """Return the nodes whose first computation this is, which other kernels read."""
+        """Return the nodes that other kernels read from this call: those whose copy 0 it computes."""
         return tuple(c.node for c in self.copies if not c.number)
 
     @property
     def again(self) -> bool:
-        """Return whether it only recomputes nodes."""
+        """Return whether the call only recomputes nodes."""
         return bool(self.copies) and not self.own
 
     def exchanged(self, new: Mapping[Tensor, Tensor]) -> KernelCall:

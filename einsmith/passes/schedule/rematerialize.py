@@ -348,7 +348,7 @@ class _Timeline:
 
 
 def _excess(live: np.ndarray, target: int) -> int:
-    """Return the bytes beyond the target, of all calls together."""
+    """Return the bytes beyond the target, summed over all calls."""
     return int(np.maximum(live - target, 0).sum())
 
 

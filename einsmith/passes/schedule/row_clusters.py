@@ -58,8 +58,8 @@ class _Clusters:
 
     def __init__(self, parts: Sequence[RowPart], after: Mapping[int, Collection[int]]):
         self.parts = parts
-        self.found: dict[int, list[int]] = {}  # a cluster's first kernel: all of them
-        self.before: dict[int, int] = {}  # bitset of the clusters that must come before it, with all names of united ones
+        self.found: dict[int, list[int]] = {}  # a cluster's first kernel -> all of its kernels
+        self.before: dict[int, int] = {}  # bitset of the clusters that it needs, united ones by all names
         self.needs: dict[int, set[int]] = {}  # the kernels of others that it needs directly
         self.users: dict[int, set[int]] = {}  # the kernels that need it directly
         self.of: dict[int, int] = {}

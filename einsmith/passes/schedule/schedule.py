@@ -20,7 +20,7 @@ from einsmith.passes.schedule.fusion import STAGES, FusionGroup, fits, maker, ma
 
 
 class Copy(NamedTuple):
-    """A computation of a node."""
+    """One of possibly several computations of a node."""
 
     node: Compute | LoweredLoop
     number: int = 0
