@@ -1,5 +1,4 @@
-"""Create the tensors of an argument's adjoint that is a sum over fibres: one tensor for as many contributions as fit in
-it.
+"""Create the tensors of an argument's adjoint that is a sum over fibres, with as few tensors as the fibres permit.
 
 contributions   g0[i+1] for i+1 < n;  -g1[i];  at 0 alone: sum[j](g2[j])
 after           t[0] = sum[j](g2[j]);  dA[0] = g0[1] - g1[0] + t[0];  dA[1+i] = ...

@@ -1,5 +1,4 @@
-"""Choose the reduction basis: coordinates of the reduction axes in which the factors of a product share the fewest
-axes.
+"""Choose coordinates of reduction axes (the reduction basis) in which the factors of a product share the fewest axes.
 
 before: R[w, d] = sum[j](where(0 <= j-w+255 < 256, S[j-w+255, j]*Q[j-w+255, d], 0))        (w in both factors)
 after:  R[w, d] = sum[i](where(0 <= i+w-255 < 256, S[i, i+w-255]*Q[i, d], 0))             (a matrix product)

@@ -1,5 +1,7 @@
-"""Determine the role of each kernel of a plan (forward, backward or update) from the nodes that it computes
-(`Graph.role`)."""
+"""Determine the role of each kernel of a plan: forward, backward or update.
+
+It follows from the roles of the nodes that the kernel computes (`Graph.role`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Recognise views: templates that only rename addresses. `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own
-memory."""
+"""Recognise views: templates that only rename addresses.
+
+The template `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own memory.
+"""
 
 from __future__ import annotations
 
