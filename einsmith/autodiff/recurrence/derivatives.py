@@ -157,8 +157,11 @@ def push_forward(
     known: Mapping[Tensor, Tensor],
     plan_of: Callable[[Template, frozenset[int]], tuple[AdjointPlan, dict]],
 ) -> dict[int, Tensor]:
-    """Return the tangents of the members that depend on arguments with tangents. `plan_of(template, slots with
-    tangents)` gives (the plan of a template's tangents, the number of each result's tangent)."""
+    """Return the tangents of the members that depend on arguments with tangents.
+
+    `plan_of(template, slots with tangents)` gives (the plan of a template's tangents, the number of each result's
+    tangent).
+    """
     items = [Item(node, j) for j in range(len(node.members))]
     active = _active(node, {s for s, a in enumerate(node.args) if a in known})
     own = {j: leaf(node.results[j][1], node.results[j][0].arithmetic) for j in sorted(active)}

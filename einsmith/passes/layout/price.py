@@ -22,9 +22,9 @@ from einsmith.target.facts import Target
 
 DOUBT, DOUBT_OF_SUMS = 0.3, 1.0
 """Fractions by which predictions for changed orders are increased; DOUBT_OF_SUMS is for sums whose operands change,
-which are gathered at strides for which the model of contractions was not calibrated. Measured with `python -m
-benchmarks.layouts`: kernels of networks ran at 0.93 times the predicted speed in the median, and at less than 0.2 times
-in one case of ten, all of them such sums; windows with stride 2 were faster than predicted."""
+which are gathered at strides for which the model of contractions was not calibrated. Measured with
+`python -m benchmarks.layouts`: kernels of networks ran at 0.93 times the predicted speed in the median, and at less
+than 0.2 times in one case of ten, all of them such sums; windows with stride 2 were faster than predicted."""
 
 Seconds = Callable[[Kernel | Rows], float]
 """Predicts the seconds of a kernel; raises CompileError if no pattern accepts it."""

@@ -3,8 +3,8 @@
 before: h[t, b] = where(t < lengths[b], f(h[t-1, b]), h[t-1, b])
 after:  n = max[b](lengths[b]);  for t < n as before;  for t >= n: h[t, b] = h[t-1, b]
 
-A member is not computed at steps from n on if all reads of it, those of the backward pass included, are under `t <
-lengths[b]` too.
+A member is not computed at steps from n on if all reads of it, including the backward pass's, are under a
+condition `t < lengths[b]` too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rematerialization: recompute results where they are read, so that less memory is needed.
+"""Rematerialize results: they are computed again where they are read, so that less memory is needed.
 
 before: a = f(x); b = g(a); c = h(b) ... the most memory is needed here ... dB = h'(b, dC); dA = g'(a, dB)
 after:  a = f(x); b = g(a); c = h(b) ... less is needed here ... b' = g(a); dB = h'(b', dC); dA = g'(a, dB)
