@@ -29,11 +29,12 @@ class AdjointPlan:
     """Tensors to create, in order.
 
     Attributes:
-        params: type and shape of every tensor. Numbers below the steps are the node's arguments, results and
-            cotangents.
-        steps: (template, arguments, which result) of each tensor to create, numbered after the former.
-        contributions: per slot, the tensors to be added up.
-        replaced: per result of the node, a tensor of the plan that is equal to it, to be used in its place.
+        params: type and shape of every tensor, by number: first the node's arguments, results and cotangents, then the
+            steps.
+        steps: (template, arguments, which result) of each tensor to create; step k has number len(params) - len(steps)
+            + k.
+        contributions: per slot, the numbers of the tensors to be added up.
+        replaced: per result of the node, the number of a tensor of the plan that is equal to it and takes its place.
     """
 
     params: list[tuple[dt.DType, tuple[int, ...]]]

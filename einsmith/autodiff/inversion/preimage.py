@@ -6,8 +6,7 @@ positions of r, the remaining loop is over r, with two iterations in one phase o
 0. Digits: an axis under `//V` and `%V` is split where the divisors chain and divide its extent; else the quotient and
    the remainder are new unknowns, with the equation between them.
 1. Rows: one equation `index_k(u) = z_k` per dimension, and those of step 0, in integer row echelon form where rows
-share
-   two unknowns or more.
+   share two unknowns or more.
 2. Until no row is left: a row without unknowns is a guard on z; one with a single unknown gives it as a quotient, under
    the guards that it divides and is within its extent; else the smaller loop is chosen of one over an unknown and one
    over the carry t in `c*u + L = g`, L = lo + (g - lo) % c + c*t.

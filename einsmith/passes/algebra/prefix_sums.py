@@ -8,8 +8,8 @@ Each element costs about a block of additions on whole vectors, instead of half 
 sums and their applications"). Suffix sums are prefix sums from the other end.
 
 Factors that depend on the position are taken out of each term: sum[j](where(j <= i, a[i]*x[j] - b[i]*z[j], 0)) is two
-prefix sums. A factor that also depends on another reduction axis is multiplied before that axis is summed: of sum[j,
-d](where(j <= i, a[i, d]*x[j, d], 0)) the sum over j comes first.
+prefix sums. A factor that also depends on another reduction axis is multiplied before that axis is summed: the sum over
+j comes first in sum[j, d](where(j <= i, a[i, d]*x[j, d], 0)).
 """
 
 from __future__ import annotations
