@@ -228,8 +228,10 @@ def _sequence(of: Fit | None, length: int | None = None) -> Fit:
 
 
 def _listed(x: Any) -> Any:
-    """Values that are listed when the function is called, so that an iterator that raises is told there. What they are
-    is the function's own to look at."""
+    """List an iterable's values at the time of the call, so that an error of its iterator is raised there.
+
+    The values themselves are not checked; strings are returned unchanged.
+    """
     try:
         return x if isinstance(x, str) else tuple(x)
     except EinsmithError:
@@ -273,7 +275,7 @@ _PLAIN: dict[Any, tuple[Fit, str, str]] = {
 
 
 def _fit(hint: Any) -> Fit | None:
-    """What makes values fit an annotation; None where it takes all of them."""
+    """Return the function that makes values fit an annotation, or None where the annotation accepts every value."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _within(_PLAIN[hint.__origin__][0], *hint.__metadata__)
@@ -296,7 +298,7 @@ def _fit(hint: Any) -> Fit | None:
 
 
 def _words(hint: Any, several: bool = False) -> str:
-    """What an annotation says, for people."""
+    """Describe an annotation in words for error messages; `several`: in the plural."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         low, *high = hint.__metadata__

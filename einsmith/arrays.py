@@ -139,7 +139,8 @@ def _first_line(e: Exception) -> str:
 
 
 def _remedy(x: Any) -> str | None:
-    """Return what to pass instead of a tensor that NumPy has no like of, told by what tensors say of themselves."""
+    """Return how to convert a tensor that has no NumPy equivalent, by its device, layout and dtype; None if there is no
+    advice."""
     device, layout, dtype = (str(getattr(x, a, "")) for a in ("device", "layout", "dtype"))
     if getattr(x, "is_nested", False):
         return "it is nested, so its rows differ in length; pass them padded, .to_padded_tensor(0.0)"

@@ -19,12 +19,18 @@ from einsmith.tree import flatten, unflatten
 
 @checked
 def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: int = 0) -> Callable:
-    """f for a batch at once: `vmap(f)(xs)[n]` is `f(xs[n])`.
+    """Vectorize f over a batch, as jax.vmap does: `vmap(f)(xs)[n]` is `f(xs[n])`.
 
-    in_axes: which dimension of the arguments' arrays is the batch's, one number for all arguments or one for each; None
-    for an argument that is the same for the whole batch. out_axes: where that dimension stands in the results.
-    Arguments and results may be nested. It nests with itself, `grad`, `jvp` and `jit`. Raises ShapeError for batches
-    of different extents, ArgumentError for axes that there are not. As jax.vmap.
+    Arguments and results may be nested containers. It nests with itself, `grad`, `jvp` and `jit`.
+
+    Args:
+        f: function of tensors.
+        in_axes: the batch dimension of the arguments' arrays: one number for all arguments or one for each; None for an
+            argument that is the same for the whole batch.
+        out_axes: position of the batch dimension in the results.
+    Raises:
+        ShapeError: batches have different extents.
+        ArgumentError: an axis does not exist.
     """
     _check(out_axes, "out_axes")
 

@@ -34,13 +34,13 @@ class Bound:
         BOUNDS.append(self)
 
     def held(self) -> tuple[int, int]:
-        """Entries and bytes now."""
+        """Return the entries and the bytes that are cached now."""
         with self.lock:
             caches = self.caches()
             return sum(map(len, caches)), sum(c.nbytes for c in caches)
 
     def caches(self) -> list[Cache]:
-        """Those that live."""
+        """Return the caches that are still alive."""
         found = [ref() for ref in self._caches.valuerefs()]  # at once, while other threads make and drop some
         return [c for c in found if c is not None]
 
@@ -68,7 +68,7 @@ BOUNDS: list[Bound] = []
 
 
 class Entry(Generic[V]):
-    """A value in a cache; None as soon as it is evicted. Who keeps the entry to find it sooner sets `used`."""
+    """A cached value, None once it is evicted. A holder that keeps the entry to skip the lookup sets `used` itself."""
 
     __slots__ = ("value", "nbytes", "used")
 
@@ -148,7 +148,7 @@ class Cache(Generic[K, V]):
 
     @property
     def nbytes(self) -> int:
-        """Of all values together."""
+        """Return the bytes of all cached values together."""
         with self.bound.lock:
             return sum(e.nbytes for e in self._entries.values())
 

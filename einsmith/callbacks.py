@@ -1,7 +1,7 @@
-"""What `fit` can do at its steps and epochs: saves, early stopping, logs. Derive from Callback for one of your own.
+"""Callbacks that `fit` calls at steps and epochs: saving, early stopping, logging; subclass Callback to add one.
 
-All that these know is in `step.history`, which is saved: a training that goes on after a break is told and stopped as
-one without it.
+Their only state is `step.history`, which is saved: a training that is resumed is logged and stopped like one that was
+never interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def _mode(mode: str) -> str:
 
 
 def _values(history: Sequence[Mapping[str, Any]], monitor: str, mode: str) -> list[float]:
-    """What the epochs found under a name, less being better. Raises ArgumentError where the last has no such name."""
+    """Return an epoch metric's history, negated unless mode is "min" so that less is better. Raises ArgumentError where
+    the last epoch has no metric of this name."""
     if history and monitor not in history[-1]:
         raise ArgumentError(
             f"{monitor!r} is to be watched, but an epoch has {', '.join(history[-1])}; pass validation= to fit, or "

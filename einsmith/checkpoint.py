@@ -1,8 +1,8 @@
-"""es.save and es.load: a training step in a folder, as safetensors and JSON; never pickle.
+"""Save and load a training step as a folder of safetensors and JSON, without pickle: `es.save`, `es.load`.
 
-The folder is written beside its place and moved there whole, so that what was saved before stays until the new one is
-complete. Processes and threads that save to one folder take turns. `step.json` has the checksum of every file, itself
-included; a folder of which a byte has changed, a truncated and a foreign one are refused before anything else changes.
+The folder is written under a temporary name and renamed when it is complete, so that the previous save stays until
+then. Processes and threads that save to one folder take turns. `step.json` holds the checksum of every file, itself
+included; a folder with a changed byte, a truncated one and a foreign one are refused before anything else changes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _folder(path: Any) -> Path:
 
 
 class _Snapshot:
-    """A step as it is between two steps, whatever other threads do."""
+    """A copy of a step's parameters, state and metadata between two steps, consistent whatever other threads do."""
 
     def __init__(self, step: TrainStep):
         with step.store.guard:
@@ -105,7 +105,7 @@ class _Snapshot:
 
 
 def _told(step: TrainStep) -> dict[str, Any]:
-    """What a step is, beside its arrays."""
+    """Return a step's metadata: everything that is saved apart from its arrays."""
     return {
         "model": getattr(step.model, "spec", None),
         "frozen": [n for n, p in step.model.named_parameters() if not p.requires_grad],
@@ -141,12 +141,19 @@ def load(
     mode: str | None = None,
     tune: tuning.Seconds | str | None = None,
 ) -> TrainStep:
-    """The TrainStep saved at `path`, ready to go on bitwise as if it had not stopped.
+    """Load the TrainStep saved at `path`; training continues bitwise as if it had not been interrupted.
 
-    model, loss, optimizer: needed where they are the user's own (the message says so); weights and state are filled in.
-    mode, tune: as in TrainStep; by default the saved mode, and in dynamic mode the saved seconds. A search that came
-    before the first step is not made again: what it found is in the store of tuned configurations.
-    Raises SaveError where the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
+    A search for kernel configurations that ran before the first step is not repeated: its results are in the store of
+    tuned configurations.
+
+    Args:
+        path: folder that `es.save` has written.
+        model, loss, optimizer: needed where they are the user's own (the error message says so); weights and state are
+            filled in.
+        threads: as in TrainStep.
+        mode, tune: as in TrainStep; by default the saved mode, and in dynamic mode the saved seconds.
+    Raises:
+        SaveError: the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """
     source = _folder(path)
     meta, weights, state = _read(source)
@@ -226,8 +233,8 @@ def load(
 
 
 def _check_whole(source: Path, step: TrainStep, state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> None:
-    """Raise SaveError where the optimizer keeps state of a parameter that has been updated, and the save has none: a
-    step that goes on would begin anew with zeros."""
+    """Raise SaveError where the save lacks optimizer state of a parameter that has been updated: training would restart
+    that state from zeros."""
     for name, count in updates.items():
         parameter, (_, rule) = step.store.parameters[name], step.rules[name]
         lacking = [s for s in rule.states(parameter.shape, parameter.dtype) if f"{name}/{s}" not in state]

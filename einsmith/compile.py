@@ -157,10 +157,18 @@ class Executable:
         self._scratch = max((k.scratch for k in self.kernels), default=0)
 
     def with_decisions(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
-        """This program with some of its kernels compiled to these texts (`decisions`; empty for the model's
-        choice): no pass is run again, and both take turns on one memory. `beside`: the program stays as it is, and runs
-        them in both ways into memory of their own too (`beside`, by kernel). Raises CompileError for what cannot be and
-        MemoryLimitError where both together take more memory than the limit."""
+        """Return this program with some kernels compiled by other decision texts; no pass is run again.
+
+        The two programs share one memory and take turns on it.
+
+        Args:
+            texts: decision text by kernel (`decisions`); an empty text selects the cost model's choice.
+            beside: leave this program's kernels in place and run the given alternatives as well, into memory of their
+                own (attribute `beside`, by kernel).
+        Raises:
+            CompileError: a text cannot be compiled.
+            MemoryLimitError: both programs together exceed the memory limit.
+        """
         other = self.backend.compile_as({k: text for k, text in texts.items() if k in self._compiled}, self.target)
         made = copy(self)
         made._take(self._compiled if beside else self._compiled | other)
@@ -181,13 +189,14 @@ class Executable:
         return made
 
     def become(self, other: Executable) -> None:
-        """From the next run on this program is another one, which `with_decisions` has made of it."""
+        """Replace this program, from its next run on, by another one that `with_decisions` derived from it (hot
+        swap)."""
         with self._lock:
             self.__dict__.update(other.__dict__)
 
     def _predicted(self, kernel: Kernel | Rows) -> float:
-        """Seconds of the model's choice, which is told already of kernels that were compiled to it: which kernels there
-        are does not depend on what was decided about some of them."""
+        """Return a kernel's predicted seconds under the cost model's choice, read from the compiled kernel where it
+        follows that choice. The set of kernels does not depend on decisions about some of them."""
         made = self._compiled.get(kernel)
         return made.seconds if made is not None and not made.decision else predicted(kernel, self.target)
 
@@ -245,8 +254,11 @@ class Executable:
     def _build(
         self, finite: Tensor | None, told: Sequence[Listing], beside: Mapping[Kernel | Rows, CompiledKernel], more: int
     ) -> None:
-        """beside: in which other ways some kernels run too; more: bytes that are needed besides, of which nothing is
-        while one program alone is there."""
+        """Lay out the arena, check the memory limit and bind the compiled kernels into a program.
+
+        `beside` maps kernels to their alternatives that run in addition. `more` is the number of bytes needed beyond
+        those of a single program.
+        """
         plan, graph = self.plan, self.graph
         outputs = [storage(t) for t in graph.outputs]
         fresh = self._outputs()
@@ -337,7 +349,8 @@ class Executable:
         self._find_outputs()
 
     def _find_outputs(self) -> None:
-        """Which outputs the program itself writes (`_written`: one for each fresh tensor), and which are copies."""
+        """Determine which outputs the program writes itself (`_written`: one for each fresh tensor) and which are
+        copied."""
         fresh = {t: i for i, t in enumerate(self._fresh)}
         self._written: list[int] = [-1] * len(fresh)
         self._copies: list[tuple[int, Tensor, int]] = []  # output, where its elements are, bytes
@@ -411,7 +424,8 @@ class Executable:
             return status, outputs, np.bincount(self._call_of_step, found[0], len(self.calls) + 1)[:-1].tolist()
 
     def _is_stored(self, at: int, x: np.ndarray) -> bool:
-        """Whether an input at this address lies in memory that a run stores into, maybe before its last read of it."""
+        """Whether an input at this address overlaps memory that a run stores into, perhaps before its last read of the
+        input."""
         n = bisect_left(self._stored, (at + x.nbytes,))
         return n > 0 and sum(self._stored[n - 1]) > at
 
@@ -459,7 +473,8 @@ class Executable:
         return status
 
     def _move(self) -> Block:
-        """Lets the program run in the arena's memory as it is now, which whoever runs it must keep."""
+        """Point the program at the arena's current block and return the block, which the caller must keep alive during
+        the run."""
         block = self._shared.reserve(self._reserved, self.backend.allocate)
         # The block counts as seen at the end: what a signal or a fork leaves half done is done again.
         self.program.table[self._inside] = self._offsets + np.uint64(block.address)
@@ -480,7 +495,7 @@ class Executable:
 
     @property
     def arena(self) -> np.ndarray:
-        """The memory of intermediate results as it is now, as its back end has it."""
+        """Return the memory of intermediate results as the back end's array; it may move until the next run."""
         return self._shared.reserve(self._reserved, self.backend.allocate).array[: self._own]
 
     def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -503,7 +518,8 @@ class Executable:
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Take back at the end whatever runs store into bound memory; until then nobody else reads or changes it."""
+        """Restore bound memory at the end of the block, undoing the stores of its runs. No other thread reads or
+        changes it until then."""
         with self._lock:
             saved = [(a, a.copy()) for a in self.bound.values()]
             try:

@@ -27,14 +27,18 @@ def name_of(kernel: Kernel | Rows) -> str:
 
 
 def choice_of(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
-    """What a text decides for a kernel or, where it is empty, the model's choice."""
+    """Return the choice that a decision text states for a kernel, or the cost model's choice where the text is
+    empty."""
     return decided(kernel, target, text) if text else autoconfig.choose(kernel, target)
 
 
 def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
-    """The choice that a text stands for. Genes that it leaves out are those of the model's choice, and one that several
-    parts have (`pieces.0.mr`) may be called by its last name. Raises CompileError for a pattern that does not take the
-    kernel, a gene or a value that is none, and a configuration that is not legal."""
+    """Parse a decision text into a kernel's choice of pattern and configuration.
+
+    Genes that the text leaves out take the values of the cost model's choice. A gene of several parts (`pieces.0.mr`)
+    may be called by its last name. Raises CompileError for a pattern that does not take the kernel, an unknown gene or
+    value, and a configuration that is not legal.
+    """
     where = f"the kernel {name_of(kernel)[:8]} ({describe(kernel)})"
     pattern, words = _pattern(kernel, target, text, where)
     space = pattern.space(kernel, target) or {WHOLE: tuple(pattern.configs(kernel, target))}
@@ -56,7 +60,8 @@ def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choi
 
 
 def written(pattern: Pattern, config: Any) -> str:
-    """The text that stands for a configuration, with all of its genes: `decided` gives exactly that one back."""
+    """Return the decision text of a configuration, with all of its genes; `decided` parses it back to the equal
+    configuration."""
     return " ".join([pattern.name, *(f"{gene}={_text(value)}" for gene, value in _genes(config).items())])
 
 

@@ -38,7 +38,7 @@ class DType:
 
     @cached_property
     def in_memory_only(self) -> bool:
-        """Whether elements are converted to another type before anything is computed with them."""
+        """Return whether the type only stores elements: arithmetic converts them to another type first."""
         return self.arithmetic is not self
 
     @cached_property
@@ -168,6 +168,6 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def is_whole(x: object) -> bool:
-    """Whether something is a whole number to Python: an int, NumPy's too, but no truth value, no class and no array of
-    dimensions."""
+    """Whether a value is an integer: an int or a 0-d value with `__index__` (NumPy's too), but no bool, class or array
+    with dimensions."""
     return hasattr(x, "__index__") and not isinstance(x, (bool, type)) and not getattr(x, "ndim", None)

@@ -10,11 +10,12 @@ class EinsmithError(Exception):
 
 
 class EinsmithWarning(UserWarning):
-    """Category of warnings that something asked for, or stored, is not used. Results stay right."""
+    """Category of the warnings that a requested or stored setting is not used. Results stay right."""
 
 
 class StoreWarning(EinsmithWarning, RuntimeWarning):
-    """Compiled code or a measurement cannot be kept on disk, or read from there; the work goes on without."""
+    """Category of the warnings that compiled code or a measurement cannot be written to disk or read from it. Work
+    continues without the stored data."""
 
 
 _WIDTH = 160  # characters of a line that a message shows
@@ -99,7 +100,7 @@ class CompileError(EinsmithError):
 
 
 class OutOfMemoryError(EinsmithError, MemoryError):
-    """Tensors take more memory than there is; the message says how much was asked for."""
+    """Error for tensors that need more memory than is available; the message gives the bytes requested."""
 
 
 class BusyError(EinsmithError, RuntimeError):

@@ -1,7 +1,8 @@
-"""Files that are written beside their place and moved there, so that whoever reads finds a whole one, at any moment.
+"""Write files atomically: under a temporary name next to their place, then renamed, so that a reader always finds a
+whole file.
 
-The names beside tell who writes: what a process that was killed has left is removed by the next one that writes into
-the same folder.
+The temporary name records the process that writes: leftovers of a killed process are removed by the next one that
+writes into the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _swept: tuple[Path, int] = Path(), 0
 
 
 def machine() -> str:
-    """What tells apart where process numbers mean other processes: machines that share a folder, boots, containers."""
+    """Return a hash that identifies the process number space: it differs between machines that share a folder, boots
+    and containers."""
     told = platform.node()
     with suppress(OSError):
         told += Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -40,8 +42,8 @@ def machine() -> str:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A name beside `path` for what is to take its place. What has that name at the end of the block is removed, with
-    what a library has put next to it."""
+    """Yield a temporary path in the folder of `path` for a file that is to replace it. At the end of the block, a file
+    of that name is removed along with the files that SQLite puts next to it."""
     tidy(path.parent)
     name = f".{path.name}.{machine()}-{os.getpid()}-{next(_numbers)}.new"
     _mine.add(name)
@@ -56,8 +58,8 @@ def beside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """As `beside`; the file with that name takes the place of `path` where the block ends without an error. Raises
-    OSError where that cannot be."""
+    """Yield a temporary path; its file replaces `path` if the block ends without an error, and is removed otherwise.
+    Raises OSError where the replacement fails."""
     with beside(path) as work:
         yield work
         os.replace(work, path)
@@ -111,7 +113,7 @@ def make_private(folder: Path) -> None:
 
 
 def is_begun(name: str) -> bool:
-    """Whether a file of this name is none yet."""
+    """Whether a file name is a temporary one, of a file that is not complete."""
     return _BEGUN.fullmatch(name) is not None
 
 
@@ -124,7 +126,8 @@ def _is_left(path: Path, where: str, process: int) -> bool:
 
 
 def runs(process: int) -> bool:
-    """Whether there is such a process on this machine (taken for granted where asking would end it)."""
+    """Return whether a process of this number runs on this machine; True on systems where probing would end the
+    process."""
     if os.name != "posix":
         return True
     try:

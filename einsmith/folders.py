@@ -1,7 +1,7 @@
-"""Folders that are written beside their place and take it whole, one writer after the other.
+"""Write folders atomically: under a temporary name, then renamed to their place, one writer after the other.
 
-A writer holds the lock file `.NAME.lock` beside the folder: the kernel frees it when the process ends, however it ends.
-File systems that have no locks are written to without; there, of two writers at one time one may fail.
+A writer holds the lock file `.NAME.lock` in the folder's parent: the kernel frees it when the process ends, however it
+ends. File systems without locks are written to without; there, one of two concurrent writers may fail.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def turn(place: Path) -> Iterator[None]:
 
 
 def is_taken(place: Path) -> bool:
-    """Whether another writer, or thread of this process, has its turn."""
+    """Whether another writer, or a thread of this process, holds the folder's lock."""
     if fcntl is None:
         return False
     try:
@@ -112,7 +112,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one at its path: the last owner may have removed it."""
+    """Whether an open file is still the file at its path: the previous owner may have removed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -146,9 +146,9 @@ def _beside(place: Path, what: str) -> Path:
 
 @contextmanager
 def replacing(place: Path) -> Iterator[Path]:
-    """Yield a new folder beside `place`, which takes its place where the block ends without an error.
+    """Yield a new temporary folder that replaces `place` if the block ends without an error.
 
-    What was there stays whole until then, and comes back where something fails. Called in one's turn.
+    The old folder stays whole until then, and is restored if something fails. The caller must hold the folder's turn.
     """
     _clear(place)
     work, old = _beside(place, "new"), _beside(place, "old")
@@ -195,7 +195,7 @@ def _moved_aside(place: Path) -> list[Path]:
 
 
 def _clear(place: Path) -> None:
-    """Remove what processes that were killed while they wrote to `place` have left beside it."""
+    """Remove temporary folders that killed writers of `place` have left in its parent."""
     for left in list(place.parent.iterdir()):
         named = re.fullmatch(rf"\.{re.escape(place.name)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.(?:new|old)", left.name)
         if named and _is_left(left, named[1], int(named[2])):
@@ -203,7 +203,8 @@ def _clear(place: Path) -> None:
 
 
 def _is_left(path: Path, machine: str | None, process: int) -> bool:
-    """Whether nobody writes to a folder beside: its process, of this machine where none is named, is no more."""
+    """Whether a temporary folder has no living writer: its process, on this machine if `machine` is None, has ended. A
+    folder of another machine is judged by its age."""
     if machine not in (None, files.machine()):
         with suppress(OSError):
             return time.time() - path.lstat().st_mtime > files.ABANDONED

@@ -40,8 +40,11 @@ class ProgramForm:
 
 @dataclass
 class GraphReport:
-    """What a search came to. before, after: median seconds of a step, by the last race that decided; tried: forms that
-    raced; log: what became of each gene, in words; run: the program as it is now."""
+    """The result of a search over forms of the graph.
+
+    before, after: median seconds of a step, by the last decisive race; tried: forms that raced; log: the outcome of
+    each gene, in words; run: the resulting program.
+    """
 
     run: Executable
     before: float = 0.0
@@ -52,7 +55,7 @@ class GraphReport:
 
     @property
     def without(self) -> frozenset[str]:
-        """The passes that the program is made without."""
+        """Return the names of the passes that the program is compiled without."""
         return self.run.without
 
     def __str__(self) -> str:
@@ -124,7 +127,8 @@ def tune(
 
 
 def tuned(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Executable, float]:
-    """The program after a search of so many seconds, if there is one at least, and what is left of them."""
+    """Return the program after a graph search of `seconds`, and the seconds left. A budget below one second skips the
+    search."""
     if seconds < 1:
         return run, seconds
     report = tune(run, inputs, seconds)
@@ -151,11 +155,12 @@ def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], se
 
 
 def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarray]) -> str:
-    """What a step of the second form computes otherwise than one of the first, beyond rounding, in words; empty where
-    nothing is.
+    """Describe how a step of the second program differs from one of the first, beyond rounding; empty if it does not.
 
-    Two results may differ by half of their digits: of the largest one, and for what a step stores of the farthest that
-    anything of that type moves, as some gradients are nothing but what is left of terms that cancel."""
+    Two results may differ in half of their digits. The digits count from the largest element of an output; for stored
+    tensors, from the largest change that the step makes to any tensor of the type, as some gradients are only the
+    residue of terms that cancel.
+    """
     leaves = [leaf for leaf, _ in first.given.updates if leaf in first.bound]
     starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
     outputs: list[list[np.ndarray]] = []

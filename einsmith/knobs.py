@@ -1,6 +1,6 @@
-"""Every environment variable that Einsmith reads: its type, its default and what it does.
+"""Declare every environment variable that Einsmith reads: its type, its default and what it does.
 
-Variables are read when they are asked for, so that a program may set them after importing Einsmith.
+Variables are read at each use, so that a program may set them after importing Einsmith.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ T = TypeVar("T")
 
 
 def _is_set(name: str) -> Callable[[], bool]:
-    """What tells whether a variable is set. Every call of a compiled function asks for some that mostly are not, for
-    which `os.environ` takes ten times as long as the dictionary behind it: that is read where there is one, as long as
-    nobody puts another mapping in its place."""
+    """Return a fast predicate for whether a variable is set.
+
+    Every call of a compiled function queries variables that are mostly unset, and `os.environ` takes ten times as long
+    as the dictionary behind it. The predicate reads that dictionary where there is one, unless `os.environ` has been
+    replaced by another mapping.
+    """
     known, table, encode = os.environ, getattr(os.environ, "_data", None), getattr(os.environ, "encodekey", None)
     if not isinstance(table, dict) or encode is None or any(encode(n) not in table for n in known):
         return lambda: name in os.environ
@@ -42,7 +45,7 @@ class Knob(Generic[T]):
 
     @cached_property
     def is_set(self) -> Callable[[], bool]:
-        """Whether the variable is set now."""
+        """Return a fast predicate for whether the variable is set at the time it is called."""
         return _is_set(self.name)
 
     def get(self) -> T:

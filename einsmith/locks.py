@@ -70,7 +70,8 @@ def _go_on(me: int, before: Reentrant | Turn | None) -> None:
 
 
 def waits_for_run() -> bool:
-    """Whether this thread waits for a guard or for its turn to run a program; a signal's handler asks in the middle."""
+    """Return whether this thread waits for a guard or for its turn to run a program; a signal handler may ask in the
+    middle."""
     return isinstance(_waits.get(get_ident()), (Turn, _GuardLock))
 
 
@@ -141,9 +142,11 @@ class Reentrant:
         )
 
     def _is_cycle(self, me: int) -> bool:
-        """Whether the holder waits, directly or through others, for the thread `me`. The thread that closes a cycle
-        sees it whole: the others have entered what they wait for before. In a cycle through RUNNING, whose holder looks
-        again and again, that one alone sees it."""
+        """Whether the holder waits, directly or through others, for the thread `me`.
+
+        The thread that closes a cycle sees all of it, since the others have registered what they wait for before. In a
+        cycle through RUNNING, whose holder polls, only that holder sees it.
+        """
         at: Reentrant | Turn | None = self
         for _ in range(len(_waits) + 1):
             if isinstance(at, Turn):
@@ -277,11 +280,11 @@ class _GuardLock(Awaited):
 
 
 class Guard:
-    """The lock of the parameters and the state that programs use together, for `with`.
+    """A lock of the parameters and the state that several programs share, used in a `with` statement.
 
-    Every tensor begins with a guard of its own. Guards that are joined are one lock, for good: whoever holds any of
-    them holds all. `others` are joined with this one when it is first held. A union-find forest (Tarjan 1975): the lock
-    is the root's; a root that becomes part of another one is locked meanwhile.
+    Every tensor begins with a guard of its own. Joined guards are one lock, permanently: a holder of one holds all.
+    `others` are joined with this guard when it is first held. The guards form a union-find forest (Tarjan 1975) whose
+    root owns the lock; a root is locked while it is made a child of another.
     """
 
     __slots__ = ("_lock", "_above", "_held", "_others", "_number")
@@ -345,7 +348,7 @@ class Guard:
 
 
 def join(guards: Iterable[Guard]) -> None:
-    """Make guards one lock. Waits until nobody else holds any of them."""
+    """Make guards one lock. Waits until no other thread holds any of them."""
     known = list(guards)
     while True:
         roots = {id(root): root for root in map(Guard._root, known)}

@@ -97,7 +97,7 @@ def _text(x: Any) -> bool:
 
 
 def _plain(name: str) -> bool:
-    """Whether a name is that of a file in the folder itself."""
+    """Return whether a name is that of a file directly in the folder, without path separators."""
     return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
@@ -155,7 +155,7 @@ _LAST = re.compile(rb'(.*),\n "checksum": "([0-9a-f]{64})"\n}\n', re.DOTALL)
 
 
 def signed(entries: dict[str, Any]) -> str:
-    """Return the text of step.json, whose last entry is the checksum of what stands before it, byte by byte."""
+    """Return the text of step.json; its last entry is the SHA-256 checksum of all bytes preceding it."""
     text = json.dumps({n: v for n, v in entries.items() if n != "checksum"}, indent=1).removesuffix("\n}")
     return f'{text},\n "checksum": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'
 
@@ -175,8 +175,11 @@ def _verify(folder: Path, text: bytes, meta: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The entries of step.json. Raises SaveError, naming folder and entry, where one is missing or cannot be what it
-    is, and where a file beside it is not the one that was saved."""
+    """Return the entries of a folder's step.json.
+
+    Raises SaveError, with folder and entry, where an entry is missing or invalid, and where another file of the folder
+    does not match its saved checksum.
+    """
     if not folder.is_dir():
         raise SaveError(f"{folder} is not a folder; pass what es.save wrote")
     try:
@@ -221,7 +224,7 @@ def is_saved_step(folder: Path) -> bool:
 
 
 def has_format(file: Path, name: str) -> bool:
-    """Whether a file of JSON says that it is of this format."""
+    """Whether a JSON file's `format` entry is `name`."""
     try:
         return json.loads(file.read_text(encoding="utf-8")).get("format") == name
     except (OSError, ValueError, AttributeError, RecursionError):

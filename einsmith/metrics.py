@@ -1,9 +1,9 @@
-"""Metrics for `evaluate` and `fit`: of a model's outputs and the targets, as NumPy arrays.
+"""Compute metrics for `evaluate` and `fit` from a model's outputs and the targets, as NumPy arrays.
 
-A metric is a function (output, target) -> number of one batch, whose mean over the samples is taken, or an object with
-`reset()`, `update(output, target)` and `compute()` for what is no such mean, as torchmetrics has them. Classes are told
-by outputs [N, classes] and integer targets [N]; targets of -100, which losses ignore, do not count. A sample with NaN
-among its outputs is told wrong.
+A metric is a function (output, target) -> number of one batch, which is averaged over the samples. A metric that is no
+such average is an object with `reset()`, `update(output, target)` and `compute()`, as in torchmetrics. Classification
+takes outputs [N, classes] and integer targets [N]; targets of -100, which losses ignore, do not count. A sample with
+NaN among its outputs counts as wrong.
 """
 
 from __future__ import annotations

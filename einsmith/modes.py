@@ -43,7 +43,8 @@ def is_traced(tree: Any) -> bool:
 
 
 def in_trace(tree: Any) -> bool:
-    """Whether a call with these arguments extends a trace: one is under way, or a leaf is a traced tensor."""
+    """Return whether a call with these arguments extends a trace: tracing is under way, or a leaf is a traced
+    tensor."""
     return trace.current_trace() is not None or is_traced(tree)
 
 
@@ -139,7 +140,7 @@ def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], 
 
 
 def names_of(f: Callable) -> tuple[str, ...]:
-    """How messages call the arguments of f that are passed by position."""
+    """Return the names of f's positional arguments for messages; () where the signature is unknown."""
     if hasattr(f, "argument_names"):
         return tuple(f.argument_names)
     try:
@@ -258,7 +259,8 @@ class Jitted:
 
     @property
     def plan(self) -> str:
-        """What is compiled: every kernel of every set of arguments, with its pattern, configuration, predicted time."""
+        """Describe what is compiled: every kernel of every set of arguments, with its pattern, configuration and
+        predicted time."""
         parts = []
         for run, traced in self._cache.values():
             given = ", ".join(f"{x.dtype.name}{list(x.shape)}" for x in traced.graph.inputs if x not in traced.bind)
@@ -280,7 +282,8 @@ class Jitted:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
 
     def _current(self, key: Any) -> tuple[Entry[_Compiled], _Compiled] | None:
-        """What is compiled for `key`, unless something that the trace depends on has changed since."""
+        """Return the cache entry and program compiled for `key`, or None if there is none or its trace is out of
+        date."""
         version = trace.version()
         ready = self._ready.get(key)
         entry = ready[1] if ready is not None and ready[0] is version else self._find(key)
@@ -396,7 +399,7 @@ def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
 
 
 def _assembler(structure: Any) -> Callable[[list], Any]:
-    """What puts a call's results together."""
+    """Return the function that builds a call's result from the list of its leaves."""
     if structure == "*":
         return itemgetter(0)
     if structure is not None and structure[0] == "tuple" and all(s == "*" for s in structure[1]):
@@ -427,8 +430,10 @@ _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 
 
 def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
-    """Any of Einsmith's callables, given arrays: jitted, the compiled function being kept with the callable. Its
-    `static_argnames`, where it has such, are keyword arguments that are static."""
+    """Call any of Einsmith's callables on arrays: it is jitted, and the compiled function is cached with the callable.
+
+    A `static_argnames` attribute of the callable names its static keyword arguments.
+    """
     return kept(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
 
 

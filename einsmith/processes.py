@@ -1,8 +1,8 @@
-"""Processes that end with the one that has started them, however that ends: killed, while they are stopped, hang, or
-have not yet begun.
+"""Start processes that end with their parent, even if it is killed while they are stopped, hang or have not begun to
+run.
 
-This file is run by its path: what a process is for may take a second to import, and whoever started it may be killed
-meanwhile. What is run reads its input until that ends, too, as not every system tells a process of the other's death.
+This file is run by its path: importing the child's module may take a second, and the parent may be killed meanwhile.
+The child also reads its input until that ends, as not every system notifies a process of its parent's death.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def command(what: str) -> list[str]:
-    """What runs a module, or a file by its path, as a process that ends with this one."""
+    """Return the command that runs a module, or a file by its path, as a process that ends with this one."""
     return [sys.executable, "-P", __file__, str(os.getpid()), what]
 
 

@@ -217,7 +217,7 @@ class Pullback:
 
 
 def _copied(x: Any) -> Any:
-    """An argument as it is now: a number or a static value itself, an array copied."""
+    """Return an argument's current value: arrays are copied; numbers and static values are returned unchanged."""
     argument = Argument(x, False)
     return x if argument.static or argument.weak else np.array(argument.value)
 

@@ -40,8 +40,11 @@ def asked(tune: float | str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Report:
-    """What a search came to. found: of every kernel; kept: those whose configurations are used from now on; before,
-    after: median seconds of a run of the program; seconds: that the search took; run: the program as it is now."""
+    """The result of a search over the kernels of a program.
+
+    found: the result of every kernel; kept: results whose configurations are used from now on; before, after: median
+    seconds of a run of the program; seconds: duration of the search; run: the resulting program.
+    """
 
     found: list[Found]
     kept: list[Found]
@@ -52,12 +55,13 @@ class Report:
 
     @property
     def tried(self) -> int:
-        """Candidates of all kernels."""
+        """Return the number of candidates tried, over all kernels."""
         return sum(f.tried for f in self.found)
 
     @property
     def busy(self) -> str:
-        """What else the machine did, where that kept something from being told apart; else nothing."""
+        """Describe other load on the machine, where it kept measurements from being significantly different; else
+        empty."""
         return next((f.busy for f in self.found if f.busy), "")
 
     def __str__(self) -> str:
@@ -76,7 +80,7 @@ class Report:
 
 
 def parts_of(run: Executable) -> list[Part]:
-    """The kernels that a search may be about: those that nobody has decided about."""
+    """Return the kernels that a search may tune: all whose configuration is not fixed by a user's decision."""
     made = zip(run.calls, run.kernels, run.turns, strict=True)
     return [Part(call.kernel, turns) for call, kernel, turns in made if kernel.tuned or not kernel.decision]
 
@@ -90,9 +94,11 @@ def predicted(run: Executable) -> dict[Kernel | Rows, float]:
 
 
 def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Tell = lambda *_: None) -> Report:
-    """Searches the kernels of a program, which is run on these inputs (whatever that stores is taken back), for about
-    so many seconds; nothing else uses it meanwhile. Whoever compiles an equal program from now on gets the faster
-    kernels, as the report's program has them."""
+    """Search configurations for the kernels of a program by running it on these inputs, for about `seconds`.
+
+    Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on with
+    equal kernels get the faster configurations, as does the report's program.
+    """
     begun = time.monotonic()
     found = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRMING), tell)
     texts = {f.kernel: f.best.text for f in found if f.best}
