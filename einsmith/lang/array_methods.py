@@ -17,8 +17,8 @@ FUNCTIONS = ("abs", "cos", "exp", "expm1", "floor", "log", "log1p", "sign", "sin
 
 
 class ArrayMethods(Operators):
-    """What a traced tensor has of NumPy's arrays beside their operators; `astype`, `transpose` and `__getitem__` are
-    the tensor's own."""
+    """The attributes of NumPy's arrays that a traced tensor offers apart from operators; `astype`, `transpose` and
+    `__getitem__` are defined by the tensor itself."""
 
     __slots__ = ()
 

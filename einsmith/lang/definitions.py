@@ -188,8 +188,11 @@ def _tensor(
 
 
 class _Part:
-    """One statement as forms: its left axes and indices, and its body, of `dtype` if that is given. `pushed`:
-    conditions around reductions stand in them too, so that these read nothing where they are not used."""
+    """One statement lowered to forms: its left axes and indices, and its body, of type `dtype` if that is given.
+
+    `pushed`: repeat conditions around a reduction inside its body, so that the body reads nothing where its value is
+    unused.
+    """
 
     def __init__(
         self,

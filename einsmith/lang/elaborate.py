@@ -11,7 +11,7 @@ from einsmith.lang.parser import Ast, Cast, Name, Number, ParsedApply, ParsedRea
 
 
 class NotYet(Exception):
-    """An extent that is asked for is not known so far."""
+    """Raised where an extent is needed that is not known yet."""
 
 
 class Elaborator:

@@ -92,7 +92,8 @@ def _short(value: int) -> str:
 
 
 class Literal(Form):
-    """A number that is known. `passed`: a call passed it, or it is computed from such; others stand in the text."""
+    """A number known at compile time. `passed`: it is a call's argument or computed from such arguments, not written in
+    the formula."""
 
     __slots__ = ("passed", "value")
     value: bool | int | float

@@ -347,7 +347,8 @@ def _position(offset: int, step: int, axis: str | None) -> str:
 
 
 def _wanted(bodies: Sequence[Expr], dims: Sequence[list[str | None]]) -> dict[int, list[str]]:
-    """For each axis the names of the dimensions that it runs along: those it indexes alone first, then strided ones."""
+    """Return the names of the dimensions that each axis (by position) runs along: first those that it indexes alone,
+    then strided ones."""
     found: dict[int, list[tuple[int, str]]] = {}
     for e in postorder(bodies):
         if not isinstance(e, Read):

@@ -1,13 +1,11 @@
-"""The extent of every axis of a formula, from the shapes of its inputs: `infer`.
+"""Infer the extent of every axis of a formula from the shapes of its inputs: `infer`.
 
-In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree); such dimensions
-under guards (where these hold the axis below a constant, only if nothing else tells, the constant is not the
-dimension's own extent, and no read goes on behind it); the largest extent that keeps an unguarded read in bounds of
-which the axis is the only unknown; for a defined tensor, as far as axes reach that index it alone under guards; to a
-fixpoint. The formula's words decide which reads tell an extent, never the shapes. What stays unknown is an error that
-shows the `extents=` to add.
-
-    C[p] = sum[r](A[2*p+r] * W[r]),  A: 10, W: 3      ->      r: 3 (W.shape[0]),  p: 4 (2*3+2 <= 9),  C: (4,)
+In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree); dimensions that
+an axis indexes alone under guards (where the guards hold the axis below a constant, only if nothing else determines it,
+the constant is not the dimension's own extent, and no read extends beyond it); the largest extent that keeps an
+unguarded read in bounds of which the axis is the only unknown; for a defined tensor, the largest position of the axes
+that index it alone under guards. The rules are repeated to a fixpoint. The formula's text decides which reads determine
+an extent, never the shapes. An extent that stays unknown is an error that shows the `extents=` to add.
 """
 
 from __future__ import annotations
@@ -289,8 +287,11 @@ class _Inference:
         return changed
 
     def under_guards(self) -> bool:
-        """Plain indices under guards on the axis. Those whose guards hold the axis below a constant tell its extent
-        only where no other does, and no read of another dimension goes on behind that constant."""
+        """Infer extents from plain indices under guards on the axis; return whether any was found.
+
+        An index whose guards hold the axis below a constant determines its extent only where no other index does, and
+        no read of another dimension extends beyond that constant.
+        """
         firm: dict[Key, list[tuple[int, str, int]]] = {}
         loose: dict[Key, list[tuple[Key, tuple[int, str, int]]]] = {}
         further: dict[Key, set[Key]] = {}

@@ -47,7 +47,8 @@ def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -
 
 
 def keeps_in(comparison: Comparison, axis: str, tensor: str, dimension: int, rank: int) -> bool:
-    """Whether a comparison says `axis < tensor.shape[dimension]` and no more: it is there to let the axis go on."""
+    """Return whether a comparison says `axis < tensor.shape[dimension]` and no more: a guard that lets the axis run
+    past the dimension."""
     a, b, strict = comparison
     left, right = _linear(a), _linear(b)
     if left is None or right is None:
@@ -83,17 +84,21 @@ def _certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
 
 
 def rises(e: Ast, axis: str) -> bool:
-    """Whether a bound on `e` from above is one on the axis. Parameters count as positive."""
+    """Return whether an upper bound on `e` implies an upper bound on the axis. Parameters count as positive."""
     return _bounded(e, axis, True)
 
 
 def falls(e: Ast, axis: str) -> bool:
-    """Whether a bound on `e` from below is one on the axis from above."""
+    """Return whether a lower bound on `e` implies an upper bound on the axis."""
     return _bounded(e, axis, False)
 
 
 def _bounded(e: Ast, axis: str, above: bool) -> bool:
-    """Every (node, side) asked for is worth a yes, but under `min` and `max`, where both operands must say it."""
+    """Return whether an upper (`above`) or lower bound on `e` implies an upper bound on the axis.
+
+    One operand that implies it is enough, but an upper bound on a `min` and a lower bound on a `max` need all operands
+    to.
+    """
     stack = [(e, above)]
     while stack:
         e, above = stack.pop()

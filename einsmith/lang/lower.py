@@ -362,8 +362,10 @@ def lower_pieces(
     pieces: Sequence[tuple[Sequence[int], Sequence[int], Sequence[AxisVar], Form]],
     dtype: DType | None = None,
 ) -> Tensor:
-    """One tensor from pieces `out[offset + step*axes] = body`, each (offset, step, axes, body); `dtype` is the element
-    type, if it is not to follow from the bodies."""
+    """Lower pieces `out[offset + step*axes] = body`, each (offset, step, axes, body), to one tensor.
+
+    `dtype` is the element type; by default it follows from the bodies.
+    """
     bodies = [b for *_, b in pieces]
     return _finish(tuple(shape), pieces, dtype or result_type(bodies), float_type(bodies))
 

@@ -1,4 +1,4 @@
-"""Python's and NumPy's operators, by the scalar function that each stands for."""
+"""Map Python's and NumPy's operators to the scalar functions that implement them."""
 
 from __future__ import annotations
 

@@ -424,7 +424,7 @@ def parse(text: str) -> Source:
 
 
 def parse_expression(text: str) -> Ast:
-    """One expression, as in `extents={"p": "H//2"}`."""
+    """Parse one expression, as in `extents={"p": "H//2"}`. Raises FormulaError for other text."""
     parser = _Parser(text)
     out = _shallow(parser, parser.expression)
     if parser.token.kind not in ("newline", "end"):

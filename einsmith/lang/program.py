@@ -105,8 +105,11 @@ def resolve_source(
 
 
 def _left_parameters(s: Statement, extents: set[str]) -> set[str]:
-    """The names of left indices that are no axes: st in `y[st*i+r] += z[i,r]`, which stands in nothing but such sums
-    and products with axes. An axis indexes a dimension alone, or the body uses it, or `extents` gives its extent."""
+    """Return the names in left indices that are parameters, not axes, such as st in `y[st*i+r] += z[i,r]`.
+
+    A parameter occurs only in sums and products with axes. A name is an axis if it indexes a dimension alone, the body
+    uses it, or `extents` gives its extent.
+    """
     axes = {i.id for i in s.index if isinstance(i, Name)} | extents
     for n in walk(s.value):
         axes |= {n.id} if isinstance(n, Name) else {n.axis} if isinstance(n, SizeOf) else set()
@@ -215,7 +218,8 @@ def _tensors(program: FormulaProgram) -> None:
 
 
 def _bound_at(text: str, line: Line, axis: str) -> int:
-    """Where a statement first names an axis: in a left index, or in a reduction's brackets."""
+    """Return the offset in the text at which a statement first names an axis: in a left index, or in a reduction's
+    brackets."""
     for node in _in_text_order((*line.statement.index, line.statement.value)):
         if isinstance(node, Name) and node.id == axis:
             return node.at

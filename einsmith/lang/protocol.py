@@ -13,7 +13,7 @@ def needs_value(what: str, remedy: str) -> TraceError:
 
 
 def arraylike(x: Any) -> bool:
-    """Whether an object hands out its elements, or a tensor that stands for them."""
+    """Return whether an object gives access to its elements, or represents a traced tensor."""
     return hasattr(x, "__einsmith_value__") or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
 
 

@@ -49,8 +49,11 @@ def _widest_float(roots: Sequence[Form]) -> DType | None:
 
 
 def _of_numbers(roots: Sequence[Form]) -> bool:
-    """Whether values are made of numbers that a call passed, with literals at most: neither of axes nor of elements of
-    tensors. Conditions and indices are no part of a value."""
+    """Return whether values are computed only from numbers that a call passed, at least one, and literals: not from
+    axes or elements of tensors.
+
+    Conditions and indices are not counted as parts of a value.
+    """
     stack, passed = list(roots), False
     while stack:
         node = stack.pop()

@@ -75,8 +75,11 @@ def _factor(bodies: Sequence[Expr]) -> Expr | None:
 
 
 def _factors(body: Expr, of: Sequence[int]) -> list[Expr]:
-    """Of b, b where it is not zero (1 where it is), and 2 where it is (1 where not), those `of`, within the guards of
-    `body`, which is the last."""
+    """Return the values `of` (by number) that a product without its zeros needs for a factor b, each under the guards
+    of `body`.
+
+    Number 0 is b; 1 is b where it is not zero, else 1; 2 is 2 where b is zero, else 1, which is `body` itself.
+    """
     guards, inner = _guarded(body)
     assert isinstance(inner, Apply)
     condition, _, one = inner.args

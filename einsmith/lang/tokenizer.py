@@ -1,5 +1,7 @@
-"""Tokens of the formula language: names, numbers, operators, ends of lines. Comments run from # to the end of a line;
-inside brackets a line goes on."""
+"""Split formula text into tokens: names, numbers, operators and ends of lines.
+
+Comments run from # to the end of a line; inside brackets a line break does not end the line.
+"""
 
 from __future__ import annotations
 

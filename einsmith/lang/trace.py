@@ -66,8 +66,11 @@ the guard of parameters takes the guard first."""
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Around tracing and compiling: holds LOCK, and nobody looks for cycles. What is made and dropped here is freed by
-    counting references, and to walk through it all every few hundred objects takes a tenth of the time."""
+    """Hold LOCK and suspend the cycle collector while tracing and compiling.
+
+    Objects created and dropped in the block are freed by reference counting; the collector's scans every few hundred
+    objects take a tenth of the time.
+    """
     with LOCK:
         if not gc.isenabled():
             yield
@@ -92,12 +95,12 @@ class Override:
         self._version, self._seen = object(), _version
 
     def get(self, owner: Any, default: Any) -> Any:
-        """Return the value that stands for the attribute of `owner`, or `default`."""
+        """Return the value that overrides the attribute of `owner`, or `default` if none does."""
         found = self._values.get(id(owner))
         return default if found is None else found[1]
 
     def set(self, owner: Any, value: Any) -> None:
-        """Let a value stand for the attribute of `owner`."""
+        """Override the attribute of `owner` with a value."""
         self._values[id(owner)] = owner, value  # which keeps its id
         self._version = object()
 
@@ -118,7 +121,8 @@ def override() -> Override | None:
 
 @contextmanager
 def overriding() -> Iterator[Override]:
-    """Within it the current context has values of its own, beside those that it had."""
+    """Yield an override of attribute values for the current context, on top of those already in force; it ends with the
+    block."""
     token = _OVERRIDE.set(made := Override(_OVERRIDE.get()))
     try:
         yield made
@@ -133,7 +137,8 @@ def version() -> object:
 
 
 def touch() -> None:
-    """To be called after a change of what traces depend on beside their arguments: a module's mode, parts, settings."""
+    """Invalidate traces after a change of something they depend on apart from arguments: a module's mode, parts or
+    settings."""
     global _version
     _version = object()
 
@@ -158,7 +163,7 @@ class Trace:
         self.paths: dict[int, str] = {}
 
     def capture(self, obj: Any, shape: tuple[int, ...], dtype: DType) -> Leaf:
-        """The leaf that stands for a live object, made at its first use."""
+        """Return the leaf that represents a live object in the trace; it is created at the object's first use."""
         if id(obj) not in self.captured:
             self.captured[id(obj)] = (obj, leaf(shape, dtype))
         return self.captured[id(obj)][1]

@@ -19,7 +19,7 @@ from einsmith.lang.protocol import RunTimeOnly
 
 
 def listed(given: Sequence[Any]) -> Any:
-    """What a method was given one by one, or as one sequence (or None)."""
+    """Return a method's operands as one sequence, whether they were passed one by one or as a sequence (or None)."""
     return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
