@@ -149,7 +149,8 @@ SCATTERED = {"sum": "+=", "max": "max=", "min": "min="}
 
 
 def identity(combiner: str, dtype: DType) -> float | int | bool:
-    """What an empty box gives, or loses against everything."""
+    """Return the identity element of a combiner: the value of an empty reduction, which loses against every other
+    value."""
     if combiner == "sum":
         return 0.0 if dtype.is_float else 0
     if combiner == "prod":

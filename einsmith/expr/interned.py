@@ -96,7 +96,7 @@ class Node:
 
     @property
     def digest(self) -> bytes:
-        """Made when it is first asked for: most nodes are never asked."""
+        """Return the node's digest, computed at its first use; most nodes never need one."""
         return self._digest or _digest(self)
 
     def _set(self, name: str, value: Any) -> None:
@@ -143,7 +143,7 @@ def _undigested(values: Iterable[Any]) -> list[Node]:
 
 
 def nodes_in(values: Iterable[Any]) -> list[Node]:
-    """All nodes in fields, in tuples too."""
+    """Return all nodes in field values, those in nested tuples included."""
     out: list[Node] = []
     for v in values:
         if isinstance(v, Node):

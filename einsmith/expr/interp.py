@@ -270,7 +270,8 @@ def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndarray]) -> dict[Expr, np.ndarray]:
-    """For each expression, the points at which its value is used: the ones its enclosing `where`s choose."""
+    """Return, for each expression, a mask of the points at which its value is used: those that its enclosing `where`s
+    select."""
     needed: dict[Expr, Any] = dict.fromkeys(order, np.False_)
     for r in roots:
         needed[r] = np.True_

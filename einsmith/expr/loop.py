@@ -58,5 +58,5 @@ class LoweredLoop(Node):
     args: tuple[Tensor, ...]
 
     def with_args(self, args: tuple[Tensor, ...]) -> LoweredLoop:
-        """The same loop of other arguments."""
+        """Return this loop with other arguments."""
         return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args)

@@ -1,9 +1,9 @@
-"""The IR: expressions, reductions, templates, tensors, graphs. The grammar is in docs/architecture.md.
+"""Define the IR: expressions, reductions, templates, tensors, graphs. The grammar is in docs/architecture.md.
 
 Every node is frozen and interned (`expr.interned`).
 
 Axes of a template are numbered: the output's axes first, `0 .. rank-1`, then the reduction's, `rank .. rank+r-1`.
-Within a piece, output axis `d` runs over `piece.extents[d]` and stands for output position `offset[d] + step[d]*axis`.
+Within a piece, output axis `d` runs over `piece.extents[d]` and denotes output position `offset[d] + step[d]*axis`.
 """
 
 from __future__ import annotations
@@ -87,8 +87,11 @@ Expr = Const | Axis | Read | Apply
 
 
 def rank(e: Expr) -> tuple[bytes, bytes]:
-    """Where an operand stands among others whose order is free. It depends on the numbers in an expression only where
-    nothing else tells two apart: formulas that differ in extents come out alike."""
+    """Return a sort key for operands whose order is free.
+
+    The numbers in an expression count only if nothing else distinguishes two operands: formulas that differ in extents
+    are ordered alike.
+    """
     return _outline(e), e.digest
 
 
@@ -214,7 +217,7 @@ class Scatter(Node):
 
     @property
     def neutral(self) -> float | int | bool:
-        """What changes nothing when it is combined."""
+        """Return the reduction's identity element, which leaves a value unchanged when combined with it."""
         return identity(self.combiner, self.body.dtype)
 
     @property
@@ -327,18 +330,19 @@ class Compute(Node):
 
 
 class Recurrence(Node):
-    """Tensors that read themselves and each other at earlier steps of one axis; take `Item`s of it.
+    """Tensors that read themselves and each other at earlier steps of one axis; each result is an `Item` of this node.
 
     Dimension 0 of every member is time. `members[j]` is a template whose slots are the `args`, then all members, whole:
     slot `len(args) + i` is member i. In step t = 0 .. steps-1 (steps-1 .. 0 if `reverse`) the members are evaluated in
-    order, each at position `origins[j] + t`. So the pieces of member j either span the window
+    order, each at position `origins[j] + t`. The pieces of member j therefore either span the window
     `origins[j] .. origins[j]+steps-1` of dimension 0 with step 1 (the step pieces), or lie outside of it (initial
-    values): those read no member, and are there before the first step. A step piece reads member i only where that is
-    evaluated: at an earlier step, at this one if i < j, or at an initial value. Where members read each other at the
-    same step in a cycle, they are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
-    `expr.recurrence.define.recurrence`; `expr.analysis.verify` proves the rules above.
+    values). Initial values read no member and are computed ahead of the first step. A step piece reads member i only where that is
+    evaluated: at an earlier step, at this one if i < j, or at an initial value. Members that read each other at the
+    same step in a cycle are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
+    `expr.recurrence.define.recurrence`; `expr.analysis.verify` proves these rules.
 
-    `checkpoint`: its gradient saves only every so many-th state and computes the others again; 0: it saves them all.
+    `checkpoint`: number of steps between the states that the gradient saves; it recomputes the others. 0: it saves all
+    states.
     """
 
     __slots__ = ("steps", "reverse", "origins", "members", "args", "checkpoint")
@@ -422,8 +426,11 @@ class Graph(Node):
 
     @property
     def role(self) -> dict[Any, Role]:
-        """What each node below the roots is for: forward is what outputs and checks need, backward what gradients need
-        beyond that, update the rest. A node is interned and stands in many graphs: its role belongs to the graph."""
+        """Return the role of each node of the graph: forward, backward or update.
+
+        Outputs and checks need forward nodes, gradients need backward nodes beyond those, and only updates need the
+        rest. Nodes are interned and shared by graphs, so the roles are stored with the graph.
+        """
         if self._role is None:
             results = [*(t for t, _ in self.checks), *self.outputs]
             updates = [t for _, t in self.updates]
@@ -475,7 +482,7 @@ def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[An
 
 @lru_cache(maxsize=4096)
 def below(roots: tuple[Node, ...]) -> tuple[Any, ...]:
-    """What `postorder` goes through, remembered: analyses walk through the same bodies one after the other."""
+    """Return the nodes of `postorder` as a cached tuple: analyses walk through the same bodies one after the other."""
     return tuple(postorder(roots))
 
 
@@ -486,7 +493,7 @@ def axes_of(*exprs: Expr) -> frozenset[int]:
 
 
 def is_free(e: Expr, rank: int) -> bool:
-    """Whether an expression in a template of that rank mentions none of the reduction's axes."""
+    """Whether an expression mentions none of the reduction's axes, in a template of the given rank."""
     return all(a < rank for a in axes_of(e))
 
 
@@ -500,7 +507,8 @@ def reads(x: Expr) -> list[Read]:
 
 
 def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator[Any]:
-    """The expressions of some kinds that stand in no other one of these, each once, from left to right."""
+    """Yield the expressions of some kinds that no other expression of these kinds contains, each once, from left to
+    right."""
     stack, seen = [*exprs][::-1], set[Expr]()
     while stack:
         e = stack.pop()
@@ -514,7 +522,7 @@ def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator
 
 
 def size(shape: Iterable[int]) -> int:
-    """How many points a box has."""
+    """Return the number of points of a box."""
     return prod(shape)
 
 

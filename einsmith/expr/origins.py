@@ -1,4 +1,5 @@
-"""Where indices that are read from tensors come from: names and lines for messages, kept beside a graph."""
+"""Record where indices read from tensors come from (names and source lines, for messages), in a table separate from the
+graph."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Origin:
 
     @property
     def said(self) -> tuple:
-        """What a message says of it."""
+        """Return the fields that a message about this origin shows."""
         return self.tensor, self.source, self.text, self.offset, self.function
 
 

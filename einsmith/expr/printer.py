@@ -35,8 +35,11 @@ _SPELL_OUT = 400  # above this many tokens as a tree, shared subexpressions are 
 
 
 def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | None = None) -> str:
-    """Any node as text. `axes` names axis positions (else i0, i1, ... and, inside a template, r0, r1, ... for the
-    reduction's); `slots` names arguments (else x0, x1, ...)."""
+    """Return any node as text.
+
+    `axes` names axis positions (default: i0, i1, ... and, inside a template, r0, r1, ... for the reduction's); `slots`
+    names arguments (default: x0, x1, ...).
+    """
     if isinstance(node, (Const, Axis, Read, Apply)):
         return _with_names([node], axes, slots)[0]
     if isinstance(node, Reduce):
@@ -130,7 +133,8 @@ def _conjunction(x: Apply) -> list[Any]:
     out: list[Any] = []
 
     def link(a: Expr, b: Expr) -> bool:
-        """Whether a's right side is b's left side."""
+        """Return whether the right operand of integer comparison a is the left operand of b, so that they print as a
+        chain."""
         both = all(isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int for e in (a, b))
         return both and a.args[1] is b.args[0]
 
@@ -267,7 +271,7 @@ def _scatter(s: Scatter, name: str, axes: Sequence[str] | None, slots: Sequence[
 def show_statements(
     t: Template, name: str, slots: Sequence[str] | None = None, axes: Sequence[str] | None = None
 ) -> list[str]:
-    """One line a piece, or scatter, of the output that is called `name`."""
+    """Return one line for each piece or scatter of a template whose output is called `name`."""
     return [_scatter(p, name, axes, slots) if isinstance(p, Scatter) else _piece(p, name, axes, slots) for p in t.parts]
 
 
@@ -316,7 +320,7 @@ def _segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -> lis
 
 
 def _part(place: InputPlace) -> str:
-    """What a step has of a tensor, as an index or a slice of its first dimension."""
+    """Return the part of a tensor that a loop's step reads, as text: an index or a slice of its first dimension."""
 
     def index(n: int) -> str:
         turn = "" if not place.stride else "t" if place.stride == 1 else f"{place.stride}*t"
@@ -332,7 +336,8 @@ def _part(place: InputPlace) -> str:
 
 
 def tensor_names(g: Graph) -> dict[Node, str]:
-    """What `show_graph` calls each node: in0, in1, ... are the inputs, t0, t1, ... what is computed, t0.1 a result."""
+    """Return the name of each node in `show_graph`: in0, in1, ... for inputs, t0, t1, ... for computed nodes, t0.1 for
+    a result."""
     names: dict[Node, str] = {x: f"in{n}" for n, x in enumerate(g.inputs)}
     for node in postorder(g.roots):
         if isinstance(node, Item):
@@ -343,7 +348,7 @@ def tensor_names(g: Graph) -> dict[Node, str]:
 
 
 def show_graph(g: Graph) -> str:
-    """One line a tensor, in evaluation order, under the names of `tensor_names`."""
+    """Return a graph as text: one line a tensor, in evaluation order, under the names of `tensor_names`."""
     names = tensor_names(g)
     lines = ["inputs " + ", ".join(f"{names[x]}: {_type(x.dtype, x.shape)}" for x in g.inputs)]
     for node in postorder(g.roots):

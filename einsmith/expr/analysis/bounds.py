@@ -80,11 +80,11 @@ class Facts:
     # -- assuming
 
     def assume(self, cond: Expr, truth: bool = True) -> Facts:
-        """These facts and `cond` (or its negation)."""
+        """Return these facts extended by `cond` (or its negation if not `truth`)."""
         return self._child(((cond, truth),))
 
     def assume_all(self, conditions: Iterable[Expr], truth: bool = True) -> Facts:
-        """These facts and every one of the conditions (or of their negations)."""
+        """Return these facts extended by all conditions (or their negations if not `truth`)."""
         found = tuple((c, truth) for c in conditions)
         return self._child(found) if found else self
 
@@ -96,8 +96,8 @@ class Facts:
         return found
 
     def undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
-        """Whether some points show that neither `cond` nor its negation follows from these facts and the others, all
-        with this truth. False: perhaps one does."""
+        """Return whether sample points show that neither `cond` nor its negation follows from these facts and the other
+        conditions, all taken with `truth`. False: one of them may follow."""
         value, here = self._sample.values(cond), self._points()
         for c in others:
             known = self._sample.values(c)
@@ -105,13 +105,14 @@ class Facts:
         return value is not None and here is not None and bool((here & value).any() and (here & ~value).any())
 
     def _fails(self, cond: Expr, truth: bool) -> bool:
-        """Whether at some point these facts hold, and `cond` (or its negation) does not."""
+        """Return whether a sample point satisfies these facts but not `cond` (or its negation if not `truth`)."""
         value = self._sample.values(cond)
         here = self._points() if value is not None else None
         return here is not None and bool((here & (value != truth)).any())
 
     def _points(self) -> np.ndarray | None:
-        """At which points of the sample the known conditions hold; None: some cannot be told."""
+        """Return a mask of the sample points at which the known conditions hold; None where a condition cannot be
+        evaluated."""
         if self._here is None:
             here = self._sample.everywhere()
             for c, truth in self.known:
@@ -123,15 +124,18 @@ class Facts:
         return self._here
 
     def _seen(self, form: LinearForm) -> np.ndarray | None:
-        """The values of a linear form at the points of the sample where the known conditions hold: its least value is
-        none above these. None: they cannot be told, or there is no such point."""
+        """Return a linear form's values at the sample points where the known conditions hold; its minimum is at most
+        these.
+
+        None: the values cannot be computed, or no sample point satisfies the conditions.
+        """
         here = self._points()
         value = self._sample.of_form(form) if here is not None and here.any() else None
         return None if value is None else value[here]
 
     def _is_less_seen(self, seen: np.ndarray | None, a: int, line: LinearForm, b: int, best: int | None) -> bool:
-        """Whether points of the sample show that a*form - b*line bounds the form no better than `best`. seen: the
-        form's values there."""
+        """Whether sample points show that a*form - b*line bounds the form no better than `best`; `seen`: the form's
+        values there."""
         if seen is None or best is None:
             return False
         if (known := self._line_seen.get(id(line))) is None:
@@ -510,7 +514,8 @@ class Facts:
         return True
 
     def _differs(self, form: LinearForm) -> bool:
-        """Whether the form is never 0: by its sign, or because its coefficients' divisor does not divide the rest."""
+        """Return whether the form is proven to be never 0: by its sign, or because the gcd of its coefficients does not
+        divide the constant."""
         step = gcd(*form.terms.values())
         if form.const % step if step else form.const:
             return True

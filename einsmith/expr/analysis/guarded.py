@@ -100,14 +100,14 @@ def _assumed(known: Facts, condition: Expr, truth: bool) -> Facts:
 
 
 def _common(contexts: Sequence[Facts], facts: Facts) -> Facts:
-    """What holds in every context."""
+    """Return facts extended by all conditions that are proven in every context."""
     candidates = sorted({c for known in contexts for c in known.known}, key=lambda c: (rank(c[0]), c[1]))
     return facts.assume_all(c if truth else apply("not", c)
                             for c, truth in candidates if all(known.prove(c, truth) for known in contexts))  # fmt: skip
 
 
 def leaves(condition: Expr) -> list[Expr]:
-    """What a condition connects by `and`, `or` and `not`."""
+    """Return the conditions that `and`, `or` and `not` connect in a condition, constants excluded."""
     out: list[Expr] = []
     stack = [condition]
     while stack:
@@ -120,5 +120,5 @@ def leaves(condition: Expr) -> list[Expr]:
 
 
 def of_integers(condition: Expr) -> bool:
-    """Whether a condition compares integers, perhaps among others."""
+    """Return whether some comparison in a condition is of integers."""
     return any(isinstance(x, Apply) and x.args[0].dtype.is_int for x in leaves(condition))

@@ -48,7 +48,7 @@ class LinearForm:
 
     @property
     def key(self) -> tuple[int, frozenset[tuple[Expr, int]]]:
-        """What equal sums have in common, to be hashed."""
+        """Return a hashable key that equal sums share."""
         return self.const, frozenset(self.terms.items())
 
     @cached_property
@@ -62,7 +62,7 @@ class LinearForm:
         return axes_of(*self.terms)
 
     def coefficient(self, atom: Expr) -> int:
-        """Of an atom, 0 where it does not occur."""
+        """Return the coefficient of an atom, 0 if it does not occur."""
         return self.terms.get(atom, 0)
 
     def without(self, atom: Expr) -> LinearForm:
@@ -101,7 +101,8 @@ class LinearForm:
 
 
 def nonnegative(condition: Expr) -> LinearForm | None:
-    """What a comparison of integers by < or <= says to be at least 0; None for other expressions."""
+    """Return the linear form that an integer comparison by < or <= states to be at least 0; None for other
+    expressions."""
     if not isinstance(condition, Apply) or condition.fn not in ("lt", "le") or not condition.args[0].dtype.is_int:
         return None
     return linear(condition.args[1]) - linear(condition.args[0]) - int(condition.fn == "lt")
@@ -142,8 +143,10 @@ def linear(x: Expr) -> LinearForm:
 
 
 def values_in_box(coefficients: Mapping[int, int], counts: Iterable[tuple[int, int]]) -> int:
-    """How many values a linear form takes in a box of points; coefficients: of axes, by position; counts: (axis,
-    points) of those that the box extends along."""
+    """Return the number of distinct values of a linear form over a box of points.
+
+    coefficients: coefficient by axis position; counts: (axis, points) of the axes that the box extends along.
+    """
     seen = {0}
     for a, n in counts:
         if a in coefficients:

@@ -15,8 +15,8 @@ Given = Mapping[frozenset[tuple[Expr, int]], int]
 
 
 def ends(form: LinearForm, extents: Sequence[int]) -> tuple[int, int] | None:
-    """The least and the largest value of a form of axes over a box that is not empty; None where other atoms stand in
-    it, or axes that the box does not have."""
+    """Return the least and the largest value of a linear form of axes over a non-empty box; None where the form
+    contains other atoms or axes outside the box."""
     low = high = form.const
     for atom, c in form.terms.items():
         if not isinstance(atom, Axis) or atom.position >= len(extents):
@@ -29,7 +29,8 @@ def ends(form: LinearForm, extents: Sequence[int]) -> tuple[int, int] | None:
 
 
 def given(guards: Iterable[Expr]) -> Given:
-    """What comparisons of integers, each of which holds, say of linear forms."""
+    """Return the lower bounds on linear forms, without their constants, that follow from integer comparisons that all
+    hold."""
     out: dict[frozenset[tuple[Expr, int]], int] = {}
     for g in guards:
         if isinstance(g, Apply) and g.fn in ("lt", "le") and g.args[0].dtype.is_int:
@@ -40,7 +41,8 @@ def given(guards: Iterable[Expr]) -> Given:
 
 
 def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: Given) -> bool:
-    """Whether a form is at least `bound` over a box of axes that is not empty. False: unknown, or it is not."""
+    """Return whether a form is proven to be at least `bound` over a non-empty box of axes. False: unknown, or it is
+    not."""
     found = ends(form, extents)
     if found is not None and found[0] >= bound:
         return True
@@ -49,7 +51,8 @@ def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: Given)
 
 
 def holds(cond: Expr, extents: Sequence[int], known: Given) -> bool:
-    """Whether a comparison of integers holds all over a box that is not empty. False: unknown, or it does not."""
+    """Return whether an integer comparison is proven to hold all over a non-empty box. False: unknown, or it does
+    not."""
     if not (isinstance(cond, Apply) and cond.fn in ("lt", "le") and cond.args[0].dtype.is_int):
         return False
     return at_least(linear(cond.args[1]) - linear(cond.args[0]), int(cond.fn == "lt"), extents, known)

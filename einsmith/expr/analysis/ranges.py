@@ -13,13 +13,13 @@ Range = tuple[int, int]
 
 
 def leaves(reach: Range, dtype: DType) -> bool:
-    """Whether some value of an interval is none of an integer type."""
+    """Return whether an interval contains a value that an integer type cannot represent."""
     low, high = dtype.range
     return reach[0] < low or high < reach[1]
 
 
 def wrapped(value: int, bits: int) -> int:
-    """The signed integer of so many bits that equals a number modulo 2^bits."""
+    """Return the signed integer of `bits` bits that equals `value` modulo 2^bits."""
     half = 1 << (bits - 1)
     return (value + half) % (2 * half) - half
 

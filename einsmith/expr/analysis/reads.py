@@ -47,5 +47,5 @@ def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[LinearForm, int]], set[in
 
 @lru_cache(maxsize=4096)
 def outer_reads(exprs: tuple[Expr, ...]) -> tuple[Read, ...]:
-    """The reads that stand in no other read's index."""
+    """Return the reads that are not nested in another read's index."""
     return tuple(outermost(exprs, Read))

@@ -52,7 +52,7 @@ class OutOfBounds:
     extent: int
 
     def message(self, axes: Sequence[str] | None = None, slots: Sequence[str] | None = None) -> str:
-        """One sentence for people; `axes` and `slots` name axis positions and arguments."""
+        """Describe the failed proof in one sentence; `axes` and `slots` name axis positions and arguments."""
         rank = len(self.part.extents)
         if axes is None:
             axes = [f"i{d}" if d < rank else f"r{d - rank}" for d in range(len(self.part.domain))]
@@ -85,7 +85,7 @@ def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
 
 
 def inside(index: Expr, extent: int, facts: Facts) -> bool:
-    """Whether an index is proven to lie in [0, extent), or is exempt because it reads a tensor."""
+    """Return whether an index is proven to lie in [0, extent), or is exempt because it reads a tensor."""
     if isinstance(index, Axis):  # by far the most common
         if facts.extents[index.position] <= extent:
             return True
@@ -95,7 +95,7 @@ def inside(index: Expr, extent: int, facts: Facts) -> bool:
 
 
 def proven(index: Expr, extent: int, facts: Facts) -> bool:
-    """Whether an index is proven to lie in [0, extent)."""
+    """Return whether an index is proven to lie in [0, extent)."""
     if isinstance(index, Apply) and index.fn == "where":
         condition, a, b = index.args
         sides = ((a, facts.assume(condition)), (b, facts.assume(condition, False)))
@@ -160,7 +160,7 @@ def _verify_parts(t: Template) -> None:
 
 
 def progressions_meet(o1: int, s1: int, n1: int, o2: int, s2: int, n2: int) -> bool:
-    """Whether o1 + s1*i = o2 + s2*j for some i < n1, j < n2."""
+    """Return whether o1 + s1*i = o2 + s2*j for some i < n1, j < n2."""
     g = gcd(s1, s2)
     if (o2 - o1) % g:
         return False
@@ -258,7 +258,8 @@ def verify_recurrence(node: Recurrence) -> None:
 
 
 def _is_evaluated(node: Recurrence, i: int, read: Read, same: bool) -> Expr:
-    """Whether a read of member i in step Axis(0) is of an earlier step, of this one if `same`, or an initial value."""
+    """Return the condition that a read of member i in step Axis(0) is of an earlier step, of this one if `same`, or of
+    an initial value."""
     at = linear(read.index[0]) - node.origins[i]
     step, position = cast(Axis(0), dt.i64), at.expr(dt.i64)
     before = (step, position) if node.reverse else (position, step)

@@ -1,15 +1,13 @@
-"""Integers over axes are computed in types that hold them: `widened` makes them so, `too_narrow` finds what is not.
+"""Widen integers over axes to types that hold their values: `widened` converts, `too_narrow` reports the remaining
+ones.
 
-The rules and proofs of `expr` speak of integers without end; a machine computes modulo 2^32 or 2^64. Both agree where
-each integer that is looked at lies in its type. Sums and multiples by constants may leave it on their way, since they
-are right again modulo the type; what is compared, divided, converted or stored may not, and neither may an atom of a
-linear form, which is taken out of its sum when an address is computed.
+The rules and proofs of `expr` speak of unbounded integers; a machine computes modulo 2^32 or 2^64. Both agree where
+each observed integer lies in its type. Intermediate sums and multiples by constants may overflow, since they are right
+again modulo the type. Operands of comparisons, divisions and conversions and stored values may not overflow; neither
+may an atom of a linear form, which is taken out of its sum when an address is computed.
 
 before: x[(65537*i0) % 60000]                      with i0 < 60000
 after:  x[(65537*i64(i0)) % 60000]
-
-Only what axes and literals alone make has a known interval. Arithmetic on elements of tensors is made of casts where it
-is to wrap (`lang.lower`), so that an interval is never asked for.
 """
 
 from __future__ import annotations
@@ -66,15 +64,18 @@ class Reaches:
 
 
 def _is_sum(e: Expr) -> bool:
-    """Whether a linear form goes through an expression."""
+    """Whether an expression is part of a linear form: a linear function, with a constant factor if it is a product."""
     if not isinstance(e, Apply) or e.fn not in _LINEAR:
         return False
     return e.fn != "mul" or any(isinstance(a, Const) for a in e.args)
 
 
 def _may_leave(e: Expr, user: Expr | None) -> bool:
-    """Whether an expression need only be right modulo its type for what uses it; None: it is stored. An axis that is
-    cast or is an index is exact, whatever its type."""
+    """Return whether an expression may overflow because its user only needs it modulo its type. `user` is None for a
+    stored value.
+
+    An axis that is cast or is an index is exact, whatever its type.
+    """
     if isinstance(user, Apply) and user.fn in _LINEAR:
         return isinstance(e, Axis) or _is_sum(e)
     return isinstance(e, Axis) and (isinstance(user, Read) or (user is not None and user.dtype is dt.i64))
@@ -185,7 +186,7 @@ def _is_inner(e: Expr) -> bool:
 
 
 def _indexed(e: Expr) -> Read:
-    """Some read at an index."""
+    """Return an arbitrary read at an index."""
     return Read(0, (e,), dt.f32)
 
 

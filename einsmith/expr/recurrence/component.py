@@ -65,8 +65,11 @@ class Built:
 
 
 class Component:
-    """A cyclic component. `number` gives the node that a tensor stands for, `outside` the final tensor of one that is
-    none; `exposed` are the nodes that are read outside."""
+    """A cyclic component of the graph of tensors.
+
+    number: node number by tensor; outside: returns the final tensor of one that is not in the component; exposed:
+    numbers of the nodes that are read outside the component.
+    """
 
     def __init__(
         self,
@@ -202,7 +205,7 @@ def _rewritten(body: Expr, rule: Callable[[Any], Any]) -> Expr:
 
 
 def _is_plain(index: Expr) -> bool:
-    """Whether an index is an axis and a constant, or a constant."""
+    """Whether an index is an axis plus a constant, or a constant."""
     form = linear(index)
     return not form.terms or (
         len(form.terms) == 1 and all(isinstance(a, Axis) and c == 1 for a, c in form.terms.items())

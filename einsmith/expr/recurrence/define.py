@@ -47,12 +47,13 @@ from einsmith.expr.rewrite.simplify import canonical
 def recurrence(
     definitions: Mapping[Leaf, Tensor], names: Mapping[Leaf, str] | None = None, checkpoint: int = 0
 ) -> dict[Leaf, Tensor]:
-    """The tensors that `definitions` say, one for each placeholder: a leaf that stands for the tensor in all of them.
+    """Solve mutually recursive definitions: return the tensor that each placeholder (a leaf) represents in
+    `definitions`.
 
-    `names` are the placeholders' in messages; `checkpoint` is the recurrences' (see the node). Raises RecurrenceError
-    where tensors read each other in a cycle and no axis orders the reads: the positions that are read lie before (or
-    all after) the position that reads them along it, or the reads of one position are again a recurrence along another
-    axis.
+    `names` are the placeholders' names in messages; `checkpoint` is passed to the recurrences (see the node). Raises
+    RecurrenceError where tensors read each other in a cycle and no axis orders the reads. An axis orders them if the
+    positions read lie before (or all after) the position that reads them along it, or if the reads of one position are
+    again a recurrence along another axis.
     """
     return dict(zip(definitions, solve(definitions, tuple(definitions), names, checkpoint), strict=True))
 
@@ -63,7 +64,8 @@ def solve(
     names: Mapping[Leaf, str] | None = None,
     checkpoint: int = 0,
 ) -> list[Tensor]:
-    """Tensors that read placeholders, in terms of what the placeholders stand for; see `recurrence`."""
+    """Return root tensors with their placeholders replaced by the tensors of `definitions`; arguments and errors as in
+    `recurrence`."""
     return _Solver(definitions, roots, names or {}, checkpoint).run()
 
 
@@ -104,7 +106,8 @@ class _Solver:
         return [self.done[r] for r in self.roots]
 
     def _with_results_apart(self, swept: set[Compute]) -> _Solver:
-        """The same with each result of these reductions as a tensor of its own: a member is one tensor."""
+        """Return this solver with each result of the reductions `swept` as a tensor of its own, since a member is one
+        tensor."""
         memo: dict[Any, Any] = {}
         apart: dict[Any, list[Compute]] = {}
         for node in postorder([*self.roots, *self.definitions.values()]):
@@ -210,7 +213,7 @@ class _Solver:
 
 
 def _sweeps(node: Any) -> bool:
-    """Whether a node makes several results in one sweep."""
+    """Return whether a node is a multi-output reduction."""
     return isinstance(node, Compute) and len(node.template.dtypes) > 1
 
 
@@ -233,8 +236,11 @@ def step_groups(node: Recurrence) -> tuple[tuple[tuple[int, ...], bool], ...]:
 
 
 def distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, int | None]]:
-    """For each read of a member by a step of member j: its slot, and how many steps back it lies, at least and at
-    most. Reads of initial values are left out."""
+    """Return, for each read of a member by a step of member j, its slot and its least and largest distance in steps
+    back.
+
+    Reads of initial values are left out.
+    """
     key = ("distances", node.steps, node.reverse, node.origins, len(node.args), j)
     return node.members[j].memo(key, lambda _: _distances(node, j))
 
@@ -261,7 +267,7 @@ def _distances(node: Recurrence, j: int) -> dict[Read, tuple[int, int | None, in
 
 
 def outside_steps(at: LinearForm, steps: int) -> Expr:
-    """Whether a position, counted from a member's origin, is no step's."""
+    """Return the condition that a position, counted from a member's origin, lies outside all steps."""
     e = at.expr(dt.i64)
     return apply("or", apply("lt", e, Const(0, dt.i64)), apply("le", Const(steps, dt.i64), e))
 
@@ -274,8 +280,11 @@ def step_parts(node: Recurrence, j: int) -> list[Piece]:
 
 @dataclass(frozen=True)
 class Step:
-    """Members that read each other within a step, at one step: `tensors`, a value for each, over the recurrence's
-    arguments, `step` (0-d i32), and `wholes`: each member as it is so far."""
+    """One step of members that read each other within it.
+
+    tensors: the value of each member in terms of the recurrence's arguments, `step` and `wholes`; step: the step's
+    number (0-d i32); wholes: each member as far as it is computed.
+    """
 
     step: Leaf
     wholes: tuple[Leaf, ...]
@@ -284,7 +293,7 @@ class Step:
 
 
 def at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
-    """One step of a group of members that is cyclic within a step. Raises RecurrenceError where the group is no
+    """Return one step of a group of members that is cyclic within a step. Raises RecurrenceError where the group is no
     recurrence along another axis."""
     others = b"".join(t.digest for t in node.members).hex()
     key = f"step {group} of {node.steps} {node.reverse} {node.origins} {others}"

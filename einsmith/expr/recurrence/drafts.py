@@ -117,7 +117,8 @@ def find_edges(drafts: Sequence[Draft]) -> list[Edge]:
 
 
 def _weights(edges: Sequence[Edge], sign: int) -> dict[tuple[int, int], int] | None:
-    """For each pair of nodes how far back the nearest read lies; None where a read may lie anywhere."""
+    """Return, for each pair (reader, source) of nodes, the distance back of the nearest read; None if some read may lie
+    anywhere."""
     out: dict[tuple[int, int], int] = {}
     for e in edges:
         nearest = e.low if sign > 0 else e.high
@@ -146,7 +147,7 @@ def potentials(edges: Sequence[Edge], start: Sequence[int], sign: int) -> list[i
 
 
 def offender(edges: Sequence[Edge]) -> Edge:
-    """A read that stands in the way of both directions: one that may lie anywhere, or both before and after."""
+    """Return a read that rules out both directions: one that may lie anywhere, or both before and after."""
     for e in edges:
         if e.low is None or e.high is None:
             return e
@@ -284,6 +285,6 @@ def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[R
 
 
 def _agree(widest: Expr, most: int, value: Expr, slots: int, shape: tuple[int, ...], sign: int) -> bool:
-    """Whether the values of the slots next to the first step are those that another read expects."""
+    """Return whether the initial values in the slots next to the first step equal those that another read expects."""
     widest = substitute(widest, {0: moved(Axis(0), most - slots if sign > 0 else 0)})
     return simplify(widest, (slots, *shape[1:])) is simplify(value, (slots, *shape[1:]))

@@ -93,7 +93,7 @@ def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> StepL
 
 
 def _tight(e: Edge, shift: Sequence[int], sign: int) -> bool:
-    """Whether a read may be of the same step."""
+    """Return whether a read may be of the current step."""
     nearest = e.low if sign > 0 else e.high
     assert nearest is not None
     return sign * nearest + shift[e.source] - shift[e.reader] <= 0
@@ -146,7 +146,7 @@ class Members:
         return min(0, lay.window[n]) if lay.sign > 0 and self._kept(n) else lay.window[n]
 
     def _kept(self, n: int) -> bool:
-        """Whether a node's values outside of its window are read in a step, or outside."""
+        """Return whether a node's values outside of its window are read, in a step or outside the recurrence."""
         if n in self.exposed:
             return True
         first, stop = self.layout.window[n], self.layout.window[n] + self.layout.steps
@@ -242,7 +242,8 @@ class Members:
         return rebuild([body], rule)[0]
 
     def _chosen(self, n: int, parts: Sequence[Piece], offset, step, extents) -> Piece:
-        """One piece along the whole window that chooses between pieces of parts of it."""
+        """Return one piece along the whole window that selects by position between the bodies of `parts`, each of which
+        covers a part of it."""
         lay, dtype = self.layout, self.drafts[n].dtype
         whole = Piece((lay.window[n], *offset), (1, *step), (lay.steps, *extents), Const(0, dtype))
         body: Expr = Const(0, dtype)
@@ -343,7 +344,8 @@ def _neutral(combiner: str, dtype: DType) -> float | int:
 
 
 def _boxes_meet(a: tuple, b: tuple) -> bool:
-    """Whether two boxes (offset, step, extents) may share a position; steps are not looked into."""
+    """Return whether two boxes (offset, step, extents) may share a position; only their bounds are compared, not the
+    strides."""
     for o1, s1, n1, o2, s2, n2 in zip(*a, *b, strict=True):
         if o1 > o2 + s2 * (n2 - 1) or o2 > o1 + s1 * (n1 - 1):
             return False

@@ -47,8 +47,8 @@ def results_apart(t: Template, args: Sequence[Tensor]) -> list[Compute]:
 
 
 def _position(p: Piece, r: Reduce, slot: int, dtype: dt.DType) -> Expr:
-    """Where the chosen value may stand, row-major over the axes of the reduction, and the last place for all others.
-    The chosen value is NaN if one is."""
+    """Return the expression for a point's row-major position over the reduction's axes if it holds the chosen value,
+    else the last position. If some value is NaN, the chosen value is NaN."""
     flat, stride = LinearForm(), 1
     for d in reversed(range(len(r.extents))):
         if r.extents[d] > 1:

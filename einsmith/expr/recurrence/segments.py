@@ -63,8 +63,8 @@ class Segment:
 
 
 def segment(node: Recurrence, size: int, base: int, count: int) -> Segment:
-    """One of `count` segments of `size` steps, of the steps from `base` on. Raises RecurrenceError where a step reads
-    earlier ones by another rule than a distance."""
+    """Build one of `count` segments of `size` steps, beginning at step `base`. Raises RecurrenceError where a step
+    reads earlier steps other than at a constant distance."""
     return _Builder(node, size, base, count).build()
 
 
@@ -78,7 +78,8 @@ class _Builder:
         self.parts: dict[tuple[int, int, int], Leaf] = {}
 
     def _depth(self) -> dict[int, int]:
-        """How many steps back each member is read."""
+        """Return the largest number of steps back at which each member is read. Raises RecurrenceError for a read
+        without a constant distance."""
         node = self.node
         out = dict.fromkeys(range(len(node.members)), 0)
         for j in out:
@@ -240,7 +241,7 @@ class _Builder:
 
 
 def _mentions_time(e: Expr) -> bool:
-    """Whether t stands in an expression elsewhere than in the index of a read in it."""
+    """Return whether t occurs in an expression other than in a read's index."""
     stack = [e]
     seen: set[Expr] = set()
     while stack:

@@ -122,7 +122,8 @@ class _Order:
         return self._kept[some]
 
     def is_step(self, some: Factors) -> bool:
-        """Whether its product is summed before others multiply it."""
+        """Whether a product of some factors is a step of its own: it is summed ahead of multiplying the other
+        factors."""
         return some == self.all or self.kept(some) != frozenset().union(*(self.axes[n] for n in some))
 
     def coordinates(self, some: Factors) -> tuple[_Coordinate, ...]:
@@ -153,7 +154,8 @@ class _Order:
 
     @cached_property
     def trees(self) -> dict[Factors, _Tree]:
-        """By set of factors."""
+        """Return the cheapest contraction tree for each set of factors. Dynamic programming over subsets; beyond MOST
+        units, the cheapest pairs are first merged greedily."""
         units = [frozenset({n}) for n in sorted(self.all)]
         found = {x: _Tree(self.work(x, x), ()) for x in units}
 
@@ -174,8 +176,12 @@ class _Order:
         return found
 
     def work(self, some: Factors, *halves: Factors) -> float:
-        """Of multiplying the halves and summing what nothing outside needs. A step's result has no more elements than
-        all arguments and the sum's result together, so that memory grows by a factor that the user can foresee."""
+        """Return the work of multiplying the halves and summing over the axes that no other factor needs; inf where the
+        result is too large.
+
+        A step's result has at most as many elements as all arguments and the sum's result together, so that memory
+        grows by a factor that the user can foresee.
+        """
         if len(some) == 1:
             inside = self.axes[next(iter(some))]
         else:

@@ -131,7 +131,8 @@ def _times(count: Expr, x: Expr) -> Expr:
 
 
 def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Expr | None:
-    """How many points of an axis meet all conditions (at most 0: none); None where one is not linear in it."""
+    """Return the number of points of an axis that meet all conditions (0 or less: none); None where a condition is not
+    linear in the axis."""
     low, high = [LinearForm()], [LinearForm(extents[axis] - 1)]
     divided: dict[bool, list[tuple[LinearForm, int]]] = {True: [], False: []}
     forms = []

@@ -20,7 +20,7 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
 
 def fits(value: Any, dtype: DType) -> bool:
-    """Whether a constant and, of a signed type, its negative are values of an integer type (True for other types)."""
+    """Return whether an integer type holds a constant and, if signed, its negative; True for other types."""
     return not dtype.is_int or (abs(value) <= dtype.range[1] and value >= dtype.range[0])
 
 
@@ -33,8 +33,8 @@ def _expr(form: LinearForm, dtype: DType) -> Expr | None:
 
 @lru_cache(maxsize=1 << 15)
 def _has_elements(atom: Expr) -> bool:
-    """Whether an atom is made of more than axes and literals: of elements of tensors, random bits or floats, which may
-    be any value of their types."""
+    """Whether an atom contains elements of tensors, random bits or floats, which may be any value of their types;
+    others consist of axes and literals."""
     return any(
         isinstance(e, Read) or e.dtype.is_float or (isinstance(e, Apply) and e.fn == "random_bits")
         for e in postorder([atom])
@@ -42,8 +42,10 @@ def _has_elements(atom: Expr) -> bool:
 
 
 def _fitting(form: LinearForm, dtype: DType, facts: Facts) -> bool:
-    """Whether a form with elements of tensors in it lies in a type whatever they are. Where there are none, the type is
-    found for the result as a whole (`expr.analysis.widths`)."""
+    """Return whether a form that contains elements of tensors fits a type for all values of the elements.
+
+    True for a form without elements, whose type is found for the result as a whole (`expr.analysis.widths`).
+    """
     if not any(map(_has_elements, form.terms)):
         return True
     low = high = form.const
@@ -285,7 +287,8 @@ def compare(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _is_distance(x: Expr) -> bool:
-    """Whether it is the absolute value of an exact integer: that of the least element of a type wraps."""
+    """Whether an expression is the absolute value of an exact integer; the absolute value of a type's least element
+    would wrap."""
     return isinstance(x, Apply) and x.fn == "abs" and not _has_elements(x)
 
 

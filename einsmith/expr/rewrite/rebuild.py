@@ -31,7 +31,7 @@ from einsmith.expr.nodes import (
 
 
 def readers_of(nodes: Iterable[Tensor]) -> defaultdict[Tensor, list[Tensor]]:
-    """Who reads each tensor, in order, each once."""
+    """Return the nodes that read each tensor, in order, each once."""
     out: defaultdict[Tensor, list[Tensor]] = defaultdict(list)
     for node in nodes:
         for a in dict.fromkeys(node.args):
@@ -59,7 +59,7 @@ def with_args(node: Any, args: tuple) -> Any:
 
 
 def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None = None) -> list:
-    """Each root rewritten bottom-up: children first, then `rule(node)`, which returns a node or None for "as it is".
+    """Rewrite each root bottom-up: children first, then `rule(node)`, which returns a node, or None to keep the node.
 
     Works on expressions and on tensors. `memo` carries results from call to call.
     """
@@ -205,8 +205,11 @@ def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) 
 
 
 def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
-    """The graph with each of its roots exchanged; updates keep their leaves. `new`: what stands for a node from now on,
-    of every root, and of the nodes below, as far as one stands for them: what replaces a node takes over its role."""
+    """Return the graph with its roots replaced; updates keep their leaves.
+
+    `new` maps every root, and those nodes below that have a replacement, to their replacements. A replacement takes
+    over the role of the node it replaces.
+    """
     roots = (
         graph.inputs,
         tuple(new[t] for t in graph.outputs),
@@ -220,11 +223,13 @@ def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
 
 
 def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """What the updates of a rewritten graph, as yet `plain`, are computed from: so much of it as its updates read.
+    """Return the gradients of a rewritten graph: the backward nodes that its updates read. `plain` is that graph
+    without gradients.
 
-    Backward is all that is needed for what replaces a backward node, even one that nothing reads any more, since its
-    reader has taken it in. Of the others, update is what replaces an update node, and what reads one; what replaces
-    none and reads none, such as the union of two gradients, was made for an update to read: it is backward too.
+    Backward is every node needed for a replacement of a backward node, even if it is no longer read because its reader
+    was merged into it. Of the other nodes, update are the replacements of update nodes and their readers. A node that
+    neither replaces nor reads one, such as the union of two gradients, was made for an update to read: it is backward
+    too.
     """
     images: dict[str, list[Tensor]] = {"backward": [], "update": []}
     for node, role in old.role.items():

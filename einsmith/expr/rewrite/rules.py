@@ -109,8 +109,8 @@ def rule(
 
 
 def _harmless(*conditions: Expr) -> bool:
-    """Whether expressions may be evaluated where a guard would have kept them from it: no reads, no division by what
-    may be zero."""
+    """Return whether expressions may be evaluated where a guard would have prevented it: no reads, no division by a
+    non-constant."""
     for e in postorder(conditions):
         if isinstance(e, Read) or (isinstance(e, Apply) and e.fn in _DIVISIONS and not isinstance(e.args[1], Const)):
             return False
@@ -229,7 +229,7 @@ def _not(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _exact(a: DType, b: DType) -> bool:
-    """Whether every value of type a is a value of type b."""
+    """Return whether every value of type a is a value of type b."""
     if a is b or a.is_bool:
         return True
     if a.is_int and b.is_int:

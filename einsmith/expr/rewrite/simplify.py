@@ -74,7 +74,7 @@ def simplify(
 
 
 def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> Piece:
-    """The part of a piece from the point `first` on, of so many points along each axis."""
+    """Return the part of a piece that begins at the point `first` and has `extents` points along each axis."""
     if extents == piece.extents:
         return piece
     offset = tuple(o + s * n for o, s, n in zip(piece.offset, piece.step, first, strict=True))
@@ -149,7 +149,8 @@ def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
 
 
 def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int, ...]]:
-    """Slots by first appearance, unread ones dropped; `slots` says what each slot of `t` stands for."""
+    """Renumber a template's slots by first appearance and drop unread ones. `slots` gives the caller's number of each
+    slot of `t`."""
     order: dict[int, int] = {}
     for part in t.parts:
         for e in postorder(part.bodies):
@@ -195,7 +196,7 @@ def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int
 
 
 def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
-    """Whether a piece is this number everywhere; -0.0 is not 0.0."""
+    """Return whether a piece's body is this constant; -0.0 is not 0.0."""
     return isinstance(part.body, Const) and str(part.body.value) == str(number)
 
 
@@ -264,7 +265,7 @@ class _Run:
         self.left = _REWRITES
 
     def depends(self, e: Expr) -> bool:
-        """Whether the result may depend on the facts."""
+        """Return whether the result of simplifying an expression may depend on the facts."""
         if e not in self.local:
             for x in postorder([e], self.local):
                 here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
@@ -282,8 +283,11 @@ class _Run:
         return self.told[e]
 
     def at(self, e: Expr, known: Facts) -> Facts:
-        """Those of the facts that an expression may depend on. A condition that says nothing of integers matters only
-        where it stands, so that paths which differ in such conditions alone are one."""
+        """Return the subset of the facts that simplifying an expression may depend on.
+
+        A condition that says nothing about integers matters only where it occurs, so that paths that differ only in
+        such conditions share one result.
+        """
         assumed = self.assumed.get(known)
         if not assumed:
             return known
@@ -322,7 +326,7 @@ class _Run:
         return self.at(side, under) if under.feasible else under
 
     def divides(self, e: Expr) -> bool:
-        """Whether a condition without reads has a quotient or remainder of integers in it."""
+        """Return whether a condition without reads contains a quotient or remainder of integers."""
         if e not in self.quotients:
             nodes = list(postorder([e]))
             found = any(isinstance(x, Apply) and x.fn in ("floordiv", "mod") and x.dtype.is_int for x in nodes)
@@ -430,7 +434,8 @@ class _Run:
         return (c, (out, known)) if (out, known) not in self.done else (self.done[out, known], None)
 
     def _rewrite(self, e: Expr, known: Facts) -> Expr | None:
-        """What the first rule that applies makes of a node with simplified arguments; None: none applies."""
+        """Apply the first applicable rule to a node with simplified arguments and return the result; None if no rule
+        applies or the limit of rewrites is reached."""
         fn = e.fn if isinstance(e, Apply) else "read" if isinstance(e, Read) else ""
         for rule in self.rules.get((fn, e.dtype.kind), ()):
             out = rule.rewrite(e, known)
