@@ -106,7 +106,7 @@ _PLACES = {
     "einsmith.training": "TrainStep",
     "einsmith.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
 }  # fmt: skip
-"""Public names by the module that has them: what a name needs is imported when the name is first used."""
+"""Public names by the module that defines them; a module is imported when one of its names is first used."""
 
 if not TYPE_CHECKING:
     __getattr__ = late.names_of(__name__, {name: place for place, names in _PLACES.items() for name in names.split()})

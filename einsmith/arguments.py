@@ -1,4 +1,4 @@
-"""Arguments of the package's functions and layers, checked by their annotations before anything is done with them."""
+"""Check arguments of the package's functions and layers by their annotations, at the call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from einsmith.errors import EinsmithError, KindError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Fit = Callable[[Any], Any]
-"""A value as an annotation has it: Python's numbers for NumPy's, tuples for sequences. Raises _Misfit."""
+"""Converts a value to its annotated form: NumPy's numbers to Python's, sequences to tuples. Raises _Misfit."""
 
 
 Size = Annotated[int, 0]
@@ -28,16 +28,18 @@ Share = Annotated[float, 0, 1]
 
 
 class _Misfit(Exception):
-    """A value is none of those that an annotation allows."""
+    """Raised for a value that an annotation does not allow."""
 
 
 def checked(function: F) -> F:
-    """`function`, which raises KindError for an argument that is not what its annotation says, that is missing or one
-    too many, and UnknownOptionError for a keyword that it does not take; of what is wrong both say how it is called.
+    """Wrap `function` so that its arguments are checked by their annotations and converted.
 
     `int` means whole numbers, NumPy's too, but no truth values; `float` any number but a traced one, whose value is not
     known; a `Sequence` of numbers is also an array of one dimension; `Annotated[..., low, high]` a number in that
-    range, without an end where there is no `high`. What is annotated `Any` is the function's own to look at.
+    range, unbounded above where there is no `high`. A parameter annotated `Any` is left for the function to check.
+
+    The wrapper raises KindError for an argument that does not fit its annotation, that is missing or one too many, and
+    UnknownOptionError for an unknown keyword. Both messages show the function's signature.
     """
     fits: list[_Fits] = []  # made at the first call: annotations may name what is defined further down
 
@@ -52,7 +54,7 @@ def checked(function: F) -> F:
 
 
 def check_options(kind: type, given: Iterable[str]) -> None:
-    """Raises UnknownOptionError for a keyword that a class does not take."""
+    """Raise UnknownOptionError for a keyword that a class does not take."""
     found = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
     if not any(p.kind is p.VAR_KEYWORD for p in found):
         known = [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -73,7 +75,7 @@ def bound(
 
 
 def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises UnknownOptionError for the first keyword that `what` does not take."""
+    """Raise UnknownOptionError for the first keyword that `what` does not take."""
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
@@ -82,7 +84,7 @@ def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> No
 
 
 def shown(x: Any) -> str:
-    """A value as messages show it: short, arrays by their shape."""
+    """Return a value as messages show it: short, arrays by their shape."""
     if getattr(x, "shape", None) is not None and not isinstance(x, (np.generic, type)):
         return f"<{type(x).__name__} of shape {tuple(x.shape)}>"
     text = repr(x.item() if isinstance(x, np.generic) else x)
@@ -100,7 +102,8 @@ def with_article(name: str) -> str:
 
 
 def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
-    """Return integers that are given as one or as a sequence, as Python's. Raises KindError, which says `what`."""
+    """Return one integer or a sequence of integers as a tuple of Python's ints. Raises KindError, which names
+    `what`."""
     try:
         many = isinstance(given, (tuple, list)) or getattr(given, "ndim", 0) == 1 and len(given) > 0
         listed = given if many else (given,)
@@ -119,7 +122,7 @@ class Shown:
 
 
 def signature_of(f: Callable[..., Any]) -> str:
-    """Return a function's name with its parameters, for people; the name alone where nothing says how it is called."""
+    """Return a function's name with its parameters, for messages; the name alone where its signature is unknown."""
     own = getattr(f, "signature", None)  # of an operator, which has no parameters of Python's
     if isinstance(own, str):
         return own
@@ -135,7 +138,7 @@ _UNKNOWN = "; a traced tensor has no value yet: pass a Python number, which es.j
 
 
 class _Fits:
-    """How the arguments of one function are made to fit."""
+    """The conversions that make the arguments of one function fit."""
 
     def __init__(self, function: Callable[..., Any]):
         parameters = inspect.signature(function).parameters.values()
@@ -271,7 +274,7 @@ _PLAIN: dict[Any, tuple[Fit, str, str]] = {
     Iterable: (_such(lambda x: isinstance(x, Iterable) and getattr(x, "ndim", 1) != 0), "an iterable", "iterables"),
     Mapping: (_such(lambda x: isinstance(x, Mapping)), "a mapping", "mappings"),
 }
-"""What is checked of an annotation: how, and its words for one and for several."""
+"""How to check a plain type's values, and its words in the singular and the plural."""
 
 
 def _fit(hint: Any) -> Fit | None:

@@ -1,4 +1,5 @@
-"""What is passed as an array, as NumPy has it: lists, tensors of other libraries, and the errors that name the rest."""
+"""Convert arguments to NumPy arrays: lists, tensors of other libraries; raise errors that name what cannot be
+converted."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ SUPPORTED = tuple(d.numpy for d in dt.ALL)
 _SUPPORTED = frozenset(SUPPORTED)
 _NUMBERS = frozenset((int, float, bool))
 _UNREADABLE = (TypeError, ValueError, RuntimeError, BufferError, NotImplementedError, AttributeError, OverflowError)
-"""What libraries raise whose arrays NumPy cannot read."""
+"""Exceptions that libraries raise for arrays that NumPy cannot read."""
 
 
 def to_array(x: Any, name: str = "array") -> np.ndarray:
-    """Return a C-contiguous NumPy array with x's elements, x itself where it is one already.
+    """Return a C-contiguous NumPy array with x's elements; x itself if it is such an array.
 
     Raises:
-        DtypeError: x has no such array, or one of other elements; the message begins with `name`.
+        DtypeError: x cannot be converted, or has elements of an unsupported type; the message begins with `name`.
         ShapeError: x is a list whose rows differ in length.
         GradientError: x is a tensor of another library whose gradient would be lost.
     """
@@ -75,7 +76,7 @@ def _unsupported(array: np.ndarray, name: str) -> DtypeError:
 
 
 def _listed(x: list | tuple, name: str) -> np.ndarray:
-    """Return the array of nested lists."""
+    """Convert nested lists to an array."""
     parts = list(_parts(x))
     for part in parts:
         if hasattr(part, "tensor"):
@@ -97,7 +98,7 @@ def _listed(x: list | tuple, name: str) -> np.ndarray:
 
 
 def _parts(x: list | tuple) -> Iterator[Any]:
-    """Yield what nested lists hold that is neither a number nor a list."""
+    """Yield the elements of nested lists that are neither numbers nor lists."""
     stack: list[Any] = [x]
     while stack:
         listed = stack.pop()

@@ -1,4 +1,4 @@
-"""vmap and hessian: a function for a whole batch of arguments as one program, and the second derivatives made of it."""
+"""Vectorize functions over a batch of arguments (`vmap`), and compute second derivatives with it (`hessian`)."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
 
 @checked
 def hessian(f: Callable, argnums: int = 0) -> Callable:
-    """A function giving the second derivatives of a scalar function by its argument x at `argnums`, an array of floats:
-    [*x.shape, *x.shape], where [*i, *j] is by x[i] and x[j]. Tangents of the gradient, all of them in one program.
+    """Return a function that computes the second derivatives of a scalar function by its argument x at `argnums`.
 
-    Raises GradientError where f gives no float scalar or x is no array of floats.
+    x is an array of floats. The result has shape [*x.shape, *x.shape]; element [*i, *j] is the derivative by x[i] and
+    x[j]. It is computed from all tangents of the gradient, in one program. Raises GradientError where f gives no float
+    scalar or x is no array of floats.
     """
     slope = grad(f, argnums)
 
@@ -108,7 +109,7 @@ def _check(axis: Any, name: str) -> None:
 
 
 def _moved(v: Value, source: int, target: int, what: str) -> Value:
-    """The dimension `source` of a tensor at `target`."""
+    """Move the dimension `source` of a tensor to position `target`."""
     for axis in (source, target):
         if not -v.ndim <= axis < v.ndim:
             raise ArgumentError(f"vmap: {what} of shape {v.shape} has no dimension {axis}")

@@ -1,8 +1,8 @@
-"""Caches that forget what was not used for longest. Everything that grows with shapes, programs or kernels is kept in
-one, or by functools.lru_cache with a bound.
+"""Cache values and evict the least recently used. Everything that grows with shapes, programs or kernels is kept in one
+of these caches, or by functools.lru_cache with a bound.
 
-Looking up takes no lock and keeps no list in order: it notes a number that grows. Only an eviction sorts by these, and
-it makes some room at once, so that it is rare.
+A lookup takes no lock and maintains no ordered list: it stores an increasing number in the entry. Only an eviction
+sorts by these numbers, and it frees some room at once, so that it is rare.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 tick: Callable[[], int] = itertools.count().__next__
-"""The time, counted in uses of anything."""
+"""Return the next time stamp; time is counted in uses of any cache entry."""
 _ROOM = 8
-"""An eviction frees this part of the bound: then it looks at every entry once in so many insertions."""
+"""An eviction frees 1/_ROOM of the bound, so that it scans all entries once in that fraction of insertions."""
 
 
 class Bound:
-    """How many entries, and how many bytes, the caches that share it hold together. The entry that was put last stays,
-    whatever its size."""
+    """A limit on the entries and the bytes that the caches sharing it hold together. The newest entry stays, whatever
+    its size."""
 
     def __init__(self, name: str, entries: int, nbytes: int | None = None):
         self.name, self.entries, self.nbytes = name, entries, nbytes
@@ -45,7 +45,8 @@ class Bound:
         return [c for c in found if c is not None]
 
     def _evict(self, last: Entry) -> list[tuple[Cache, Entry]]:
-        """Takes out what was used least recently, under the lock, until all else fits; what it was."""
+        """Remove the least recently used entries until the rest fits, with the lock held; return them with their
+        caches."""
         caches = self.caches()
         count, size = sum(map(len, caches)), 0 if self.nbytes is None else sum(c.nbytes for c in caches)
         limit = self.nbytes or 0
@@ -64,7 +65,7 @@ class Bound:
 
 
 BOUNDS: list[Bound] = []
-"""Every bound there is; made when modules are imported."""
+"""All bounds, created when modules are imported."""
 
 
 class Entry(Generic[V]):
@@ -79,10 +80,11 @@ class Entry(Generic[V]):
 
 
 class Cache(Generic[K, V]):
-    """A dictionary under a bound, which several may share. `weigh`: bytes of a value; `evicted` is called with
-    the cache after some of its values had to go. Values must not be None.
+    """A dictionary under a bound that several caches may share.
 
-    Lookups and changes may come from any threads. A value that another thread still uses lives on with it.
+    `weigh` returns the bytes of a value; `evicted` is called with the cache after some of its values were evicted.
+    Values must not be None. Lookups and changes may come from any thread; a value that another thread still uses
+    outlives its eviction.
     """
 
     def __init__(
@@ -97,14 +99,14 @@ class Cache(Generic[K, V]):
         bound._caches[id(self)] = self
 
     def find(self, key: K) -> Entry[V] | None:
-        """The entry of a key, which is noted as used."""
+        """Return the entry of a key and mark it as used."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.used = tick()
         return entry
 
     def get(self, key: K) -> V | None:
-        """The value of a key, which is noted as used; None where there is none."""
+        """Return the value of a key and mark it as used; None if there is none."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -112,11 +114,12 @@ class Cache(Generic[K, V]):
         return entry.value
 
     def put(self, key: K, value: V) -> Entry[V]:
-        """Keeps a value, in place of another one of that key, and lets go of what no longer fits."""
+        """Store a value under a key, replacing an earlier one, and evict what no longer fits."""
         return self._put(key, value, True)
 
     def setdefault(self, key: K, value: V) -> V:
-        """The value of a key, in all threads the same one; this one where there is none yet."""
+        """Return the value of a key, after storing `value` if there is none yet; all threads get one and the same
+        value."""
         found = self._put(key, value, False).value
         return value if found is None else found
 
@@ -139,7 +142,7 @@ class Cache(Generic[K, V]):
         return entry
 
     def clear(self) -> None:
-        """Lets go of everything."""
+        """Remove all values."""
         with self.bound.lock:
             gone = list(self._entries.values())
             self._entries.clear()
@@ -163,18 +166,18 @@ class Cache(Generic[K, V]):
             return iter(list(self._entries))
 
     def items(self) -> list[tuple[K, V]]:
-        """Keys and values, the first put first; they are not noted as used."""
+        """Return keys and values in order of insertion, without marking them as used."""
         with self.bound.lock:
             found = [(key, e.value) for key, e in self._entries.items()]
         return [(key, value) for key, value in found if value is not None]
 
     def values(self) -> list[V]:
-        """The values, the first put first."""
+        """Return the values in order of insertion."""
         return [value for _, value in self.items()]
 
 
 class Once:
-    """Marks of what has been said, so that each thing is said once. Beyond the bound the oldest marks are forgotten."""
+    """A set of marks for reporting each thing once. Beyond the bound the oldest marks are forgotten."""
 
     def __init__(self, name: str, entries: int = 1024):
         self._marks: Cache[Hashable, object] = Cache(Bound(name, entries))
@@ -192,8 +195,8 @@ class Once:
 
 
 def cache_clear() -> None:
-    """Lets go of everything that is compiled or remembered, so that it is made anew where it is needed again; weights,
-    states and code on disk stay."""
+    """Drop everything that is compiled or cached in memory; it is rebuilt where needed. Weights, states and code on
+    disk stay."""
     for bound in BOUNDS:
         for cache in bound.caches():
             cache.clear()

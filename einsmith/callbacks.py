@@ -40,8 +40,10 @@ def _values(history: Sequence[Mapping[str, Any]], monitor: str, mode: str) -> li
 
 
 class EarlyStopping(Callback):
-    """Ends the training where `monitor` has not become better by more than min_delta for `patience` epochs. mode:
-    "min" or "max" is better."""
+    """A callback that ends the training once `monitor` has not improved by more than min_delta for `patience` epochs.
+
+    mode: "min" or "max" is better.
+    """
 
     @checked
     def __init__(
@@ -64,8 +66,11 @@ class EarlyStopping(Callback):
 
 
 class Save(Callback):
-    """Saves the step (`es.save`) after every epoch as `folder`/last and, where `monitor` was never better, as
-    `folder`/best. every_steps: also within epochs, after that many updates."""
+    """A callback that saves the step (`es.save`) after every epoch as `folder`/last and, where `monitor` is the best so
+    far, as `folder`/best.
+
+    every_steps: also save within epochs, after that many updates.
+    """
 
     @checked
     def __init__(
@@ -104,7 +109,7 @@ class Save(Callback):
 
 
 class CSVLog(Callback):
-    """A file with a line for each epoch of `step.history`, under the names of what was found."""
+    """A callback that writes a CSV file with a line for each epoch of `step.history` and a column for each metric."""
 
     @checked
     def __init__(self, path: str | os.PathLike):
@@ -117,7 +122,7 @@ class CSVLog(Callback):
         self._write(step)
 
     def _write(self, step: TrainStep) -> None:
-        """The whole file anew: epochs that a break has undone are not in it, and new names get columns."""
+        """Rewrite the whole file: epochs undone by an interruption are dropped, and new names get columns."""
         names = dict.fromkeys(name for row in step.history for name in row)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +135,8 @@ class CSVLog(Callback):
 
 
 class TensorBoard(Callback):
-    """Scalars for TensorBoard: what each epoch found and, every `every_steps` updates, what the step tells.
+    """A callback that writes scalars for TensorBoard: the metrics of each epoch and, every `every_steps` updates, those
+    of the step.
 
     Needs the package tensorboardX or tensorboard. Raises ArgumentError where neither is installed.
     """

@@ -28,15 +28,14 @@ from einsmith.training import TrainStep
 from einsmith.training.graph import OWN
 
 _READS = 100
-"""Most attempts to read a save that other processes replace meanwhile."""
+"""Most attempts to read a save that other processes are replacing."""
 
 
 @checked
 def save(step: Any, path: Any) -> None:
-    """Writes a TrainStep's weights, optimizer state, counters and plan to the folder `path`, replacing one that save
-    wrote before.
+    """Write a TrainStep's weights, optimizer state, counters and plan to the folder `path`, replacing an earlier save.
 
-    Raises SaveError where `path` holds something else or cannot be written; what was there stays whole.
+    Raises SaveError where `path` holds something else or cannot be written; the old contents stay whole.
     """
     if not isinstance(step, TrainStep):
         raise SaveError(f"a TrainStep is saved, not {described(step)}; a model's weights alone: model.state_dict()")
@@ -44,7 +43,8 @@ def save(step: Any, path: Any) -> None:
 
 
 def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
-    """`save`, with other files in the same folder: each by its name and what writes it to a path."""
+    """Save a step, with other files in its folder. `others` maps a file's name to the function that writes it to a
+    path."""
     target = _folder(path)
     saved = _Snapshot(step)  # now: who waits for the turn waits with nothing that another thread may need for its own
     try:
@@ -72,7 +72,7 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
 
 
 def _folder(path: Any) -> Path:
-    """The absolute path of a folder. Raises SaveError for what is none."""
+    """Return the absolute path of a folder. Raises SaveError for a path that is none."""
     try:
         if not os.fspath(path):
             raise ValueError("it is empty")
@@ -92,7 +92,7 @@ class _Snapshot:
         self.plan = step.plan
 
     def write(self, work: Path, others: Mapping[str, Callable[[Path], None]]) -> None:
-        """Write the files of a save, each on the disk when this returns."""
+        """Write the files of a save and flush each to disk."""
         save_file(self.weights, work / WEIGHTS)
         save_file(self.state, work / STATE)
         (work / PLAN).write_text(self.plan + "\n")
@@ -247,7 +247,7 @@ def _check_whole(source: Path, step: TrainStep, state: Mapping[str, np.ndarray],
 
 
 def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
-    """Warn where a model that was given trains other parameters than the saved one."""
+    """Warn where the given model trains other parameters than the saved one."""
     now = {n for n, p in step.model.named_parameters() if not p.requires_grad}
     parts = [("trains", sorted({*frozen} - now)), ("freezes", sorted(now - {*frozen}))]
     told = " and ".join(f"{verb} {', '.join(names)}" for verb, names in parts if names)
@@ -260,7 +260,7 @@ def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The description, weights and state of one save, also where other processes replace it meanwhile."""
+    """Return the metadata, weights and state of one save, consistent even while other processes replace it."""
     for left in reversed(range(_READS)):
         folders.find(source, manifest.is_saved_step)
         before = _description(source)
@@ -291,7 +291,7 @@ def _tensors(source: Path, name: str) -> dict[str, np.ndarray]:
 
 
 def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -> Module:
-    """The model that a save describes, in the element types of its weights."""
+    """Build the model that a save describes, in the element types of its weights."""
     if meta["model"] is None:
         raise SaveError(f"{source} holds a model of your own class; pass it: es.load(path, model=...)")
     try:

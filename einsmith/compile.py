@@ -1,4 +1,4 @@
-"""The driver: from a graph to a program, the whole pipeline on one screen."""
+"""Compile a graph to a program: the driver of the whole pipeline."""
 
 from __future__ import annotations
 
@@ -52,28 +52,34 @@ FINITE = 1  # the status of a program that stopped because its loss is not finit
 
 
 def predicted(kernel: Kernel | Rows, target: Target) -> float:
-    """Seconds that a kernel takes as it would be compiled."""
+    """Return the predicted seconds of a kernel under the configuration that it would be compiled with."""
     return autoconfig.choose(kernel, target).cost.seconds
 
 
 PROGRAMS = Bound("programs", 512, 512 << 20)
-"""What all compiled functions and training steps keep together, the bytes by `Executable.nbytes`."""
+"""Bound of the programs that all compiled functions and training steps keep together: 512 programs, 512 MiB by
+`Executable.nbytes`."""
 NODES_BYTES = 64 << 10
-"""About what Python holds of a kernel: its part of the graph, of the plan and of the steps."""
+"""Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
 
 
 class Executable:
     """A graph compiled for this machine, with the memory it runs in.
 
-    bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates are
-    stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays of the
-    leaf's shape and type. `finite`: a tensor whose first element must be finite before anything is stored into a leaf.
-    `winograd`: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`). `shared`:
-    memory for intermediate results that other executables use too, in other runs. `memory`: the bytes that a run may
-    hold in all, with what is bound to leaves, inputs and outputs; raises MemoryLimitError where it needs more.
-    `backend`: what compiles, where it is not the target's own. `apart`: bytes that are held besides, which count too.
-    `guard`: the lock of the parameters and the state in `bind`, held by every run. `origins`: of the graph's leaves and
-    indices, for messages.
+    Args:
+        bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates
+            are stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays
+            of the leaf's shape and type.
+        finite: a tensor whose first element must be finite for a run to store into leaves.
+        winograd: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
+        shared: memory for intermediate results that other executables also use, in other runs.
+        memory: most bytes that a run may hold in all, including what is bound to leaves, inputs and outputs.
+        backend: the back end that compiles, if it is not the target's own.
+        apart: bytes held elsewhere that count towards `memory`.
+        guard: the lock of the parameters and the state in `bind`, held by every run.
+        origins: origins of the graph's leaves and indices, for messages.
+    Raises:
+        MemoryLimitError: a run needs more than `memory` bytes.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class Executable:
             raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
         decided = decided_out()
         self.without = self.backend.without(graph, self.target) if decided is None else decided
-        """Passes without which the program was measured to be faster."""
+        """Passes that are left out because the program was measured to be faster without them."""
         with trace.compiling(), leaving_out(self.without):
             self._index = index = graph.outputs.index(finite) if finite is not None else -1
             self._roots, self.given = graph.roots, graph
@@ -178,7 +184,8 @@ class Executable:
         return made
 
     def compiled_without(self, passes: frozenset[str]) -> Executable:
-        """The same graph, compiled anew without these passes: both take turns on one memory."""
+        """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
+        it."""
         with leaving_out(passes):
             made = Executable(
                 self.given, self.bound, self.threads, None if self._index < 0 else self.given.outputs[self._index],
@@ -201,7 +208,7 @@ class Executable:
         return made.seconds if made is not None and not made.decision else predicted(kernel, self.target)
 
     def _lay_out(self) -> None:
-        """Exchanges the plan for one whose tensors lie as costs least by the model."""
+        """Replace the plan by the one whose tensor layouts the cost model prices lowest."""
         decide = layouts_of(self._predicted, partial(autoconfig.floor, target=self.target), self.target)
         plan = laid_out(self.plan, decide)
         if plan is not self.plan:
@@ -212,19 +219,20 @@ class Executable:
         return self.backend.scratch_area(self._scratch, self.threads)
 
     def _outputs(self) -> list[Tensor]:
-        """The memory that a run makes for its outputs."""
+        """Return the tensors whose memory a run allocates for its outputs."""
         found = dict.fromkeys(storage(t) for t in self.graph.outputs)
         return [t for t in found if not isinstance(t, Leaf) and t not in self.plan.home]
 
     def fixed_bytes(self) -> tuple[int, int]:
-        """Bytes of what is bound to leaves or held besides, and of the other inputs and the outputs."""
+        """Return two sizes in bytes: memory bound to leaves or otherwise held, and memory of the other inputs and the
+        outputs."""
         others = [*(x for x in self.graph.inputs if x not in self.bound), *self._outputs()]
         return self._apart + sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
 
     def _fit(self, memory: int) -> None:
-        """Exchange the plan for one that computes results again, so that a run holds at most `memory` bytes.
+        """Replace the plan by one that recomputes results, so that a run holds at most `memory` bytes.
 
-        Raises MemoryLimitError, which names the least limit that is met.
+        Raises MemoryLimitError, which names the least limit that can be met.
         """
         arrays, batch = self.fixed_bytes()
         outside = {*self.graph.inputs, *self.bound, *self._outputs()}
@@ -266,7 +274,7 @@ class Executable:
         compiled = self._compiled
         places = layout(plan, outside, compiled)
         self.lives = places.lives
-        """What lies in the arena, from which of the plan's calls to which."""
+        """Live ranges in the arena: first and last call of the plan for each tensor."""
         self._own = whole_lines(places.nbytes)
         self._reserved = self._own + self._scratch_area()
         more += sum(bytes_beside(k, compiled[k], x) for k, x in beside.items())
@@ -339,7 +347,7 @@ class Executable:
         pointers = np.fromiter(slots.values(), np.intp)
         places_of = self.program.table[pointers]
         self._inside = pointers[(places_of >= base) & (places_of < base + self._own)]
-        """Where the table has pointers into the arena."""
+        """Positions in the table of pointers into the arena."""
         self._offsets = self.program.table[self._inside] - np.uint64(base)
         self._seen = block.number
         self._slots = [
@@ -372,7 +380,8 @@ class Executable:
         return next((i for i, call in enumerate(self.plan.calls) if node in call.own), None)
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """(status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where a check fails."""
+        """Run the program and return (status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where
+        a check fails."""
         if not self._guarded:
             with taken(self._lock) if under_way else self._lock:
                 return self._call(inputs, self.program.run)
@@ -386,11 +395,11 @@ class Executable:
             raise
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """Return what a call does, for a caller that holds the guard."""
+        """Run the program like a call, for a caller that holds the guard."""
         return self._call(inputs, self.program.run)
 
     def _call(self, inputs: Sequence[np.ndarray], run: Callable[[], int]) -> tuple[int, list[np.ndarray]]:
-        """Run the program, whose lock the caller holds, and make arrays of what it computes."""
+        """Run the program, with its lock held by the caller, and return its outputs as arrays."""
         places = list(map(buffers.address, inputs))
         if self._stored and any(map(self._is_stored, places, inputs)):
             inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
@@ -411,7 +420,8 @@ class Executable:
         return IndexOutOfRange(violation(self._roots, known, self._origins) or str(error))
 
     def timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
-        """A call, and the seconds that each kernel took in all turns of its loop."""
+        """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
+        loop)."""
         found: list[np.ndarray] = []
 
         def run() -> int:
@@ -430,8 +440,11 @@ class Executable:
         return n > 0 and sum(self._stored[n - 1]) > at
 
     def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """A run on memory of the caller's, given by addresses: the inputs' and the graph's outputs', all C-contiguous,
-        the outputs aligned to 64 bytes and apart from everything else. Returns the status; raises as a call does."""
+        """Run on the caller's memory, given by the addresses of the inputs and of the graph's outputs.
+
+        All are C-contiguous; the outputs are aligned to 64 bytes and overlap nothing else. Returns the status; raises
+        as a call does.
+        """
         with taken(self._lock) if under_way and not self._guarded else self._lock:
             try:
                 status = self._run([*inputs, *(outputs[k] for k in self._written)], self.program.run)
@@ -448,7 +461,7 @@ class Executable:
             return status
 
     def _run(self, places: Sequence[int], run: Callable[[], int]) -> int:
-        """A run of the program, whose lock the caller holds, on memory given by the addresses of the inputs and of the
+        """Run the program, with its lock held by the caller, on memory given by the addresses of the inputs and of the
         fresh tensors."""
         me = get_ident()
         outer = under_way.get(me) if under_way else None
@@ -484,13 +497,13 @@ class Executable:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of intermediate results."""
+        """Return the bytes of intermediate results."""
         return self._own
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that a run holds in all: what is bound to leaves, inputs, outputs, intermediate results and what its
-        kernels use besides."""
+        """Return the bytes that a run holds in all: memory bound to leaves, inputs, outputs, intermediate results and
+        the kernels' scratch memory."""
         return sum(self.fixed_bytes()) + self._reserved
 
     @property
@@ -531,16 +544,16 @@ class Executable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that go with the executable, about: machine code, which others may share, and what Python holds. Memory
-        that is shared and bound arrays are not its own."""
+        """Return the approximate bytes freed with the executable: machine code, which others may share, and Python
+        objects. Shared memory and bound arrays are not included."""
         return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes
 
     # -- for people
 
     def describe(self) -> str:
-        """The passes that changed the graph and how many tensors more or fewer it has since; what is held for the
-        backward pass; what does not lie as it is; one line a kernel: role, pattern, configuration, tasks, predicted
-        time (of one turn of its loop) and formula; then the predicted time of each part of a training step."""
+        """Describe the program, line by line: the passes that changed the graph and by how many tensors; tensors saved
+        for the backward pass; changed layouts; each kernel's role, pattern, configuration, tasks, predicted time (of
+        one iteration of its loop) and formula; the predicted time of each part of a training step."""
         again = sum(call.again for call in self.calls)
         lines = [
             f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
@@ -556,7 +569,7 @@ class Executable:
         return "\n".join([*lines, *show_kernels(self.roles, self.calls, self.kernels, self.turns)])
 
     def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
-        """Median seconds of each kernel inside whole runs, whose changes to bound memory are taken back."""
+        """Return the median seconds of each kernel inside whole runs, whose changes to bound memory are undone."""
         with self.preserved():
             self(inputs)
             times = np.array([self.timed(inputs)[2] for _ in range(repeats)])

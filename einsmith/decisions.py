@@ -1,6 +1,6 @@
-"""What a kernel is compiled to: the model's choice, or a decision in its place; the launches of either, and why.
+"""Choose what a kernel is compiled to, by the cost model or by a decision text, and lower and explain the choice.
 
-A decision is a configuration as a text: `contraction mr=6 nv=4` is a pattern's name and genes of it.
+A decision is a configuration as text: `contraction mr=6 nv=4` is a pattern's name and some of its genes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 WHOLE = "config"
-"""The gene of a configuration that has no parts."""
+"""The gene of a configuration without parts."""
 
 
 def name_of(kernel: Kernel | Rows) -> str:
-    """The kernel's digest in hexadecimal digits."""
+    """Return the kernel's digest in hexadecimal digits."""
     return kernel.digest.hex()
 
 
@@ -66,12 +66,12 @@ def written(pattern: Pattern, config: Any) -> str:
 
 
 def _genes(config: Any) -> dict[str, Any]:
-    """The genes; one that has no parts is its own."""
+    """Return a configuration's genes; a configuration without parts is its own single gene."""
     return {WHOLE: config} if members(config) is None else genes(config)
 
 
 def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
-    """The pattern that a text begins with, and the words that follow."""
+    """Return the pattern that a decision text begins with, and the words that follow."""
     able = [p for p in autoconfig.asked(kernel, target) if p.match(kernel)]
     for p in sorted(able, key=lambda p: -len(p.name)):
         if text == p.name or text.startswith(p.name + " "):
@@ -85,8 +85,11 @@ def _text(value: Any) -> str:
 
 
 def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Mapping[str, Any]) -> Any | None:
-    """The first of the pattern's configurations that has the wanted forms, with these values of its genes; rather one
-    that has no other genes, so that all of them say exactly which is meant."""
+    """Return the first configuration of the pattern that has the wanted forms, changed to these values of its genes.
+
+    A configuration without further genes takes precedence, so that a text with all of its genes denotes exactly it.
+    None if no configuration has these genes.
+    """
     forms = {g: v for g, v in values.items() if g.rpartition(".")[2] == FORM}
     rest = {g: v for g, v in values.items() if g not in forms}
     found = None
@@ -100,7 +103,7 @@ def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Ma
 
 
 def changed(config: Any, values: Mapping[str, Any]) -> Any:
-    """The configuration with other values of some of its genes. Raises KeyError for one that it does not have."""
+    """Return the configuration with other values of some genes. Raises KeyError for a gene that it does not have."""
     if members(config) is None and values.keys() <= {WHOLE}:
         return values.get(WHOLE, config)
     inner: dict[str, dict[str, Any]] = {}
@@ -123,7 +126,7 @@ def changed(config: Any, values: Mapping[str, Any]) -> Any:
 
 
 def show_space(space: Space) -> str:
-    """The genes in a line: each with its values, a run of whole numbers as from..to."""
+    """Return the genes as one line of text: each with its values, a run of whole numbers as from..to."""
     return "; ".join(f"{name}={_show(values)}" for name, values in space.items())
 
 
@@ -135,7 +138,7 @@ def _show(values: tuple[Any, ...]) -> str:
 
 
 def lowered(chosen: autoconfig.Choice) -> Lowered:
-    """The launches of a choice. Raises CompileError where the pattern's answer cannot be run."""
+    """Return the launches of a choice. Raises CompileError where the pattern's result cannot be run."""
     pattern, kernel = chosen.pattern, chosen.kernel
     if not is_builtin(pattern):
         wrong = pattern.legal(kernel, chosen.config, chosen.target)
@@ -153,13 +156,13 @@ def lowered(chosen: autoconfig.Choice) -> Lowered:
 
 
 def unfit(chosen: autoconfig.Choice, what: str) -> CompileError:
-    """The error of a pattern whose answer cannot be run."""
+    """Return the error for a pattern whose result cannot be run."""
     where = f"{chosen.config} on {describe(chosen.kernel)}"
     return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
 
 
 def explain(kernel: Kernel | Rows, target: Target, count: int = 5) -> str:
-    """The choice in numbers: predicted microseconds of the cheapest `count` configurations."""
+    """Describe the choice in numbers: predicted microseconds of the cheapest `count` configurations."""
     chosen = autoconfig.choose(kernel, target)
     lines = [describe(kernel)]
     for i, (name, config, cost) in enumerate(chosen.alternatives[:count]):

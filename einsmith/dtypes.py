@@ -1,7 +1,7 @@
-"""Element types of tensors and of scalar expressions.
+"""Define the element types of tensors and of scalar expressions.
 
-float16, bfloat16 and uint8 are formats of memory alone: what is read is converted to the type's `arithmetic` (float32,
-int32), computed with there, and converted back where a tensor of the format is written.
+float16, bfloat16 and uint8 are storage formats only: elements that are read are converted to the type's `arithmetic`
+(float32, int32), computed with in that type, and converted back where a tensor of the format is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype:
-        """The type of arrays; NumPy has no bfloat16, which is a record of its bits there."""
+        """Return the NumPy type of arrays. NumPy has no bfloat16; a record of its bits takes its place."""
         if self is bf16:
             return BFLOAT16
         kinds = {"f": "float", "i": "int" if self.signed else "uint"}
@@ -33,7 +33,7 @@ class DType:
 
     @cached_property
     def arithmetic(self) -> DType:
-        """The type in which elements are computed with: itself, but for formats of memory."""
+        """Return the type in which elements are computed with: this type, except for storage formats."""
         return {"f16": f32, "bf16": f32, "u8": i32}.get(self.name, self)
 
     @cached_property
@@ -43,34 +43,36 @@ class DType:
 
     @cached_property
     def range(self) -> tuple[int, int]:
-        """The least and the greatest value of an integer type."""
+        """Return the least and the greatest value of an integer type."""
         half = 1 << (self.bits - 1)
         return (-half, half - 1) if self.signed else (0, 2 * half - 1)
 
     @cached_property
     def digits(self) -> int:
-        """Binary digits of a float's significand; an integer's that are no sign."""
+        """Return the binary digits of a float's significand, or of an integer without its sign."""
         return {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}.get(self.name, self.bits - self.signed)
 
     @cached_property
     def eps(self) -> float:
-        """The distance from 1 to the next float."""
+        """Return the distance from 1 to the next float."""
         return 2.0 ** (1 - self.digits)
 
     @cached_property
     def tiny(self) -> float:
-        """The least positive float that is not denormal."""
+        """Return the least positive float that is not denormal."""
         return 2.0**-14 if self is f16 else float(np.finfo(self.arithmetic.numpy).tiny)
 
     @cached_property
     def max(self) -> float:
-        """The greatest finite float."""
+        """Return the greatest finite float."""
         exponents = {"f16": 16, "f64": 1024}.get(self.name, 128)
         return (2 - self.eps) * 2.0 ** (exponents - 1)
 
     def narrow(self, values: np.ndarray) -> np.ndarray:
-        """Numbers as an array of this type. To float16 and bfloat16 by way of float32, each rounded to the nearest,
-        ties to even; NaN stays NaN."""
+        """Convert numbers to an array of this type.
+
+        To float16 and bfloat16 by way of float32, each rounded to the nearest, ties to even; NaN stays NaN.
+        """
         with np.errstate(all="ignore"):
             if not (self.is_float and self.in_memory_only):
                 return np.asarray(values).astype(self.numpy)
@@ -82,19 +84,19 @@ class DType:
             return np.where(np.isnan(single), bits >> 16 | 0x40, rounded).astype(np.uint16).view(BFLOAT16)
 
     def wide(self, values: np.ndarray) -> np.ndarray:
-        """An array of this type as float64, int64 or bool."""
+        """Convert an array of this type to float64, int64 or bool."""
         if self is bf16 and values.dtype == BFLOAT16:
             bits = np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16
             return bits.view(np.float32).astype(np.float64).reshape(values.shape)
         return values.astype({"f": np.float64, "i": np.int64, "b": np.bool_}[self.kind], copy=False)
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
-        """Numbers as an array of this type holds them, as float64, int64 or bool."""
+        """Round numbers to this type's values, as float64, int64 or bool."""
         return self.wide(self.narrow(values))
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes an element takes in memory (a bool takes one)."""
+        """Return the bytes of an element in memory (one for a bool)."""
         return max(1, self.bits // 8)
 
     @cached_property
@@ -134,7 +136,7 @@ _BY_NAME = {d.name: d for d in ALL} | {str(d.numpy): d for d in ALL} | {"bfloat1
 
 
 def dtype_of(value) -> DType:
-    """The DType named by a string, a NumPy dtype, or carried by an array. Raises DtypeError for others."""
+    """Return the DType named by a string or a NumPy dtype, or carried by an array. Raises DtypeError for others."""
     if isinstance(value, DType):
         return value
     if value is None:  # which NumPy takes for float64
@@ -155,8 +157,11 @@ def dtype_of(value) -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The common type of two operands: bool < integers < floats, integers never widen floats. That of two formats of
-    equal size is the least that holds both: float32 for float16 and bfloat16, int16 for uint8 and int8."""
+    """Return the common type of two operands: bool < integers < floats; integers never widen floats.
+
+    Two storage formats of equal size give the least type that holds both: float32 for float16 and bfloat16, int16 for
+    uint8 and int8.
+    """
     if a is b:
         return a
     order = {"b": 0, "i": 1, "f": 2}

@@ -1,4 +1,4 @@
-"""Every error class of Einsmith, which all derive from EinsmithError, and the category of its warnings."""
+"""Define every error class of Einsmith, all derived from EinsmithError, and the categories of its warnings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WIDTH = 160  # characters of a line that a message shows
 
 
 def _excerpt(line: str, place: int) -> tuple[str, int]:
-    """A line, or of a long one what lies around a place, on which characters that do not print are marks; and where the
-    place lies in it."""
+    """Return a line, or the surroundings of a place in a long line, with unprintable characters marked, and the place's
+    offset in it."""
     start = max(0, min(place - _WIDTH // 2, len(line) - _WIDTH))
     shown = "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
                     for c in line[start : start + _WIDTH])  # fmt: skip
@@ -42,7 +42,7 @@ def marked(source: str, offset: int) -> str:
 
 
 class FormulaError(EinsmithError, ValueError):
-    """A formula is wrong. Shows the line, a caret and what to write instead.
+    """Error in a formula. The message shows the line, a caret and what to write instead.
 
     message: one sentence; source: the whole text; offset: position of the fault in it; hint: the remedy.
     """
@@ -58,8 +58,10 @@ class FormulaError(EinsmithError, ValueError):
 
 
 class RecurrenceError(FormulaError):
-    """Tensors that read each other are no recurrence along any axis; the message names the read. `reader` and `read`
-    are the tensors' stand-ins, where they have names."""
+    """Error for tensors that read each other but are no recurrence along any axis; the message names the read.
+
+    `reader` and `read` are the tensors' placeholders, where they have names.
+    """
 
     def __init__(self, message: str, hint: str | None = None, reader: Any = None, read: Any = None):
         super().__init__(message, hint=hint)
@@ -67,36 +69,40 @@ class RecurrenceError(FormulaError):
 
 
 class ShapeError(EinsmithError, ValueError):
-    """An array has the wrong rank or extent; the message names the array."""
+    """Error for an array with the wrong rank or extent; the message names the array."""
 
 
 class DtypeError(EinsmithError, TypeError):
-    """An array has the wrong element type; the message names the array."""
+    """Error for an array with the wrong element type; the message names the array."""
 
 
 class BoundsError(FormulaError):
-    """A read cannot be proven in bounds; the message names the read, the axis, its range and the shape."""
+    """Error for a read that cannot be proven in bounds; the message names the read, the axis, its range and the
+    shape."""
 
 
 class IndexOutOfRange(EinsmithError, IndexError):
-    """An index computed from integer inputs leaves its tensor; nothing has been changed. Names the input, the element,
-    its value, what it is no index into, and the line of the formula."""
+    """Error for an index computed from integer inputs that leaves its tensor; nothing has been changed.
+
+    The message names the input, the element, its value, the tensor that it does not index, and the line of the formula.
+    """
 
 
 class VerifyError(EinsmithError):
-    """A graph breaks a rule of the IR. Names the pass and the tensor; it is a fault of Einsmith itself."""
+    """Error for a graph that breaks a rule of the IR, naming the pass and the tensor; it is a fault of Einsmith
+    itself."""
 
 
 class GradientError(EinsmithError, ValueError):
-    """A gradient cannot be formed: names the read or the argument, and what would work."""
+    """Error for a gradient that cannot be formed; the message names the read or the argument, and what would work."""
 
 
 class TraceError(EinsmithError, TypeError):
-    """Python asked a traced tensor for a value that exists only at run time."""
+    """Error for Python code that needs a traced tensor's value, which exists only at run time."""
 
 
 class CompileError(EinsmithError):
-    """No pattern or code generator takes a kernel; names the tensor."""
+    """Error for a kernel that no pattern or code generator takes; the message names the tensor."""
 
 
 class OutOfMemoryError(EinsmithError, MemoryError):
@@ -104,16 +110,20 @@ class OutOfMemoryError(EinsmithError, MemoryError):
 
 
 class BusyError(EinsmithError, RuntimeError):
-    """The machine does something else, so that figures measured on it would be wrong; none were stored."""
+    """Error for measurements on a machine that is busy with other work: the figures would be wrong; none were
+    stored."""
 
 
 class CheckError(EinsmithError):
-    """A checked run (EINSMITH_CHECK) found generated code that is wrong: names the kernel, its formula, the buffer, the
-    element, and the folder in which the fault can be repeated. It is a fault of Einsmith itself, or of LLVM."""
+    """Error for wrong generated code, found by a checked run (EINSMITH_CHECK).
+
+    The message names the kernel, its formula, the buffer, the element, and the folder in which the fault can be
+    reproduced. It is a fault of Einsmith itself, or of LLVM.
+    """
 
 
 class NonFiniteError(EinsmithError, ArithmeticError):
-    """The loss of a training step is not finite; nothing was updated. `step` counts from 1."""
+    """Error for a training step whose loss is not finite; nothing was updated. `step` counts from 1."""
 
     def __init__(self, message: str, step: int = 0, value: float = float("nan")):
         super().__init__(message)
@@ -121,7 +131,8 @@ class NonFiniteError(EinsmithError, ArithmeticError):
 
 
 class LibraryError(EinsmithError, RuntimeError):
-    """A function of an exported library returns a code that is not 0: `code`, whose meaning is the message."""
+    """Error for a function of an exported library that returns a code other than 0: `code`, whose meaning is the
+    message."""
 
     def __init__(self, message: str, code: int = 0):
         super().__init__(message)
@@ -129,23 +140,25 @@ class LibraryError(EinsmithError, RuntimeError):
 
 
 class DataError(EinsmithError, OSError):
-    """A data set is missing or damaged; says which files to put where."""
+    """Error for a data set that is missing or damaged; the message says which files to put where."""
 
 
 class SaveError(EinsmithError, OSError):
-    """A save folder is missing, truncated, or not one of Einsmith's."""
+    """Error for a save folder that is missing, truncated, or not one of Einsmith's."""
 
 
 class StoreError(EinsmithError, OSError):
-    """The store of tuned configurations, or a file of them, cannot be read or written, or is none of Einsmith's."""
+    """Error for a store of tuned configurations, or a file of them, that cannot be read or written or is none of
+    Einsmith's."""
 
 
 class ArgumentError(EinsmithError, ValueError):
-    """An option has a value that it cannot have; the message names both."""
+    """Error for an option with an invalid value; the message names both."""
 
 
 class MemoryLimitError(ArgumentError):
-    """A program needs more memory than its limit. `needed`: the least limit that is found to be enough (bytes)."""
+    """Error for a program that needs more memory than its limit. `needed`: the least sufficient limit that was found
+    (bytes)."""
 
     def __init__(self, message: str, needed: int = 0):
         super().__init__(message)
@@ -153,23 +166,23 @@ class MemoryLimitError(ArgumentError):
 
 
 class KindError(ArgumentError, TypeError):
-    """An argument is of another kind than it must be, or out of its range; the message names it and what it takes."""
+    """Error for an argument of the wrong kind or out of range; the message names it and what is accepted."""
 
 
 class UnknownOptionError(ArgumentError, TypeError):
-    """A keyword is none of those that a layer takes; the message shows near ones."""
+    """Error for a keyword that a layer does not take; the message shows near ones."""
 
 
 class UnknownNameError(EinsmithError, KeyError):
-    """A name is not one of those that exist; the message shows near ones."""
+    """Error for a name that does not exist; the message shows near ones."""
 
     def __str__(self) -> str:  # a KeyError would show its message in quotes
         return str(self.args[0])
 
 
 class UnknownAttributeError(EinsmithError, AttributeError):
-    """An object has no attribute of a name; the message shows near ones, or what to use instead."""
+    """Error for an attribute that an object does not have; the message shows near ones, or what to use instead."""
 
 
 class KnobError(EinsmithError, ValueError):
-    """An environment variable holds a value that it cannot have."""
+    """Error for an environment variable with an invalid value."""

@@ -19,14 +19,14 @@ from itertools import count
 from pathlib import Path
 
 ABANDONED = 3600.0
-"""Seconds after which a file that another machine has begun, and not finished, belongs to a process that has died."""
+"""Seconds after which an unfinished file of another machine counts as left by a process that has died."""
 _BEGUN = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.new(-\w+)?")
-"""A name beside a place: machine, process, number. A library that writes there may add to it."""
+"""Temporary name of a file being written: machine, process, number. A library that writes the file may add a suffix."""
 _numbers = count()
 _mine: set[str] = set()
-"""What this process is writing."""
+"""Temporary names that this process is writing."""
 _swept: tuple[Path, int] = Path(), 0
-"""The folder that was last looked through, and by which process: one that writes much does so once."""
+"""The folder swept last, and the process that swept it: a process that writes many files sweeps a folder once."""
 
 
 def machine() -> str:
@@ -66,7 +66,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def tidy(folder: Path) -> None:
-    """`sweep`, unless this process has just done so."""
+    """Sweep a folder, unless this process swept it last."""
     global _swept
     if _swept != (folder, os.getpid()):
         _swept = folder, os.getpid()
@@ -74,7 +74,7 @@ def tidy(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes the files in a folder that processes have begun and cannot finish, as they are no more."""
+    """Remove unfinished files in a folder whose processes have ended."""
     with suppress(OSError):
         for path in list(folder.iterdir()):
             found = _BEGUN.fullmatch(path.name)
@@ -84,8 +84,11 @@ def sweep(folder: Path) -> None:
 
 
 def distrust(folder: Path) -> str:
-    """Return why what is kept in a folder of the cache must not be used, and the remedy; empty where it may be. The
-    folder must be this user's own, and no other user may write into it. One that is not there yet is trusted."""
+    """Return why the contents of a cache folder must not be used, and the remedy; empty where they may be.
+
+    The folder must be this user's own, and no other user may write into it. A folder that does not exist yet is
+    trusted.
+    """
     try:
         found = folder.lstat()
     except FileNotFoundError:
@@ -103,8 +106,8 @@ def distrust(folder: Path) -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder of the cache, for this user alone, unless it is there. Raises OSError where that cannot be, or what
-    is there must not be used (`distrust`)."""
+    """Make a cache folder that only this user may access, unless it exists. Raises OSError where that fails, or where
+    an existing folder must not be used (`distrust`)."""
     if not (problem := distrust(folder)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = distrust(folder)  # somebody else may have been quicker

@@ -25,9 +25,9 @@ except ImportError:  # Windows
 from einsmith import files
 
 PATIENCE = 600.0
-"""Seconds that a writer waits for others at most; a save of 100 GB at 200 MB/s takes 500 s."""
+"""Most seconds that a writer waits for others; a save of 100 GB at 200 MB/s takes 500 s."""
 _POLL = 0.005
-"""Seconds between two looks at a lock."""
+"""Seconds between two attempts at a lock."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that have no locks."""
 _held: set[int] = set()
@@ -44,7 +44,7 @@ def _lock_of(place: Path) -> Path:
 
 @contextmanager
 def turn(place: Path) -> Iterator[None]:
-    """Hold the only right to change a folder, which other processes and threads wait for.
+    """Hold the exclusive right to change a folder; other processes and threads wait for it.
 
     The parent of the folder exists. Raises TakenError after PATIENCE, OSError where the parent cannot be written to.
     """
@@ -77,7 +77,7 @@ def is_taken(place: Path) -> bool:
 
 
 def _acquire(path: Path, place: Path) -> int:
-    """The descriptor of the lock file at `path`, whose lock this thread now holds."""
+    """Return a descriptor of the lock file at `path`, with its lock held by this thread."""
     end = time.monotonic() + PATIENCE
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -98,7 +98,7 @@ def _acquire(path: Path, place: Path) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Take the lock of an open file, unless another one has it. Whether it was taken."""
+    """Lock an open file without waiting; return whether the lock was acquired."""
     if fcntl is None:
         return True
     try:
@@ -120,7 +120,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _release(descriptor: int) -> None:
-    """Free a lock, also where a child that was forked meanwhile has the file open."""
+    """Release a lock, even where a child that was forked meanwhile has the file open."""
     _held.discard(descriptor)
     if fcntl is not None:
         with suppress(OSError):
@@ -129,7 +129,7 @@ def _release(descriptor: int) -> None:
 
 
 def _forget() -> None:
-    """Close, in a forked child, the lock files of the parent: an open one would keep its lock when the parent dies."""
+    """Close the parent's lock files in a forked child: an open one would keep its lock when the parent dies."""
     for descriptor in list(_held):
         with suppress(OSError):
             os.close(descriptor)
@@ -168,9 +168,9 @@ def replacing(place: Path) -> Iterator[Path]:
 
 
 def put_back(place: Path, is_whole: Callable[[Path], bool]) -> None:
-    """Return to its place the folder that a process which was killed while it replaced it had moved aside.
+    """Restore the old folder that a killed process had moved aside while replacing it.
 
-    Called in one's turn. is_whole: whether a folder is one that may stand there.
+    The caller must hold the folder's turn. is_whole: whether a folder is a complete one.
     """
     if place.exists():
         return

@@ -1,10 +1,10 @@
-"""Tuning the graph of a program: which of its passes it is faster without.
+"""Tune the graph of a program: find the passes without which it is faster.
 
 Every pass that can be left out and that changes the program is a gene, on or off: what is recomputed, shared, folded or
-stored, and whether tensors get other layouts. Each is switched in turn, those first of which kernels come that take
-least, by their measured times where tuning has measured them and by their predictions where not. The two forms of the
-program race, in whole steps by turns; what is faster with confidence, and computes the same, is the program from then
-on, and the next gene is switched in that one. Kernels are tuned afterwards: which ones there are is decided here.
+stored, and whether tensors get other layouts. Genes are switched one after the other, in order of the time of the
+resulting kernels, measured where tuning has measured them and predicted where not. The two forms of the program race in
+whole steps by turns. A form that is significantly faster and computes equal results becomes the current program, in
+which the next gene is switched. Kernels are tuned afterwards, since the graph decides which kernels there are.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from einsmith.passes.pipeline import optional
 from einsmith.passes.schedule.printer import layouts
 
 FAR = 1.5
-"""How many times the present program's price a form may have to be raced at all."""
+"""Largest price of a form that is raced, as a multiple of the present program's price."""
 GAIN = 0.98
-"""What a form must take of the present one's time, at most, to be kept: less is lost in the noise."""
+"""Largest time of a form that is kept, as a fraction of the present program's; smaller gains are lost in noise."""
 LAYOUTS = "layouts"
 
 
 @dataclass(frozen=True)
 class ProgramForm:
-    """The program without some passes, and the seconds that its kernels take by measurements and predictions."""
+    """A program compiled without some passes, with the seconds of its kernels by measurements and predictions."""
 
     run: Executable
     price: float
@@ -64,13 +64,13 @@ class GraphReport:
 
 
 def genes(run: Executable) -> list[str]:
-    """The passes that may be switched: those that change the program, and those that it is made without."""
+    """Return the passes that may be switched: those that change the program, and those that it is compiled without."""
     changing = {*run.changes.tensors, *run.without, *([LAYOUTS] if layouts(run.plan) else ())}
     return [name for name in dict.fromkeys(optional()) if name in changing]
 
 
 def price(run: Executable) -> float:
-    """Seconds of a run by its kernels: measured, or predicted."""
+    """Return the seconds of a run as the sum over its kernels, measured or predicted."""
     total = 0.0
     for call, made, turns in zip(run.calls, run.kernels, run.turns, strict=True):
         seconds = None if made.unfollowed else run.backend.measured(call.kernel, run.target)
@@ -81,8 +81,11 @@ def price(run: Executable) -> float:
 def tune(
     run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Callable[[str], None] = lambda _: None
 ) -> GraphReport:
-    """Switches the genes of a program, which is run on these inputs (whatever that stores is taken back), for about so
-    many seconds; nothing else uses it meanwhile. Whoever compiles an equal graph from now on gets what is found."""
+    """Search the genes of a program by running it on these inputs, for about `seconds`.
+
+    Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on from an
+    equal graph use the result.
+    """
     begun = time.monotonic()
     end = begun + seconds
     report = GraphReport(run)
@@ -136,7 +139,7 @@ def tuned(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tupl
 
 
 def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> ProgramForm | None:
-    """The program with one gene switched; None where it is the same then, or cannot be."""
+    """Return the program with one gene switched; None where that changes nothing or fails."""
     try:
         other = run.compiled_without(run.without ^ {gene})
     except (ArgumentError, CompileError) as e:  # more memory than it may hold
@@ -147,7 +150,7 @@ def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> Program
 
 
 def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> Raced | None:
-    """Steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
+    """Run steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
     with first.preserved():
         if FINITE in (first(inputs)[0], second(inputs)[0]):
             return None
@@ -182,7 +185,7 @@ def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarra
 
 
 def _wide(dtype: DType, a: np.ndarray) -> np.ndarray:
-    """A copy, floats as numbers that NumPy computes with."""
+    """Return a copy, with floats in a type that NumPy computes with."""
     return np.array(dtype.wide(a) if dtype.is_float else a)
 
 

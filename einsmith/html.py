@@ -1,4 +1,4 @@
-"""What notebooks show of formulas, models, plans and steps: text and tables, with nothing that needs a script."""
+"""Render formulas, models, plans and steps as HTML for notebooks: text and tables, without scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def text(title: str, body: str, folded: bool = False, name: str = "") -> str:
-    """A title over lines as they are, which `folded` hides until it is clicked. `name`: what links call the lines."""
+    """Return a title over preformatted lines, collapsed until clicked if `folded`. `name`: anchor for links."""
     anchor = f' id="{escape(name)}"' if name else ""
     lines = f'<pre{anchor} style="margin:0;line-height:1.3">{escape(body)}</pre>'
     if folded:
@@ -17,7 +17,7 @@ def text(title: str, body: str, folded: bool = False, name: str = "") -> str:
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A title over a table; numbers stand to the right."""
+    """Return a title over a table; numbers are right-aligned."""
 
     def cell(x: Any) -> str:
         shown = f"{x:,}" if isinstance(x, int) else str(x)
@@ -29,7 +29,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str
 
 
 class Text(str):
-    """Lines that a notebook shows as they are; the first one of each part between empty lines is its title."""
+    """Preformatted lines as a notebook shows them; the first line of each part between empty lines is its title."""
 
     def _repr_html_(self) -> str:
         parts = (part.partition("\n") for part in self.split("\n\n"))

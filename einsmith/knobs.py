@@ -35,7 +35,8 @@ def _is_set(name: str) -> Callable[[], bool]:
 
 @dataclass(frozen=True)
 class Knob(Generic[T]):
-    """One variable. `parse` takes the text and raises ValueError where it cannot be; `accepts` says what can."""
+    """One environment variable. `parse` converts its text and raises ValueError for a bad one; `accepts` describes
+    valid texts."""
 
     name: str
     default: T
@@ -49,7 +50,8 @@ class Knob(Generic[T]):
         return _is_set(self.name)
 
     def get(self) -> T:
-        """The value now; the default where the variable is unset or empty. Raises KnobError for a bad value."""
+        """Return the current value; the default where the variable is unset or empty. Raises KnobError for a bad
+        value."""
         text = os.environ.get(self.name, "").strip() if self.is_set() else ""
         if not text:
             return self.default
@@ -171,7 +173,7 @@ ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, TUNED, CACHE_DIR, CACHE_LIMI
 
 
 def warn_unknown(names: Collection[str]) -> None:
-    """Warn of variables that are named as if they were Einsmith's and that nothing reads."""
+    """Warn of variables that have the prefix of Einsmith's but that nothing reads."""
     prefix = "EINSMITH_"
     known = [k.name for k in ALL]
     unknown = sorted(n for n in names if n.startswith(prefix) and n not in known)
@@ -186,12 +188,12 @@ def warn_unknown(names: Collection[str]) -> None:
 
 
 def debug() -> int:
-    """The level of EINSMITH_DEBUG."""
+    """Return the level of EINSMITH_DEBUG."""
     return DEBUG.get()
 
 
 def cache_dir() -> Path:
-    """The directory of compiled code and measurements (it need not exist yet)."""
+    """Return the directory of compiled code and measurements (it need not exist yet)."""
     given = CACHE_DIR.get()
     if given is not None:
         return given
@@ -202,7 +204,7 @@ def cache_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """The directory of data sets (it need not exist yet)."""
+    """Return the directory of data sets (it need not exist yet)."""
     return DATA_DIR.get() or cache_dir() / "data"
 
 

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used (PEP 562)."""
+"""Import names of a package when they are first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def _is_own(frame: Any, package: str) -> bool:
-    """Whether Python's import system asks, for an import statement in a module of the package."""
+    """Whether the caller is Python's import system, on behalf of an import statement in a module of the package."""
     if frame.f_globals.get("__name__") != "importlib._bootstrap":
         return False
     return frame.f_back.f_globals.get("__name__", "").startswith(f"{package.partition('.')[0]}.")

@@ -1,22 +1,23 @@
-"""Locks that a fork leaves sound. Every lock of Einsmith is made here.
+"""Provide locks that stay usable after a fork. Every lock of Einsmith is made here.
 
-A child has one thread, the one that forked; what the others held, nobody gives back. So there are two kinds of locks.
-`lock()` guards what is whole after every single change (a dictionary that is filled, a program that writes all it reads
-at each run): the child has it free, however it was held, and goes on with what it finds. `Awaited` guards what is not:
-weights in the middle of a step, LLVM, registrations with another library. A fork waits until no other thread is inside
-one, and none goes in until the fork is done; so it is delayed by a step, or by the compilation of one kernel, not by
-that of a network. A holder that takes longer than PATIENCE (it may itself wait for what the forking thread holds) is
-left behind: then the child refuses to use what that thread left half done, and everything else works.
+A forked child has one thread, the one that forked; locks that other threads held are never released. So there are two
+kinds of locks. `lock()` guards data that is consistent after every single change (a dictionary that is filled, a
+program that writes all it reads at each run): in the child it is free, however it was held, and the data is usable.
+`Awaited` guards data that is not: weights in the middle of a step, LLVM, registrations with another library. A fork
+waits until no other thread holds one, and no thread acquires one until the fork is done; so it is delayed by a step, or
+by the compilation of one kernel, not by that of a network. A holder that takes longer than PATIENCE (it may itself wait
+for what the forking thread holds) is left behind: then the child refuses to use what that thread left half done, and
+everything else works.
 
-Threads wait for an `Awaited` lock and for a `Reentrant` one as long as its holder can go on: where that one waits,
-itself or through others, for what the waiting thread holds, the last to come gets an error instead of waiting for ever.
-Where what it holds is its turn to run a program (RUNNING), in the middle of which a signal's handler waits, the handler
-gets the error.
+Threads wait for an `Awaited` lock and for a `Reentrant` one as long as its holder can make progress. Where the holder
+waits, itself or through others, for what the waiting thread holds, the last to come gets an error instead of a
+deadlock. Where a signal handler waits in the middle of its thread's turn to run a program (RUNNING), the handler gets
+the error.
 
 A `Guard` is the lock of values that programs use together: each tensor of parameters and state begins with one of its
-own, and those of one program are joined, so that whoever holds any of them holds all.
+own, and those of one program are joined, so that a holder of any of them holds all.
 
-`undone` takes back in the child what a thread of the parent changed for a while.
+`undone` undoes, in the child, a temporary change made by a thread of the parent.
 """
 
 from __future__ import annotations
@@ -35,34 +36,35 @@ from weakref import WeakSet
 from einsmith.errors import EinsmithError
 
 PATIENCE = 30.0
-"""Seconds that a fork waits at most."""
+"""Most seconds that a fork waits."""
 _POLL = 2e-4
-"""Seconds between two looks of who waits: looking needs no lock that a fork could leave held."""
+"""Seconds between two polls by a waiting fork: polling needs no lock that a fork could leave held."""
 
 _free_in_child: WeakSet[Any] = WeakSet()
 _inside: dict[int, list[Awaited]] = {}
-"""The awaited locks that each thread holds or waits for, by the thread's number."""
+"""The awaited locks that each thread holds or waits for, by thread id."""
 _forking: set[int] = set()
 _left: dict[int, list[Awaited]] = {}
-"""What a forking thread found still held when its patience ended."""
+"""Awaited locks that a forking thread found still held when its patience ended."""
 _changed: dict[object, tuple[int, Callable[[], object]]] = {}
 _waits: dict[int, Reentrant | Turn] = {}
-"""The lock that each waiting thread waits for, by the thread's number."""
+"""The lock that each waiting thread waits for, by thread id."""
 LOOK = 0.05
-"""Seconds between two looks of a thread that waits in the middle of its turn."""
+"""Seconds between two polls of a thread that waits in the middle of its turn."""
 _guard_numbers = itertools.count()
-"""The order in which guards are locked while they are joined."""
+"""Numbers of guards: their order when they are locked to be joined."""
 
 
 def lock() -> Any:
-    """A reentrant lock that is free in a forked child, unless the thread that forked holds it."""
+    """Return a reentrant lock that is free in a forked child, unless the thread that forked holds it."""
     made = threading.RLock()
     _free_in_child.add(made)
     return made
 
 
 def _go_on(me: int, before: Reentrant | Turn | None) -> None:
-    """Note that a thread waits no more, or again for what it waited for when a signal's handler was called."""
+    """Note that a thread's wait is over, or that it waits again for the lock that a signal handler interrupted its wait
+    for."""
     if before is None:
         _waits.pop(me, None)
     else:
@@ -78,8 +80,8 @@ def waits_for_run() -> bool:
 class Reentrant:
     """A reentrant lock for `with`, free in a forked child unless the thread that forked holds it.
 
-    `doing` says in messages what its holders do. Raises EinsmithError instead of waiting for ever where its holder
-    waits, itself or through other threads, for a lock that the caller holds.
+    `doing` describes in messages what its holders do. Acquiring raises EinsmithError instead of a deadlock where the
+    holder waits, itself or through other threads, for a lock that the caller holds.
     """
 
     __slots__ = ("_doing", "_lock", "_waiting", "_owner", "_depth", "__weakref__")
@@ -161,9 +163,10 @@ class Reentrant:
 
 
 class Turn:
-    """A turn at what one thread does at a time. Its lock is the last in the order of locks: only a handler of signals
-    takes others in the middle of a turn, and gets an error where it would wait for ever; who waits for the turn never
-    does.
+    """A turn at an activity of one thread at a time.
+
+    Its lock is the last in the lock order: only a signal handler takes others in the middle of a turn, and gets an
+    error where it would deadlock; a thread that waits for the turn never does.
     """
 
     __slots__ = ("lock",)
@@ -172,12 +175,13 @@ class Turn:
         self.lock = lock()
 
     def is_mine(self) -> bool:
-        """Whether it is the turn of this thread."""
+        """Whether this thread holds the turn."""
         return self.lock._is_owned()
 
     @contextmanager
     def awaited(self, lock: Any) -> Iterator[None]:
-        """Hold a lock, the turn's or one whose holders need the turn; until then this thread waits for the turn."""
+        """Hold a lock, the turn's or one whose holders need the turn; until it is acquired, this thread counts as
+        waiting for the turn."""
         me = get_ident()
         before = _waits.get(me)
         _waits[me] = self
@@ -198,7 +202,7 @@ RUNNING = Turn()
 
 
 class Awaited(Reentrant):
-    """A reentrant lock for whose holders a fork waits."""
+    """A reentrant lock that a fork waits for until it is free."""
 
     __slots__ = ("_broken",)
 
@@ -266,7 +270,7 @@ class Awaited(Reentrant):
 
     @staticmethod
     def _leave(me: int) -> None:
-        """Note that the thread `me` is inside one awaited lock less."""
+        """Note that the thread `me` holds one awaited lock less."""
         held = _inside[me]
         held.pop()
         if not held:
@@ -370,12 +374,13 @@ def join(guards: Iterable[Guard]) -> None:
 
 
 IMPORTING = Awaited("importing a library")
-"""Held while a module is imported late: Python's own lock of it would stay held in a child."""
+"""Held while a module is imported late: otherwise Python's own import lock could stay held in a child."""
 
 
 @contextmanager
 def undone(f: Callable[[], object]) -> Iterator[None]:
-    """Within it something is changed for a while: a child that another thread forks meanwhile calls `f` first."""
+    """Guard a temporary change: a child that another thread forks within the block calls `f` first, which undoes the
+    change."""
     token = object()
     _changed[token] = get_ident(), f
     try:
@@ -385,8 +390,8 @@ def undone(f: Callable[[], object]) -> Iterator[None]:
 
 
 class cached_property(functools.cached_property):  # noqa: N801  # stands for the library's
-    """functools.cached_property without the lock that Python 3.11 has: of two threads that are the first to ask both
-    compute, and no fork leaves it held."""
+    """A functools.cached_property without the lock that Python 3.11 has: two threads that ask first at one time both
+    compute, and no fork leaves a lock held."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:

@@ -1,4 +1,4 @@
-"""step.json, the description of a saved training step: what it holds, and the check of every entry on the way back."""
+"""Write and read step.json, the description of a saved training step, and check every entry when it is read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from einsmith.tuning import GRAPH
 FORMAT = "einsmith-step"
 VERSION = 6
 SIGNED = 6
-"""The first version whose step.json has a checksum of itself, and those of all files of the save."""
+"""The first version whose step.json has a checksum of itself and those of all files of the save."""
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
     name
     for name, f in sorted(vars(functional).items())
     if callable(f) and getattr(f, "__module__", "").startswith("einsmith.functional.losses.")
 )
-"""The functions of `functional` that are restored by name: its losses."""
+"""Names of the losses of `functional`, which are restored by name."""
 
 
 def _integer(x: Any) -> bool:
@@ -48,7 +48,7 @@ def _finite(x: Any) -> bool:
 
 
 def _named(values: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A dictionary all of whose values pass."""
+    """Return a check for a dictionary all of whose values pass `values`."""
     return lambda x: isinstance(x, dict) and all(map(values, x.values()))
 
 
@@ -84,7 +84,7 @@ def _rule(x: Any) -> bool:
 
 
 def _hyper(x: Any) -> bool:
-    """A number, or a schedule of `optim.lr_scheduler`."""
+    """Return whether x is a number or a schedule of `optim.lr_scheduler`."""
     return _number(x) or (isinstance(x, dict) and isinstance(x.get("schedule"), str))
 
 
@@ -140,18 +140,18 @@ SINCE: dict[int, dict[str, Any]] = {
     3: {"updates": None},
     4: {"mode": "static", "tune": 0.0},
 }  # fmt: skip
-"""By version, what entries that it did not have yet are in its saves."""
+"""By version, the values of entries that were added later and that its saves lack."""
 
 
 def write(folder: Path, entries: dict[str, Any]) -> None:
-    """Write step.json with the checksums of all other files that are in the folder by now, and of itself."""
+    """Write step.json with the checksums of all other files that are in the folder, and of itself."""
     meta = {"format": FORMAT, "version": VERSION} | entries
     meta["files"] = {path.name: digest(path) for path in sorted(folder.iterdir())}
     (folder / META).write_bytes(signed(meta).encode())
 
 
 _LAST = re.compile(rb'(.*),\n "checksum": "([0-9a-f]{64})"\n}\n', re.DOTALL)
-"""The text of step.json: what has the checksum, and the checksum, which is the last entry."""
+"""Pattern of step.json: the text that the checksum covers, and the checksum, which is the last entry."""
 
 
 def signed(entries: dict[str, Any]) -> str:
@@ -161,7 +161,7 @@ def signed(entries: dict[str, Any]) -> str:
 
 
 def _verify(folder: Path, text: bytes, meta: dict[str, Any]) -> None:
-    """Raise SaveError where step.json is not as it was written, and warn where it is too old to tell."""
+    """Raise SaveError where step.json is not as it was written; warn where its version has no checksum of itself."""
     if meta["version"] < SIGNED and "checksum" not in meta:
         warnings.warn(
             f"{folder}: {META} of version {meta['version']} has no checksum, so that a change of it is not noticed; "
@@ -232,12 +232,12 @@ def has_format(file: Path, name: str) -> bool:
 
 
 def digest(path: Path) -> str:
-    """The checksum of a file."""
+    """Return the checksum of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def loss_name(loss: Callable) -> str | None:
-    """The name by which a loss is restored, None for the user's own."""
+    """Return the name by which a loss is restored, None for the user's own."""
     return next((n for n in LOSSES if getattr(functional, n) is loss), None)
 
 

@@ -37,7 +37,8 @@ def _classes(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def predicted(output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the class with the largest output of each sample [N], and whether its outputs are numbers, without NaN."""
+    """Return the class with the largest output of each sample [N], and whether the sample's outputs are free of NaN
+    [N]."""
     best = output.argmax(1)  # the first NaN where there is one
     return best, ~np.isnan(np.take_along_axis(output, best[:, None], 1)[:, 0])
 
@@ -51,7 +52,7 @@ def _same(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 class top_k(Shown):  # noqa: N801  # used as a function
-    """The part of the samples whose class is among the k largest outputs."""
+    """The fraction of the samples whose class is among the k largest outputs."""
 
     @checked
     def __init__(self, k: Count):
@@ -76,13 +77,16 @@ class top_k(Shown):  # noqa: N801  # used as a function
 
 
 def accuracy() -> top_k:
-    """The part of the samples whose class has the largest output."""
+    """Return a metric: the fraction of the samples whose class has the largest output."""
     return top_k(1)
 
 
 class _Counts(Shown):
-    """Right, wrong and missed samples of each class; `score` makes a number of them, `average` one of all classes:
-    "macro", the mean over the classes that occur, or "micro", over the samples."""
+    """Counts of right, wrong and missed samples of each class.
+
+    `score` computes a class's number from them; `average` combines the classes: "macro", the mean over the classes that
+    occur, or "micro", over the samples.
+    """
 
     @checked
     def __init__(self, average: str = "macro"):
@@ -119,14 +123,14 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class precision(_Counts):  # noqa: N801
-    """Of the samples that are said to be of a class, the part that is."""
+    """The fraction of the samples predicted as a class that belong to it."""
 
     def score(self, right: np.ndarray, wrong: np.ndarray, missed: np.ndarray) -> np.ndarray:
         return _ratio(right, right + wrong)
 
 
 class recall(_Counts):  # noqa: N801
-    """Of the samples of a class, the part that is said to be."""
+    """The fraction of a class's samples that are predicted as it."""
 
     def score(self, right: np.ndarray, wrong: np.ndarray, missed: np.ndarray) -> np.ndarray:
         return _ratio(right, right + missed)
@@ -150,7 +154,7 @@ def mean_squared_error(output: Any, target: np.ndarray) -> float:
 
 
 class r2(Shown):  # noqa: N801
-    """The part of the targets' variance that the outputs explain; NaN where all targets are equal."""
+    """The fraction of the targets' variance that the outputs explain; NaN where all targets are equal."""
 
     def reset(self) -> None:
         self.seen, self.mean, self.spread, self.wrong = 0, 0.0, 0.0, 0.0

@@ -1,6 +1,6 @@
-"""Functions of tensors: jit, grad, value_and_grad, vjp, interpret, check_gradients (API "Functions of tensors").
+"""Run functions of tensors: jit, grad, value_and_grad, vjp, interpret, check_gradients (API "Functions of tensors").
 
-A callable given arrays is traced with symbolic tensors, compiled for their shapes and types, run, and kept.
+A callable given arrays is traced with symbolic tensors, compiled for their shapes and types, run, and cached.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def in_trace(tree: Any) -> bool:
 
 @dataclass
 class _Traced:
-    """A traced call: the graph, what is bound to its leaves, and how to put the results together."""
+    """A traced call: the graph, the objects bound to its leaves, and the structure of the results."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
@@ -61,7 +61,7 @@ class _Traced:
 
     @property
     def guard(self) -> locks.Guard | None:
-        """The lock of the parameters and the state that it reads or updates; None where there are none."""
+        """Return the lock of the parameters and the state that the call reads or updates; None where there are none."""
         return locks.Guard(m.guard for _, m in self.live) if self.live else None
 
 
@@ -69,7 +69,7 @@ _Compiled = tuple[Executable, _Traced]
 
 
 class Argument:
-    """How one leaf of the arguments enters a trace: an array, a run-time number, or a static value."""
+    """One leaf of the arguments as it enters a trace: an array, a run-time number, or a static value."""
 
     __slots__ = ("static", "dtype", "shape", "weak", "wide", "value", "name")
 
@@ -114,7 +114,7 @@ class Argument:
 
 
 def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset()):
-    """Traces f. `static` names keyword arguments and positions that are static."""
+    """Trace a call of f. `static` holds the keyword names and positions of static arguments."""
     arguments = arguments_of(args, kwargs, static, names_of(f))
     return trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
 
@@ -132,8 +132,8 @@ class _Shaped:
 
 
 def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], names: Sequence[str] = ()) -> _Traced:
-    """f traced for tensors of these shapes and types, passed by position; nothing is compiled. `names` is for
-    messages."""
+    """Trace f for tensors of these shapes and types, passed by position, without compiling anything. `names`: of the
+    arguments, for messages."""
     names = [*names, *(f"argument {n}" for n in range(len(names), len(arguments)))]
     symbols = [_Shaped(shape, dtype, name) for (shape, dtype), name in zip(arguments, names, strict=True)]
     return trace_arguments(f, symbols, flatten((symbols, {}))[1])
@@ -151,7 +151,7 @@ def names_of(f: Callable) -> tuple[str, ...]:
 
 
 def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[str] = ()) -> list[Argument]:
-    """The leaves of the arguments. `names`: those of arguments passed by position, for messages."""
+    """Return the leaves of the arguments. `names`: of arguments passed by position, for messages."""
     out: list[Argument] = []
     for key, tree in [*enumerate(args), *kwargs.items()]:
         name = key if isinstance(key, str) else names[key] if key < len(names) else f"argument {key}"
@@ -180,7 +180,8 @@ def trace_arguments(f: Callable, arguments: Sequence[Argument | _Shaped], struct
 def bound(
     graph: Graph, captured: Iterable[tuple[Any, Leaf]]
 ) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]]]:
-    """The graph in terms of the memory of what a trace has captured, that memory, and which live objects have it."""
+    """Return the graph in terms of the memory of the captured objects, that memory, and the live objects that own
+    it."""
     pairs = list(captured)
     live = [(o, o.memory, x) for o, x in pairs if not isinstance(o, np.ndarray)]
     graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
@@ -190,9 +191,9 @@ def bound(
 
 
 def global_name(f: Any) -> str | None:
-    """Return the name by which f's module has f itself, as it has one that a decorator made; None where it has not.
+    """Return the name under which f's module holds f itself, where a decorator made f; None if there is none.
 
-    Such a function is pickled and copied as plain functions are, by its name.
+    Such a function is pickled and copied by its name, as plain functions are.
     """
     name: str | None = getattr(f, "__qualname__", None)
     known: Any = sys.modules.get(getattr(f, "__module__", None) or "")
@@ -202,8 +203,11 @@ def global_name(f: Any) -> str | None:
 
 
 class Derived:
-    """A function that `derive(*arguments)` made of another one. A copy is derived anew of copied arguments: what the
-    function closes over, a model for one, is then the copy's."""
+    """A function that `derive(*arguments)` made of another one.
+
+    A copy is derived anew from copied arguments, so that objects the function closes over, such as a model, belong to
+    the copy.
+    """
 
     def __init__(self, f: Callable, derive: Callable[..., Any], arguments: tuple):
         functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # what derives from it is callable
@@ -227,11 +231,13 @@ class Derived:
 
 
 class Jitted:
-    """A compiled function. `static_argnames` are arguments (by name) whose every value is compiled anew; threads: of
-    its programs, None for the default; winograd: whether convolutions may be computed in Winograd's form (see `jit`).
+    """A compiled function.
 
-    A program belongs to a call's key and to the trace keys of all modules that were met while tracing for that key.
-    They are asked only when `trace.version` says that something has changed.
+    static_argnames: names of arguments that are static: each value is compiled separately; threads: of its programs,
+    None for the default; winograd: whether convolutions may be computed in Winograd's form (see `jit`).
+
+    A program belongs to a call's key and to the trace keys of all modules that were met while tracing for that key. The
+    trace keys are compared only when `trace.version` shows a change.
     """
 
     def __init__(
@@ -348,13 +354,13 @@ class Jitted:
 
 
 def _whole(key: Any, depends: Sequence[weakref.ref]) -> tuple:
-    """A call's key with the trace keys of the modules that were met."""
+    """Return a call's key, extended by the trace keys of the modules that its trace met."""
     met = [r() for r in depends]
     return (key, *(None if m is None else m.trace_key() for m in met))
 
 
 def _tidy(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:
-    """Drops the shortcuts to programs that were evicted, and with the last program the memory."""
+    """Drop the shortcuts to evicted programs, and the arena's memory with the last program."""
     arena.evicted(cache)
     for table in (ready, quick):
         for key, known in table.copy().items():
@@ -367,12 +373,15 @@ def _tidy(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -
 
 
 _READABLE = 0x101
-"""NumPy's flags of an array that is C-contiguous and aligned."""
+"""NumPy's flag bits of an array that is C-contiguous and aligned."""
 
 
 def _plain(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
-    """Structure, shapes and types of arguments that are arrays which a program can read where they are, and Python
-    numbers, in tuples, lists and dicts; None where one is something else. The arrays are added to `values`."""
+    """Return the structure, shapes and types of arguments that can be used without conversion; None otherwise.
+
+    Accepted are arrays that a program can read in place, and Python numbers, in tuples, lists and dicts. The arrays are
+    added to `values`.
+    """
     key: list[Any] = [type(args)]
     for x in args:
         kind = type(x)
@@ -408,14 +417,15 @@ def _assembler(structure: Any) -> Callable[[list], Any]:
 
 
 def _positions(f: Callable) -> dict[str, int]:
-    """Every named parameter of f with its position, -1 for one that is passed by keyword alone."""
+    """Return the position of every named parameter of f, -1 for one that is keyword-only."""
     named = [p for p in inspect.signature(f).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return {p.name: -1 if p.kind is p.KEYWORD_ONLY else i for i, p in enumerate(named)}
 
 
 @checked
 def jit(f: Callable | None = None, static_argnames: str | Iterable[str] = (), winograd: bool = False) -> Any:
-    """f compiled: traced once per structure, shapes, types and static values of its arguments, then one native call.
+    """Compile f: traced once per structure, shapes, types and static values of its arguments, then run by one native
+    call.
 
     winograd: allows 3x3 convolutions at stride 1 to be computed in Winograd's form, which is faster and rounds
     differently; the bound of its error is in `composite.winograd`. It mixes the pixels of a tile: an infinity or NaN
@@ -438,7 +448,7 @@ def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
-    """`make(f)`, the same one as long as f lives; for this call alone where f has no hash or no weak references."""
+    """Return `make(f)`, cached as long as f lives; not cached where f has no hash or no weak references."""
     try:
         found = table.get(f)
         if found is None:
@@ -449,7 +459,7 @@ def kept(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Calla
 
 
 class WeakFunction:
-    """f without keeping it alive, so that a cache entry that calls it goes when f goes."""
+    """A weak reference to f that can be called, so that a cache entry that calls f does not keep it alive."""
 
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f, updated=())

@@ -14,7 +14,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2). The signal comes when the thread ends that has started the process."""
+"""Option of prctl(2). The signal comes when the thread that started the process ends."""
 
 
 def command(what: str) -> list[str]:
@@ -23,7 +23,7 @@ def command(what: str) -> list[str]:
 
 
 def end_with(parent: int) -> None:
-    """Has this process killed, whatever it is doing, when its parent has ended."""
+    """Have the system kill this process, whatever it is doing, when its parent has ended."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):  # a system without

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Parse and format sizes of memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from einsmith.errors import ArgumentError
 UNITS = {"": 1, "b": 1} | {
     f"{prefix}{i}b": (1024 if i else 1000) ** (n + 1) for n, prefix in enumerate("kmgt") for i in ("", "i")
 }
-"""Bytes of each unit, in small letters: kB is 1000, KiB 1024."""
+"""Bytes of each unit, in lower case: kB is 1000, KiB 1024."""
 _DIGITS = 4
-"""Digits of a size that is shown."""
+"""Digits of a formatted size."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
 
 def size_of(x: Any, name: str) -> int:
-    """Bytes: a number, or text as "800MB", "1.5 GiB". Raises ArgumentError, which says `name`, for what is no size."""
+    """Return a size in bytes, given as a number or as text such as "800MB", "1.5 GiB". Raises ArgumentError, which
+    names `name`, for other values."""
     found = _SIZE.fullmatch(x) if isinstance(x, str) else None
     if found and found[2].lower() in UNITS:
         n = int(Decimal(found[1]) * UNITS[found[2].lower()])

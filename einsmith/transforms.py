@@ -1,6 +1,6 @@
-"""Transformations of functions: value_and_grad, grad, vjp, jvp, stop_gradient, interpret, check_gradients.
+"""Transform functions: value_and_grad, grad, vjp, jvp, stop_gradient, interpret, check_gradients.
 
-They nest, and work on arrays (compiled, kept with the function) as inside a trace (which they extend).
+Transformations nest. They work on arrays (compiled, cached with the function) and inside a trace (which they extend).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from einsmith.tree import flatten, map_tree, unflatten
 
 @checked
 def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
-    """A function giving (f's value, gradient with respect to the arguments at `argnums`).
+    """Return a function that computes (f's value, gradient with respect to the arguments at `argnums`).
 
     f returns a float scalar, or with `has_aux` a pair (scalar, anything). A tuple of argnums gives a tuple of
     gradients, an int the bare gradient; arguments may be nested. Raises GradientError for a non-scalar result or
@@ -69,7 +69,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
 
 
 class Transformed(Derived):
-    """A transformation's result: extends a trace, or compiles and runs on arrays."""
+    """A transformed function: it extends a trace, or compiles and runs on arrays."""
 
     def __init__(self, traced: Callable, derive: Callable[..., Any], arguments: tuple):
         super().__init__(traced, derive, arguments)
@@ -81,13 +81,17 @@ class Transformed(Derived):
 
 
 def _stand_ins(values: Sequence[Value]) -> list[Value]:
-    """New symbols for tensors. A function that is differentiated sees them in the tensors' places: a derivative tells
-    apart the places of one tensor that stands twice, and what the function closes over."""
+    """Return new symbols that replace tensors in a function that is differentiated.
+
+    A derivative thereby distinguishes two arguments that are one tensor, and arguments from what the function closes
+    over.
+    """
     return [Value(leaf(v.shape, v.dtype), weak=v.weak, wide=v.wide) for v in values]
 
 
 def _exchange(stand_ins: Sequence[Value], values: Sequence[Value], tensors: Sequence[Tensor]) -> list[Value]:
-    """The tensors with the stand-ins' places taken by `values`, as in what the trace will store into buffers."""
+    """Return the tensors with stand-ins replaced by `values`, also in the updates that the trace will store into
+    buffers."""
     rule = {s.tensor: v.tensor for s, v in zip(stand_ins, values, strict=True)}.get
     memo: dict = {}
     under_way = trace.current_trace()
@@ -99,7 +103,7 @@ def _exchange(stand_ins: Sequence[Value], values: Sequence[Value], tensors: Sequ
 
 
 def _check_indices(tensors: Sequence[Tensor]) -> None:
-    """The indices of tensors that are differentiated are checked: a gradient may not read at them, or not at all."""
+    """Have the indices of differentiated tensors checked at run time: a gradient may not read at them itself."""
     under_way = trace.current_trace()
     if under_way is not None:
         under_way.checked += [t for t in tensors if t not in under_way.checked]
@@ -158,7 +162,7 @@ def _float_value(x: Any, position: int) -> Value:
 
 @checked
 def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
-    """The gradient part of `value_and_grad`; with `has_aux` the pair (gradient, aux)."""
+    """Return a function that computes the gradient of `value_and_grad`; with `has_aux` the pair (gradient, aux)."""
     both = value_and_grad(f, argnums, has_aux)
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -171,13 +175,14 @@ def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -
 
 @checked
 def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
-    """(f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for integers.
+    """Return (f(*primals), pullback). `pullback(cotangent)` gives a tuple: the cotangent of each primal, None for
+    integers.
 
-    The cotangent has the output's structure and shapes, and floats where the output has them: of another float type
-    they are converted, Python numbers too, integer arrays are a DtypeError. That of an integer output is left out
-    of the sums; any array of its shape will do. Given arrays, the output and the pullback are programs of their
-    own, the pullback at the primals as they are now and with the random numbers of the output; given traced tensors
-    both extend the trace. Buffers that f updates are updated by vjp itself, and by no pullback.
+    The cotangent has the output's structure and shapes, and floats where the output has them: other float types and
+    Python numbers are converted, integer arrays are a DtypeError. The cotangent of an integer output is ignored; any
+    array of its shape will do. Given arrays, the output and the pullback are programs of their own; the pullback uses
+    the primals' present values and the random numbers of the output. Given traced tensors both extend the trace.
+    Buffers that f updates are updated by vjp itself, and by no pullback.
     """
     if not in_trace(primals):
         key = trace.random_key()
@@ -195,7 +200,7 @@ def vjp(f: Callable, *primals: Any) -> tuple[Any, Callable]:
 class Pullback:
     """The function from a cotangent of f's output to those of its primals, at a point.
 
-    key: the random numbers' where the output was computed. A copy is that of a copy of f.
+    key: of the random numbers with which the output was computed. A copy is derived from a copy of f.
     """
 
     def __init__(self, f: Callable, point: Any, out: Any, key: Any):
@@ -240,7 +245,7 @@ def _pullback(f: Callable) -> Jitted:
 
 
 def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]], tuple]]:
-    """(f(*primals), the function from the cotangents of its results to those of the primals), in the trace."""
+    """Return (f(*primals), the function from the cotangents of its results to those of the primals), in the trace."""
     flat, structure = flatten(primals)
     values = [as_value(x) for x in flat]
     at = [n for n, v in enumerate(values) if v.dtype.is_float]
@@ -265,7 +270,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
 
 @checked
 def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """(f(*primals), its derivative along `tangents`), by forward mode, in one program.
+    """Return (f(*primals), its derivative along `tangents`), by forward mode, in one program.
 
     primals and tangents are tuples of equal structure and shapes; a float's tangent is of floats, which are converted
     to its type; that of an integer is None, and tangents of integer results are zeros. Costs about two evaluations of
@@ -303,8 +308,8 @@ def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
 
 
 def batched(f: Callable, at: Sequence[int]) -> Callable:
-    """f of traced tensors, for a whole batch: each argument at `at` has one more axis, the first, and so has each
-    tensor of the tuple that it gives."""
+    """Return f for a whole batch of traced tensors: each argument at `at`, and each tensor of the result tuple, has the
+    batch axis first."""
 
     def run(*values: Any) -> tuple[Value, ...]:
         under_way = trace.current_trace()
@@ -325,7 +330,7 @@ def batched(f: Callable, at: Sequence[int]) -> Callable:
 
 
 def _flat_tangents(primals: Any, tangents: Any) -> list[Any]:
-    """The tangent of every leaf of the primals, None where there is none."""
+    """Return the tangent of every leaf of the primals, None where there is none."""
     if primals is None:
         return []
     if isinstance(primals, dict):
@@ -358,7 +363,7 @@ def _shape(x: Any, name: str) -> tuple[int, ...]:
 
 
 def _in_order(tree: Any, like: Any) -> Any:
-    """The tree with the keys of its dicts in the order of those of `like`, where they are the same keys."""
+    """Return the tree with the keys of its dicts in the order of those of `like`, where the keys are equal."""
     if isinstance(tree, dict) and isinstance(like, dict) and tree.keys() == like.keys():
         return {k: _in_order(tree[k], like[k]) for k in like}
     if isinstance(tree, (tuple, list)) and isinstance(like, (tuple, list)) and len(tree) == len(like):
@@ -367,7 +372,7 @@ def _in_order(tree: Any, like: Any) -> Any:
 
 
 def _cotangents(out: Any, cotangent: Any) -> list[Any]:
-    """The leaves of a cotangent in the order of the output's. Raises where they do not fit."""
+    """Return the leaves of a cotangent in the order of the output's. Raises where the structures do not match."""
     a, b = flatten(out), flatten(_in_order(cotangent, out))
     if a[1] != b[1]:
         raise GradientError("the cotangent's structure is not the output's")
@@ -380,7 +385,7 @@ def _cotangents(out: Any, cotangent: Any) -> list[Any]:
 
 
 def _check_float(given: Any, like: Any, what: str) -> None:
-    """Raises DtypeError where an array that goes with floats, their tangent or cotangent, has no floats."""
+    """Raise DtypeError where the tangent or cotangent of floats is no array of floats."""
     if isinstance(given, (int, float)) or (isinstance(given, Value) and given.weak):
         return
     a, b = (dtype_of(x.dtype if hasattr(x, "dtype") else to_array(x)) for x in (given, like))
@@ -389,7 +394,7 @@ def _check_float(given: Any, like: Any, what: str) -> None:
 
 
 def stop_gradient(x: Any) -> Any:
-    """x, through which no gradient flows."""
+    """Return x as a constant for differentiation: no gradient flows through it."""
     return builder.stop_gradient(x)
 
 
@@ -398,7 +403,7 @@ def stop_gradient(x: Any) -> Any:
 
 @checked
 def interpret(f: Callable) -> Callable:
-    """f run by the reference evaluator, in float64, without compiling anything."""
+    """Return f run by the reference evaluator, in float64, without compiling anything."""
     return Interpreted(f, interpret, (f,))
 
 
@@ -425,10 +430,10 @@ class Interpreted(Derived):
 def check_gradients(
     f: Callable, *primals: Any, order: Size = 2, seed: Size = 0, eps: float = 1e-5, tol: Magnitude = 1e-5
 ) -> None:
-    """Compares f's gradients with central differences along random directions, in float64, up to `order`.
+    """Compare f's gradients with central differences along random directions, in float64, up to `order`.
 
-    Every float primal takes part. Raises GradientError with the two numbers where they differ by more than
-    tol * (1 + |difference|).
+    Every float primal takes part. Raises GradientError with the two numbers where they differ by more than tol * (1 +
+    |difference|).
     """
     if not eps > 0:
         raise ArgumentError(f"check_gradients: eps={eps!r} must be a positive number")

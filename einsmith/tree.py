@@ -1,4 +1,4 @@
-"""Nested tuples, lists, dicts and None: taken apart and put together."""
+"""Flatten and rebuild nested tuples, lists, dicts and None."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from einsmith.errors import ArgumentError
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """(leaves in order, structure). Dicts go in the order of their keys as inserted; None has no leaves. Raises
-    ArgumentError for what holds itself, or is nested beyond what Python's stack holds."""
+    """Return (leaves in order, structure). Dicts are in the order of insertion of their keys; None has no leaves.
+    Raises ArgumentError for a tree that contains itself, or is nested too deeply for Python's stack."""
     try:
         return _flatten(tree)
     except RecursionError:
@@ -34,7 +34,7 @@ def _flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
-    """The inverse of `flatten`."""
+    """Rebuild a tree from its structure and leaves: the inverse of `flatten`."""
     return _unflatten(structure, iter(leaves))
 
 
@@ -50,6 +50,6 @@ def _unflatten(structure: Any, it) -> Any:
 
 
 def map_tree(f: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with every leaf x replaced by f(x)."""
+    """Return the tree with every leaf x replaced by f(x)."""
     leaves, structure = flatten(tree)
     return unflatten(structure, [f(x) for x in leaves])

@@ -1,5 +1,5 @@
-"""Tuning a program: each of its kernels is searched alone, and what is faster alone is kept where it is faster inside
-the program too."""
+"""Tune a program: search each of its kernels alone, and keep a faster configuration where it is faster in the program
+too."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from einsmith.errors import ArgumentError
 from einsmith.plan.kernel import Kernel, Rows
 
 ROUNDS = 25
-"""Runs of a program in each form, at most, in turns."""
+"""Most runs of a program in each of the two forms that are run in turns."""
 CONFIRMING = 0.15
-"""The part of the time that is kept for runs of the whole program."""
+"""Fraction of the tuning time that is reserved for runs of the whole program."""
 Seconds = Annotated[float, 0, 7 * 86400]
-"""That a search may take: more than a week is taken for another unit."""
+"""Duration of a search; more than a week is rejected as a mistaken unit."""
 GRAPH = "graph"
 GRAPH_SECONDS = 60.0
-"""For the decisions of the graph, and for its kernels afterwards, where those are asked for."""
+"""Seconds to tune the graph, and again as many to tune its kernels, with tune="graph"."""
 
 
 def asked(tune: float | str) -> tuple[float, float]:
-    """Seconds for kernels and for the graph. Raises ArgumentError for words that mean nothing."""
+    """Return the seconds for kernels and for the graph that an option `tune` requests. Raises ArgumentError for unknown
+    words."""
     if tune == GRAPH:
         return GRAPH_SECONDS, GRAPH_SECONDS
     if isinstance(tune, str):
@@ -86,7 +87,7 @@ def parts_of(run: Executable) -> list[Part]:
 
 
 def predicted(run: Executable) -> dict[Kernel | Rows, float]:
-    """Seconds of a run that each kernel is predicted to take, in all of its turns."""
+    """Return the predicted seconds of each kernel in a run, summed over all iterations of its loop."""
     out: dict[Kernel | Rows, float] = {}
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
         out[call.kernel] = out.get(call.kernel, 0.0) + kernel.seconds * turns
@@ -122,9 +123,12 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
 def alternated(
     first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
 ) -> tuple[float, float, dict[Kernel | Rows, float]]:
-    """Runs two forms of a program in turns until a time: the median seconds of each, and for each kernel the median of
-    its time in the second over that in the first. A program that ends early, as its loss is not finite, tells nothing:
-    then there are no kernels."""
+    """Run two forms of a program in turns until the time `end` (monotonic clock, seconds), each at least 5 and at most
+    ROUNDS times.
+
+    Returns the median seconds of each, and for each kernel the median of its time in the second form over that in the
+    first. A program that ends early because its loss is not finite gives no kernel ratios.
+    """
     with first.preserved():
         whole = FINITE not in (first(inputs)[0], second(inputs)[0])
         rows: list[list[list[float]]] = [[], []]
