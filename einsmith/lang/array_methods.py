@@ -1,4 +1,4 @@
-"""NumPy's protocols and attributes, on traced tensors."""
+"""Provide NumPy's protocols and attributes on traced tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
 from einsmith.lang.protocol import needs_value
 
 FUNCTIONS = ("abs", "cos", "exp", "expm1", "floor", "log", "log1p", "sign", "sin", "sqrt", "tanh")
-"""NumPy's universal functions of one operand that `es` has under their names."""
+"""NumPy's universal functions of one operand that `es` offers under the NumPy name."""
 
 
 class ArrayMethods(Operators):

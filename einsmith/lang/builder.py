@@ -1,10 +1,10 @@
-"""Formulas in Python: traced tensors (`Value`) with NumPy's operators, and index formulas (`Ex`).
+"""Build formulas in Python: traced tensors (`Value`) with NumPy's operators, and index formulas (`Ex`).
 
     c, r, s, m = axes(C, R, S, M)
     compute((B, K, P, Q, I, J), lambda b, k, p, q, i, j:
         sum(A[b, c, stride*p+r, stride*q+s, i, m] * W[k, c, r, s, m, j], over=(c, r, s, m)))
 
-A Value indexed with an Ex is an Ex; everything else on Values makes a tensor at once.
+A Value indexed with an Ex is an Ex; every other operation on Values creates a tensor immediately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Number = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 class Ex(Operators):
-    """A scalar of a formula under construction: an axis, an element of a Value, or a function of such."""
+    """A scalar of a formula under construction: an axis, an element of a Value, or a function of Ex operands."""
 
     __slots__ = ("form",)
     __array_ufunc__ = None
@@ -76,10 +76,11 @@ def _reduction(combiner: str) -> Callable[..., Value]:
 
 
 class Value(ArrayMethods, TorchMethods, RunTimeOnly):
-    """A traced tensor. `weak` marks a run-time number, which takes the float type of what it meets, `wide` one of these
-    that is an integer which int32 may not hold.
+    """A traced tensor.
 
-    shape: tuple of ints; dtype: a DType; tensor: the IR's tensor. Its elements exist only when the program runs.
+    shape: tuple of ints; dtype: a DType; tensor: the IR's tensor; weak: whether it is a run-time number, which takes
+    the float type of the tensors it is combined with; wide: whether it is a run-time integer that may exceed int32. The
+    elements exist only when the program runs.
     """
 
     __slots__ = ("_tensor", "weak", "wide", "literal", "name")
@@ -132,15 +133,17 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *chosen)
 
     def reshape(self, *shape: Any) -> Value:
-        """The elements in row-major order under another shape; one extent may be -1."""
+        """Return the elements in row-major order under another shape; one extent may be -1."""
         new = views.resolve_reshape(self.shape, views.listed(shape))
         if new == self.shape:
             return self
         return _view(("reshape", new), self, new, lambda axes: views.reshape_index(self.shape, axes))
 
     def transpose(self, *order: Any) -> Value:
-        """Dimensions in the given order, reversed where none is given. Two numbers for more than two dimensions, which
-        to NumPy are no order, exchange these two as in PyTorch."""
+        """Permute dimensions to the given order, reversed by default.
+
+        Two numbers for more than two dimensions, which NumPy rejects, swap these two dimensions as in PyTorch.
+        """
         if len(order) == 2 < self.ndim:
             return TorchMethods.exchange(self, *order)
         order = views.listed(order)
@@ -172,9 +175,11 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
 
 def as_value(x: Any, name: str = "an array in a traced function") -> Value:
-    """`x` as a Value: a Value itself, a Parameter or buffer by its leaf, a number as a weak constant, an array as a
-    constant, copied now; `name` is what messages call it. Raises TraceError where an array is met outside a trace, and
-    as `to_array`."""
+    """Return `x` as a Value; `name` is used in messages.
+
+    A Value is returned unchanged, a Parameter or buffer becomes its leaf, a number a weak constant, an array a
+    constant, copied now. Raises TraceError for an array outside a trace, and as `to_array`.
+    """
     if isinstance(x, Value):
         return x
     if isinstance(x, Ex):
@@ -229,12 +234,12 @@ def _read(v: Value, keys: Sequence[Any]) -> Ex:
 
 
 def axes(*extents: int) -> tuple[Ex, ...]:
-    """Axes to reduce over, one for each extent."""
+    """Return axes to reduce over, one for each extent."""
     return tuple(Ex(formula.Index(AxisVar(f"r{k}", n))) for k, n in enumerate(whole_numbers(extents, "axes: extents")))
 
 
 def compute(shape: Sequence[int], fn: Callable[..., Any]) -> Value:
-    """The tensor of `shape` whose element at (i, j, ...) is `fn(i, j, ...)`, an Ex or a number.
+    """Return the tensor of `shape` whose element at (i, j, ...) is `fn(i, j, ...)`, an Ex or a number.
 
     Raises FormulaError for axes that are bound nowhere, BoundsError for reads that are not proven in bounds.
     """
@@ -279,7 +284,7 @@ def _shared(key: tuple, operands: Sequence[Value], build: Callable[[list[Value]]
 def shared(
     key: tuple, operands: Sequence[Value], build: Callable[[list[Value]], tuple[Value, ...]]
 ) -> tuple[Value, ...]:
-    """`build(operands)`, traced once per key, shapes, types and equal operands, then replayed."""
+    """Return `build(operands)`, traced once per key, shapes, types and equal operands, then replayed."""
     places: dict[Tensor, int] = {}
     pattern: list[tuple] = []
     for v in operands:
@@ -342,7 +347,7 @@ def _apply(fn: str, *operands: Any) -> Any:
 
 
 def _on_arrays(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The calling rule: `f` given arrays, outside a trace, is compiled and run."""
+    """Make `f` follow the calling rule: given arrays, outside a trace, it is compiled and run."""
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -376,35 +381,35 @@ stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
 
 
 def differentiate_as(x: Any, twin: Any) -> Any:
-    """`x`, with the derivatives of `twin`, which is never evaluated."""
+    """Return `x` with the derivatives of `twin`, which is never evaluated."""
     return _apply("differentiate_as", x, twin)
 
 
 @_on_arrays
 def where(c: Any, a: Any, b: Any) -> Any:
-    """`a` where `c` holds, else `b`; only the chosen side is evaluated. Broadcasts."""
+    """Return `a` where `c` holds, else `b`; only the chosen side is evaluated. Broadcasts."""
     return _apply("where", c, a, b)
 
 
 @_on_arrays
 def maximum(a: Any, b: Any) -> Any:
-    """The larger of two; NaN where one is."""
+    """Return the larger of two values; NaN where one is NaN."""
     return _apply("max", a, b)
 
 
 @_on_arrays
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller of two; NaN where one is."""
+    """Return the smaller of two values; NaN where one is NaN."""
     return _apply("min", a, b)
 
 
 def random_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
-    """A uniform int32 word, a function of a key and a counter of two integers each (expr/random.py)."""
+    """Return a uniform int32 word, a function of a key and a counter of two integers each (expr/random.py)."""
     return _apply("random_bits", k0, k1, c0, c1)
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """`x` as another element type; floats go to integers towards zero, to bool by != 0."""
+    """Convert `x` to another element type; floats are rounded towards zero to integers, and compared != 0 to bool."""
     to = dtype_of(dtype)
     if isinstance(x, Ex):
         return Ex(formula.convert(x.form, to))
@@ -415,7 +420,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
-    """A tensor of one number. Raises DtypeError for an integer that no type holds."""
+    """Return a tensor filled with one number. Raises DtypeError for an integer that no type holds."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DtypeError("a tensor's number is an integer of more than 64 bits; write a float, as in 1e20")
     return Value(_Compute(template(shape, (), _Const(value, dtype_of(dtype))), ()))
@@ -425,7 +430,7 @@ def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
 
 
 def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Sequence[Form]], *others: Value) -> Value:
-    """Elements of v at `index(axes, *others)`: the others are 0-d."""
+    """Return a tensor of elements of v at `index(axes, *others)`, where the others are 0-d."""
 
     def build(values: list[Value]) -> Value:
         out = [AxisVar(f"i{d}", n) for d, n in enumerate(shape)]
@@ -440,7 +445,7 @@ def _view(key: tuple, v: Value, shape: Sequence[int], index: Callable[..., Seque
 
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Value:
-    """`x` repeated to `shape`, as NumPy. Raises ShapeError where it does not fit."""
+    """Broadcast `x` to `shape` by NumPy's rules. Raises ShapeError where the shapes do not match."""
     v, shape = as_value(x), tuple(shape)
     if views.broadcast([v.shape, shape]) != shape:
         raise ShapeError(f"shape {v.shape} does not broadcast to {shape}")
@@ -473,7 +478,8 @@ def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
 
 
 def matmul(x: Any, y: Any) -> Value:
-    """NumPy's matrix product: vectors, matrices, and stacks of them. Raises ShapeError where extents disagree."""
+    """Return NumPy's matrix product of vectors, matrices, or stacks of them. Raises ShapeError where extents
+    disagree."""
     a, b = as_value(x), as_value(y)
     if not a.ndim or not b.ndim:
         raise ShapeError("@ needs at least one dimension on both sides; use * for a scalar")

@@ -1,7 +1,7 @@
-"""Functions of the language that are made of others, in the order of operations that keeps their digits.
+"""Define functions of the language composed of others, in an order of operations that preserves their precision.
 
 Each is one operation of a formula until it is lowered, so that a reduction in its argument is computed once. The twins
-(`differentiate_as`) are what they are equal to in exact arithmetic, and so are the derivatives.
+(`differentiate_as`) are equal to the functions in exact arithmetic, and so are the derivatives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _one(x: Expr) -> Const:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x). What 1 + x is off by is made up for by a factor. Source: Goldberg 1991, theorem 4."""
+    """Build log(1 + x). A factor compensates for the rounding of 1 + x. Source: Goldberg 1991, theorem 4."""
     u = apply("add", _one(x), x)
     factor = apply("div", x, apply("sub", u, _one(x)))
     exact = apply("eq", u, _one(x))
@@ -28,14 +28,14 @@ def log1p(x: Expr) -> Expr:
 
 
 def expm1(x: Expr) -> Expr:
-    """exp(x) - 1, as tanh(x/2)*(exp(x) + 1), in which nothing cancels."""
+    """Build exp(x) - 1 as tanh(x/2)*(exp(x) + 1), which has no cancellation."""
     e = apply("exp", x)
     half = apply("tanh", apply("mul", Const(0.5, x.dtype), x))
     return apply("differentiate_as", apply("mul", half, apply("add", e, _one(x))), e)
 
 
 def softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)): no exponential of a positive number is taken."""
+    """Build log(1 + exp(x)) without the exponential of a positive number."""
     zero = Const(0.0, x.dtype)
     above, below = (apply("log", apply("add", _one(x), apply("exp", s))) for s in (apply("neg", x), x))
     twin = apply("where", apply("lt", zero, x), apply("add", x, above), below)
@@ -46,4 +46,4 @@ def softplus(x: Expr) -> Expr:
 COMPOSED: dict[str, Callable[[Expr], Expr]] = {"log1p": log1p, "expm1": expm1, "softplus": softplus}
 
 NUMPY: dict[str, Callable] = {"log1p": np.log1p, "expm1": np.expm1, "softplus": lambda x: np.logaddexp(0.0, x)}
-"""What they are for numbers."""
+"""NumPy's function for each composed function, applied to numbers."""

@@ -1,7 +1,7 @@
-"""From a program and the shapes of its inputs to tensors: one for each name that its statements define.
+"""Build the tensors that a program defines from the shapes of its inputs, one for each name that its statements define.
 
-Statements of one name are pieces of a tensor, or are added up; names that read each other are a recurrence, whose types
-are found by assuming narrow ones and widening them until they stay.
+Statements of one name are pieces of a tensor, or are added up; names that read each other are a recurrence. The types
+of a recurrence are found by assuming narrow ones and widening them to a fixpoint.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ def tensors(
     static: Mapping[str, Any],
     checkpoint: int = 0,
 ) -> dict[str, Value]:
-    """Every tensor of a program by its name. `operands` are values of its `inputs` and run-time parameters;
-    `checkpoint`: of its recurrences. Raises FormulaError at the statement that is wrong."""
+    """Return every tensor of a program by its name.
+
+    `operands` are values of its `inputs` and run-time parameters; `checkpoint` is that of its recurrences. Raises
+    FormulaError at the statement that is wrong.
+    """
     shapes = {n: v.shape for n, v in operands.items() if n in inputs}
     extents = infer(program, shapes, static)
     values = {n: v for n, v in operands.items() if n in inputs}
@@ -78,7 +81,7 @@ def _defined(
     dtype: DType | None = None,
     pushed: bool = False,
 ) -> Value:
-    """The tensor of a name; `dtype`: its element type, if that does not follow from it; `pushed`: see `_Part`."""
+    """Return the tensor of a name. `dtype`: its element type, if that is not inferred; `pushed`: see `_Part`."""
     lines = [(k, program.lines[k]) for k in program.defined[name]]
     parts = [_Part(program, k, line, extents, values, numbers, dtype, pushed) for k, line in lines]
     try:
@@ -95,11 +98,11 @@ def _cycle(
     numbers: Mapping[str, Form],
     checkpoint: int,
 ) -> dict[str, Value]:
-    """Tensors that read each other: a recurrence.
+    """Return tensors that read each other, as a recurrence.
 
-    Types only ever widen, from what the words of the definitions say: the least types that all definitions agree with.
-    What is then no more than a number becomes a float of the formula's type, as it does in a tensor that does not read
-    itself, and what that widens follows.
+    Types only ever widen. They start from the least types that all definitions agree with, by their text. A tensor that
+    is then no more than a number becomes a float of the formula's type, as in a tensor that does not read itself; types
+    that this widens follow.
     """
     logical = conditions(program, group, (n for n, v in values.items() if v.dtype.is_bool))
     types: dict[str, Ty] = {n: dt.bool_ if n in logical else WeakForm.INT for n in group}
@@ -241,7 +244,8 @@ class _Part:
         return all(isinstance(i, Index) for i in self.index)
 
     def piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
-        """Offset, step and axis of each output dimension; a constant index gets an axis of extent 1."""
+        """Return the offset, step and axis of each output dimension, and the body; a constant index gets an axis of
+        extent 1."""
         scope = TemplateScope(self.left, float_type([self.body]))
         offset, step, out = [], [], []
         for d, i in enumerate(self.index):
@@ -262,7 +266,7 @@ class _Part:
 def _partition(
     program: FormulaProgram, name: str, shape: tuple[int, ...], pieces: Sequence[tuple], ats: Sequence[int]
 ) -> None:
-    """Raises FormulaError where pieces overlap, leave a gap, or leave the tensor."""
+    """Raise FormulaError where pieces overlap, leave a gap, or exceed the tensor."""
     for n, ((offset, step, axes, _), at) in enumerate(zip(pieces, ats, strict=True)):
         for d, (o, s, a) in enumerate(zip(offset, step, axes, strict=True)):
             if a.extent and (o < 0 or o + s * (a.extent - 1) >= shape[d]):

@@ -1,4 +1,4 @@
-"""From syntax to formula trees: the same constructors as the Python builder's, so both give the same templates."""
+"""Convert syntax to formula trees, with the constructors of the Python builder, so that both give equal templates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ class NotYet(Exception):
 
 
 class Elaborator:
-    """Builds the form of an expression. The callables say what names, reads, `A.shape[n]` and `size(k)` are; they may
-    raise NotYet. `axis` gives the AxisVar that a reduction binds."""
+    """A converter from an expression's syntax to its form.
+
+    The callables resolve names, reads, `A.shape[n]` and `size(k)`; they may raise NotYet. `axis` gives the AxisVar that
+    a reduction binds.
+    """
 
     def __init__(
         self,
@@ -31,7 +34,7 @@ class Elaborator:
         self.shape, self.size, self.axis = shape, size, axis
 
     def form(self, root: Ast) -> Form:
-        """The form of `root`; errors carry the line and a caret."""
+        """Return the form of `root`; errors carry the line and a caret."""
         done: dict[Ast, Form] = {}
         stack: list[tuple[Ast, bool]] = [(root, False)]
         while stack:
@@ -55,7 +58,7 @@ class Elaborator:
         return done[root]
 
     def integer(self, root: Ast) -> int:
-        """The value of an expression without axes and reads. Raises FormulaError where it is no integer."""
+        """Return the value of an expression without axes and reads. Raises FormulaError where it is no integer."""
         form = self.form(root)
         if not isinstance(form, Literal) or isinstance(form.value, (bool, float)):
             raise FormulaError("this is no integer known before the program runs", self.text, root.at,

@@ -1,14 +1,14 @@
-"""The formula tree that the language and the Python builder share, with its typing rules.
+"""Build the formula tree that the language and the Python builder share, by its typing rules.
 
 A formula is a tree of Literal, Index (an axis), Load (an element of a tensor), Op (a scalar function), Convert (a cast)
-and Fold (a reduction, anywhere). The functions here build it: they find types, fold literals and refuse what makes no
-sense, so that both front ends give the same tree, and `lang.lower` turns it into templates.
+and Fold (a reduction, anywhere). The functions here build it: they infer types, fold literals and reject invalid
+operands, so that both front ends give equal trees, and `lang.lower` converts it to templates.
 
 Types: a node's `ty` is a DType, or weak. Weak.INT is an integer literal; Weak.SCALAR comes from literals and run-time
 scalars alone and is computed in float64; Weak.FLOAT is a float of no type of its own, such as the quotient of two
-integers. Weak values take the float type of what they meet, else that of the formula's tensors, else float32; what is
-made of numbers that a call passed, and of literals, is int64 or float64 as in NumPy. Integers are wide enough as
-`lang.integers` says.
+integers. Weak values take the float type of the operands they are combined with, else that of the formula's tensors,
+else float32; values computed from numbers that a call passed, and from literals, are int64 or float64 as in NumPy.
+Widths of integers follow `lang.integers`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Ty = DType | WeakForm
 
 
 class AxisVar:
-    """One iteration variable: a name for messages and an extent. Two are equal only if they are the same object."""
+    """An iteration variable: a name for messages and an extent. Two are equal only if they are one object."""
 
     __slots__ = ("name", "extent")
 
@@ -61,8 +61,8 @@ class AxisVar:
 
 
 class Form:
-    """Base of formula nodes. `free`: axes not bound below; `folds`: a Fold stands below; `loads`: a Load stands below;
-    `at`: (source text, offset) for messages, where known."""
+    """Base of formula nodes. `free`: axes not bound below; `folds`: whether it contains a Fold; `loads`: whether it
+    contains a Load; `at`: (source text, offset) for messages, where known."""
 
     __slots__ = ("ty", "free", "folds", "loads", "at", "args")
     wraps = False  # whether it is integer arithmetic on elements of tensors that may leave its type
@@ -82,12 +82,12 @@ class Form:
 
     @property
     def reach(self) -> Range:
-        """The interval of an integer's values, exact where it is no arithmetic on elements."""
+        """Return the interval of an integer's values, exact unless it is arithmetic on elements."""
         return (self.ty if isinstance(self.ty, DType) else dt.i64).range
 
 
 def _short(value: int) -> str:
-    """An integer in some twenty characters."""
+    """Return an integer as text of some twenty characters."""
     return str(value) if abs(value) < 10**20 else f"of {value.bit_length()} bits"
 
 
@@ -124,9 +124,12 @@ class Index(Form):
 
 
 class Load(Form):
-    """An element of a tensor. `weak`: a run-time number, 0-d, float64 or int64; `wide`: an integer of those that int32
-    may not hold. `name` is for messages. `computed`: an index depends on elements of float tensors, so no check at the
-    call covers it and its range must be proven."""
+    """An element of a tensor.
+
+    `weak`: a run-time number, 0-d, float64 or int64; `wide`: a run-time integer that may exceed int32; `name`: for
+    messages; `computed`: an index depends on elements of float tensors, so no check at the call covers it and its range
+    must be proven.
+    """
 
     __slots__ = ("tensor", "weak", "wide", "name", "computed")
 
@@ -157,8 +160,11 @@ def _reads_floats(index: Form) -> bool:
 
 
 class FormulaOp(Form):
-    """A scalar function. `wraps`: integers are computed with that are elements of tensors, and the exact result may
-    be none of the type. Of axes and literals, the type is int64 where the result or a literal leaves `ty`."""
+    """A scalar function applied to forms.
+
+    `wraps`: it computes with integers that are elements of tensors, and the exact result may exceed the type. For axes
+    and literals, the type is int64 where the result or a literal exceeds `ty`.
+    """
 
     __slots__ = ("_reach", "fn", "wraps")
 
@@ -175,7 +181,8 @@ class FormulaOp(Form):
 
 
 def exact(index: Form) -> Form:
-    """An integer expression with arithmetic on elements of tensors in int64 where it would wrap in a narrower type."""
+    """Return an integer expression whose arithmetic on elements of tensors is in int64 where a narrower type would
+    wrap."""
     if not index.loads or not any(n.wraps for n in _integers(index)):
         return index
     new: dict[Form, Form] = {}
@@ -188,7 +195,7 @@ def exact(index: Form) -> Form:
 
 
 def _integers(root: Form) -> list[Form]:
-    """The integers that an integer is computed from by functions, each before those that it is computed from."""
+    """Return the integers that an integer is computed from by functions, each before its own operands."""
     order = postorder(root)
     wanted = {root}
     for n in reversed(order):
@@ -198,7 +205,7 @@ def _integers(root: Form) -> list[Form]:
 
 
 class Convert(Form):
-    """A cast to a DType, for good."""
+    """An explicit cast to a DType."""
 
     __slots__ = ()
 
@@ -213,7 +220,7 @@ class Convert(Form):
 
 
 class FormulaFold(Form):
-    """`combiner` of `args[0]` over `axes`; sum prod max min argmax argmin."""
+    """A reduction: `combiner` (sum, prod, max, min, argmax or argmin) of `args[0]` over `axes`."""
 
     __slots__ = ("combiner", "axes")
 
@@ -237,7 +244,8 @@ _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "abs
 
 
 def join(types: Iterable[Ty]) -> Ty:
-    """The common type of operands: strong floats win, then weak floats, then strong integers, then literals, bool."""
+    """Return the common type of operands: strong floats win, then weak floats, then strong integers, then literals,
+    bool."""
     types = list(types)
     strong = [t for t in types if isinstance(t, DType)]
     floats = [t for t in strong if t.is_float]
@@ -272,7 +280,7 @@ def type_name(ty: Ty) -> str:
 
 
 def identity(combiner: str, ty: Ty) -> bool | int | float:
-    """The value that changes nothing under a combiner, for elements of a type."""
+    """Return a combiner's identity element for elements of a type."""
     if combiner in ("sum", "prod"):
         return 0 if combiner == "sum" else 1
     least = combiner in ("max", "argmax")
@@ -288,7 +296,7 @@ def identity(combiner: str, ty: Ty) -> bool | int | float:
 
 
 def literal(value: Any) -> Literal:
-    """A literal from a Python or NumPy scalar."""
+    """Return a literal for a Python or NumPy scalar."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
@@ -299,7 +307,8 @@ def literal(value: Any) -> Literal:
 def load(
     tensor: Tensor, index: Sequence[Form], weak: bool = False, name: str = "the tensor", at=None, wide: bool = False
 ) -> Load:
-    """`name[index]`. Raises ShapeError for a wrong number of indices, FormulaError for an index that is no integer."""
+    """Return the form `name[index]`. Raises ShapeError for a wrong number of indices, FormulaError for an index that is
+    no integer."""
     if len(index) != len(tensor.shape):
         raise ShapeError(
             f"{name} has {len(tensor.shape)} dimensions, shape {tuple(tensor.shape)}, but is read with {len(index)} "
@@ -340,7 +349,7 @@ def _fold_literals(fn: str, values: list) -> Literal | None:
 
 
 def op(fn: str, *args: Form) -> Form:
-    """`fn(*args)` with types found and literals folded. Raises FormulaError or DtypeError."""
+    """Return the form `fn(*args)` with its type inferred and literals folded. Raises FormulaError or DtypeError."""
     types = [a.ty for a in args]
     if fn == "where":
         return _where(*args)
@@ -400,8 +409,11 @@ def _where(c: Form, a: Form, b: Form) -> Form:
 
 
 def _relu(x: Form) -> Form:
-    """0 where x <= 0, else x: the derivative at 0 is 0, where max(x, 0) has a half. Floats keep it as one operation
-    until they are lowered: in a `where` of forms, a reduction in x would stand under a guard made of it."""
+    """Return 0 where x <= 0, else x: the derivative at 0 is 0, where that of max(x, 0) is a half.
+
+    Floats keep it as one operation until they are lowered: in a `where` of forms, a reduction in x would be under a
+    guard that contains it.
+    """
     if is_bool(x.ty):
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
     if is_integer(x.ty) or isinstance(x, Literal):
@@ -410,7 +422,7 @@ def _relu(x: Form) -> Form:
 
 
 def _pow(x: Form, y: Form) -> Form:
-    """Small integer powers are products, so that they are exact, cheap and right at negative bases."""
+    """Return x**y; small integer powers become products, which are exact, cheap and right at negative bases."""
     if isinstance(y, Literal) and not isinstance(y.value, bool) and float(y.value).is_integer() and abs(y.value) <= 16:
         n = int(y.value)
         if n >= 0 and not is_bool(x.ty):
@@ -443,7 +455,8 @@ def _pow(x: Form, y: Form) -> Form:
 
 
 def convert(x: Form, dtype: DType) -> Form:
-    """`x` as `dtype`, from here on strongly typed. Raises FormulaError for a number that no such integer is."""
+    """Convert `x` to `dtype`, strongly typed from then on. Raises FormulaError for a number that the integer type does
+    not hold."""
     if isinstance(x, Literal) and dtype.is_int:
         ends = np.iinfo(dtype.numpy)
         if not int(ends.min) - 1 < x.value < int(ends.max) + 1:  # nor is NaN between them
@@ -452,7 +465,7 @@ def convert(x: Form, dtype: DType) -> Form:
 
 
 def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
-    """A reduction of `body` over `axes`. Sums and products of integers are int64, argmax and argmin int32.
+    """Return a reduction of `body` over `axes`. Sums and products of integers are int64, argmax and argmin int32.
 
     Raises FormulaError for a repeated axis, one that a reduction inside already binds, or an empty box where the
     combiner has no value for it.
@@ -496,7 +509,7 @@ def _boxes(axes: Sequence[AxisVar]) -> str:
 
 
 def postorder(root: Form) -> list[Form]:
-    """Every node once, arguments first, without recursion."""
+    """Return every node once, arguments first, without recursion."""
     out: list[Form] = []
     seen: set[Form] = set()
     stack: list[tuple[Form, bool]] = [(root, False)]
@@ -512,7 +525,7 @@ def postorder(root: Form) -> list[Form]:
 
 
 def rebuilt(node: Form, args: Sequence[Form]) -> Form:
-    """The node with other arguments of the same types."""
+    """Return the node with other arguments of equal types."""
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
     if isinstance(node, Load):

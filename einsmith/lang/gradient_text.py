@@ -1,9 +1,9 @@
-"""The derived gradient of a formula, written in the formula language: `Operator.gradient`.
+"""Write the derived gradient of a formula in the formula language: `Operator.gradient`.
 
-    C[i,j] = sum[k](A[i,k] * B[k,j])      ->      dA[i, k] = sum[j](dC[i, j]*B[k, j])
+C[i,j] = sum[k](A[i,k] * B[k,j])      ->      dA[i, k] = sum[j](dC[i, j]*B[k, j])
 
-One statement a tensor, pieces and `+=` included. Axes are named after the dimensions that they run along. Read again,
-the text gives the same templates.
+Each tensor is one statement, pieces and `+=` included. Axes are named after the dimensions that they run along. The
+text parses to equal templates.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from einsmith.lang.op import Operator
 
 LONGEST = 20_000
-"""Terms of an expression, spelled out as a tree, up to which it is written."""
+"""Most terms of an expression, expanded as a tree, that is written as text."""
 
 _FRESH = ("h", "w", "d", "x", "y", "z", "u", "v", "l", "n", "o", "e", "f", "g", "t", "a")
 
 
 class FormulaText(str):
-    """A formula's text with what else it needs to be read again: `es.op(text)` is the operator.
+    """A formula's text with the extents needed to parse it again: `es.op(text)` is the operator.
 
     `extents`: of the axes that the text does not determine, as in `es.op(text, extents=...)`; a comment in the first
     line shows them too.
@@ -71,7 +71,7 @@ class FormulaText(str):
 
 @dataclass
 class _Named:
-    """What a tensor is called, and its dimensions (None: no name yet). `parameter`: read without brackets."""
+    """The name of a tensor, and those of its dimensions (None: no name yet). `parameter`: read without brackets."""
 
     name: str
     dims: list[str | None]
@@ -85,7 +85,7 @@ def gradient_text(
     static: Mapping[str, Any],
     values: Any,
 ) -> FormulaText:
-    """The gradient by the tensors (or run-time parameters) `wrt`.
+    """Return the text of the gradient by the tensors (or run-time parameters) `wrt`.
 
     operands: name -> (shape, type, whether it is a number); static: parameters' values; `values(operands)` gives the
     Value of every name of the program. Raises GradientError for integers, and for a formula too long to be written.
@@ -122,7 +122,7 @@ def _split(tensors: Sequence[Tensor], n: int) -> tuple[list[Tensor], list[Tensor
 
 
 class _Names:
-    """Names of tensors and axes; an axis name has one extent throughout, so that `extents=` can give it."""
+    """The names of tensors and axes; an axis name has one extent throughout, so that `extents=` can give it."""
 
     def __init__(self, program: FormulaProgram):
         self.program = program
@@ -136,7 +136,7 @@ class _Names:
         self.loops = [a for line in program.lines for a in line.axes if a not in named]  # they name no dimension
 
     def fresh(self, name: str) -> str:
-        """A name for a tensor: this one, or one with underscores where it is taken."""
+        """Return a free name for a tensor: this one, with underscores appended if it is taken."""
         while name in self.taken() or name in RESERVED:
             name += "_"
         self.tensors.add(name)
@@ -146,7 +146,7 @@ class _Names:
         return {*self.tensors, *self.theirs, *self.extents}
 
     def _name_dims(self, tensor: str) -> None:
-        """The names of a tensor's dimensions in the user's text: those of the axes that index them alone."""
+        """Name a tensor's dimensions after the axes that index them alone in the user's text."""
         out = self.dims.setdefault(tensor, [])
         for line in self.program.lines:
             found = [s.node.index for s in line.reads if s.node.name == tensor]
@@ -159,7 +159,7 @@ class _Names:
                         out[d] = i.id
 
     def of(self, tensor: str, shape: Sequence[int]) -> list[str | None]:
-        """The names of a tensor's dimensions; new ones for dimensions that no axis indexes alone."""
+        """Return the names of a tensor's dimensions; new ones for dimensions that no axis indexes alone."""
         dims = self.dims[tensor] or [None] * len(shape)
         for d in range(len(shape)):
             if dims[d] is None:
@@ -174,7 +174,7 @@ class _Names:
             yield from (f"{n}{k}" for n in (fresh or _FRESH))
 
     def axis(self, wanted: Sequence[str], extent: int, taken: Iterable[str], loop: bool) -> str:
-        """The first free name for an axis: one that is wanted, or such with a number, or else a new one."""
+        """Return the first free name for an axis: a wanted one, a wanted one with a number, or else a new one."""
         taken = set(taken)
         numbered = (f"{wanted[0]}{k}" for k in itertools.count(1)) if wanted else self._new(self.loops if loop else ())
         for n in itertools.chain(wanted, numbered):
@@ -220,7 +220,7 @@ class _Writer:
         return FormulaText(text, extents)
 
     def _undetermined(self, text: str, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int]) -> dict[str, int]:
-        """The extents, as few as possible, without which the text would be read with others, or not at all."""
+        """Return the fewest extents without which the text would be parsed with other extents, or not at all."""
         source = parse(text)
         sizes = dict(self.names.extents)
         used = {n for line in resolve_source(source).lines for n in line.axes}
@@ -244,7 +244,7 @@ class _Writer:
         return given
 
     def _name_backwards(self, results: Sequence[tuple[str, list[str | None], Tensor]]) -> None:
-        """Names for the dimensions of intermediate tensors, from those of the results that read them."""
+        """Name the dimensions of intermediate tensors after those of the results that read them."""
         for _, dims, t in results:
             self.dims[t] = list(dims)
         for t in reversed(list(postorder([t for *_, t in results]))):
@@ -260,7 +260,7 @@ class _Writer:
                 self._name_args(t, t.template, t.args)
 
     def _name_args(self, t: Tensor, made: Template, args: Sequence[Tensor]) -> None:
-        """Names for the dimensions of a template's arguments, from those of the tensor `t` that it makes."""
+        """Name the dimensions of a template's arguments after those of the tensor `t` that it computes."""
         own = self.known[t].dims if t in self.known else self.dims.get(t, [None] * len(t.shape))
         for part in made.parts:
             for e in postorder(part.bodies):
@@ -379,8 +379,10 @@ def _spell(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str], num
 
 
 def _typed(e: Expr, dtype: DType, t: Template, weak: Sequence[bool]) -> Expr:
-    """The expression under a cast where its text alone would not say its type. `weak`: slots that are numbers, which,
-    like literals, take the type of the template's other floats."""
+    """Return the expression under a cast where its text alone would not determine its type.
+
+    `weak`: slots that are numbers, which, like literals, take the type of the template's other floats.
+    """
 
     def strong(x: Expr) -> DType | None:
         if isinstance(x, Read):
