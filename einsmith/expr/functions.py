@@ -1,8 +1,8 @@
-"""The scalar functions of the IR: arity, result type and NumPy meaning, as one table.
+"""Define the scalar functions of the IR in one table: arity, result type and NumPy meaning.
 
-Integer `floordiv` and `mod` follow Python (towards minus infinity). `min` and `max` propagate NaN.
-Comparisons and logic give bool. `where` is lazy: only the chosen side is evaluated. The twin of `differentiate_as` is
-never evaluated: it says what the derivatives of the value are where those of the expression that computes it are not.
+Integer `floordiv` and `mod` follow Python (towards minus infinity). `min` and `max` propagate NaN. Comparisons and
+logic give bool. `where` is lazy: only the chosen side is evaluated. The twin of `differentiate_as` is never evaluated:
+it defines the derivatives of the value, instead of the expression that computes the value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from einsmith.expr.random import numpy_bits
 
 @dataclass(frozen=True)
 class ScalarFunction:
-    """One scalar function. `rule` maps argument types to the result type, or raises DtypeError."""
+    """A scalar function. `rule` maps argument types to the result type, or raises DtypeError."""
 
     name: str
     arity: int
@@ -138,14 +138,14 @@ FUNCTIONS: dict[str, ScalarFunction] = {
 }
 
 COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
-"""sum, prod, max, min give one result per body; argmax and argmin take one body and give (value, i32 index of the
-first such element, row-major over the reduction axes)."""
+"""Combiners of reductions. sum, prod, max, min give one result per body; argmax and argmin take one body and give
+(value, i32 index of its first occurrence, row-major over the reduction axes)."""
 
 COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-"""The function that makes one result of two, of combiners that have one."""
+"""The function that combines two partial results, for the combiners that have one."""
 
 SCATTERED = {"sum": "+=", "max": "max=", "min": "min="}
-"""The combiners of a Scatter, and how a statement of the formula language says them."""
+"""The combiners of a Scatter, and the assignment operator of each in the formula language."""
 
 
 def identity(combiner: str, dtype: DType) -> float | int | bool:

@@ -1,6 +1,6 @@
-"""Interned nodes: equal ones are one object, compared by identity.
+"""Intern nodes: equal ones are one object, compared by identity.
 
-`digest` names a node's structure the same way in every process; it orders operands and keys caches.
+`digest` identifies a node's structure in every process; it orders operands and keys caches.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _set = object.__setattr__
 
 
 class _Held(ref):
-    """A node that is held weakly, and what it is found by."""
+    """A weak reference to a node, with the node's key in the table."""
 
     __slots__ = ("key",)
     key: tuple
 
 
 _TABLE: dict[tuple, _Held] = {}
-"""All nodes. A WeakValueDictionary takes four calls where this takes one, for a node that comes and goes."""
+"""All nodes. A WeakValueDictionary takes four calls where this takes one, for a short-lived node."""
 
 
 def _gone(held: _Held) -> None:
-    """Takes out what a node that has died was found by, unless another one is there by now."""
+    """Remove the key of a node that has died, unless another node has taken it."""
     _remove_dead_weakref(_TABLE, held.key)
 
 
 def _encode(value: Any) -> bytes:
-    """A field's bytes for the digest: equal in every process for equal structure."""
+    """Return a field's bytes for the digest: equal in every process for equal structure."""
     if isinstance(value, Node):
         return value.digest
     if isinstance(value, tuple):
@@ -49,7 +49,8 @@ def _encode(value: Any) -> bytes:
 
 
 def _key(value: Any) -> Any:
-    """A field as part of the interning key. Floats by their bits (0.0 is not -0.0, NaN is itself); True is not 1."""
+    """Return a field as part of the interning key. Floats by their bits (0.0 is not -0.0, NaN is itself); True is not
+    1."""
     if isinstance(value, tuple):
         return tuple(_key(v) for v in value)
     if isinstance(value, (float, bool)):
@@ -58,12 +59,12 @@ def _key(value: Any) -> Any:
 
 
 class Node:
-    """Base of all interned nodes. Subclasses list their fields; `_derive` computes what follows from them."""
+    """Base of all interned nodes. Subclasses list their fields; `_derive` computes derived attributes."""
 
     __slots__ = ("_outline", "_digest", "__weakref__")
     fields: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[bool] = False
-    """No field has floats in it, or bools where integers may be, so that equal fields are the same structure."""
+    """Whether equal fields imply equal structure: no field contains floats, or bools where integers may occur."""
     _digest: bytes | None
     _outline: bytes  # see `rank`
 
@@ -115,7 +116,7 @@ class Node:
 
 
 def _digest(node: Node) -> bytes:
-    """The digest of a node, and of all below it, without recursion."""
+    """Return the digest of a node, and compute those of all nodes below it, without recursion."""
     stack = [node]
     while stack:
         x = stack[-1]
@@ -131,7 +132,7 @@ def _digest(node: Node) -> bytes:
 
 
 def _undigested(values: Iterable[Any]) -> list[Node]:
-    """The nodes in fields that have no digest yet."""
+    """Return the nodes in fields that have no digest yet."""
     out: list[Node] = []
     for v in values:
         if isinstance(v, Node):

@@ -1,4 +1,4 @@
-"""The meaning of the IR: a naive evaluator on NumPy, floats in float64 and integers in int64; casts to float16 and
+"""Evaluate the IR naively on NumPy, as its definition: floats in float64, integers in int64; casts to float16 and
 bfloat16 round.
 
 Every point of a template's box is computed at once, by broadcasting. Both sides of a `where` are computed, but a read
@@ -42,7 +42,7 @@ _WIDE = {"f": np.float64, "i": np.int64, "b": np.bool_}
 
 
 def evaluate_template(t: Template, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The results of a template for its arguments, as float64, int64 or bool arrays.
+    """Return the results of a template for its arguments, as float64, int64 or bool arrays.
 
     Raises ShapeError for arguments of a wrong shape and IndexOutOfRange for a read or write outside its tensor.
     """
@@ -61,7 +61,7 @@ def evaluate_template(t: Template, arrays: Sequence[np.ndarray]) -> tuple[np.nda
 
 
 def _piece(part: Piece, domain: Sequence[int], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], first=0):
-    """Stores a piece's values, or, `domain` being smaller along the first axis, those at `first` and on."""
+    """Store a piece's values; if `domain` is smaller along the first axis, those from `first` on."""
     if prod(part.extents) == 0:
         return
     where: tuple[Any, ...] = tuple(
@@ -77,7 +77,7 @@ def _piece(part: Piece, domain: Sequence[int], inputs: Sequence[np.ndarray], out
 
 
 def evaluate_recurrence(node: Recurrence, args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The members of a recurrence for its arguments, step by step."""
+    """Return the members of a recurrence for its arguments, computed step by step."""
     members: tuple[np.ndarray, ...] = tuple(np.zeros(shape, _WIDE[d.kind]) for d, shape in node.results)
     tensors = [*args, *members]
     groups = step_groups(node)
@@ -102,7 +102,7 @@ def evaluate_recurrence(node: Recurrence, args: Sequence[np.ndarray]) -> tuple[n
 
 
 def _values(roots: Sequence[Tensor], known: dict[Any, tuple[np.ndarray, ...]]) -> list[np.ndarray]:
-    """The values of tensors over others whose values are known; those of all tensors below are added to `known`."""
+    """Return the values of tensors in terms of tensors with known values; all values computed are added to `known`."""
     for node in postorder(roots):
         if node not in known:
             known[node] = _results(node, known)
@@ -121,7 +121,7 @@ def _results(node: Any, known: dict[Any, tuple[np.ndarray, ...]]) -> tuple[np.nd
 
 
 def evaluate(graph: Graph, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The outputs of a graph and the values of its updates. Raises IndexOutOfRange where a check fails."""
+    """Return the outputs of a graph and the values of its updates. Raises IndexOutOfRange where a check fails."""
     if len(inputs) != len(graph.inputs):
         raise ShapeError(f"the graph takes {len(graph.inputs)} inputs, got {len(inputs)}")
     values: dict[Any, tuple[np.ndarray, ...]] = {
@@ -150,7 +150,7 @@ def _widen(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarra
 
 
 def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
-    """Boxes that cover the domain, cut along the first output axes, of about POINTS_AT_ONCE points or fewer."""
+    """Yield boxes that cover the domain, cut along the first output axes, of about POINTS_AT_ONCE points or fewer."""
     inner = prod(domain[rank:])
     cut = rank  # axes before `cut` are walked one by one
     for cut in range(rank + 1):
@@ -168,7 +168,7 @@ def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
 
 
 def _point_values(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results at the points of an output box (its reduction axes complete)."""
+    """Return the results at the points of an output box (its reduction axes complete)."""
     if not isinstance(body, Reduce):
         return _expressions([body], box, inputs)
     full = tuple(hi - lo for lo, hi in box)
@@ -200,7 +200,7 @@ def _scatter(s: Scatter, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
 
 
 def _expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Values at every point of the box, each array having extent 1 along the axes that it does not depend on."""
+    """Return values at every point of the box; each array has extent 1 along the axes that it does not depend on."""
     order = list(postorder(roots))
     values: dict[Expr, np.ndarray] = {}
     outside: list[tuple[Read, int, np.ndarray]] = []
@@ -261,7 +261,7 @@ def _apply(e: Apply, args: list[np.ndarray]) -> np.ndarray:
 
 
 def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """Floats towards zero; those out of range saturate and NaN gives 0."""
+    """Round floats towards zero; those out of range saturate and NaN gives 0."""
     ends = np.iinfo(dtype.numpy)
     low, high = float(ends.min), float(ends.max)  # of 64 bits the upper end, rounded up, is out of range itself
     inside = (low <= x) & (x < high)

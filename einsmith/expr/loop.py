@@ -1,4 +1,4 @@
-"""A recurrence as a loop over steps: what `lower_loops` makes of a Recurrence, and fusion and the program read."""
+"""Define the loop that `lower_loops` makes of a Recurrence, for fusion and the program."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from einsmith.expr.nodes import Graph, Template, Tensor
 
 
 class InputPlace(NamedTuple):
-    """What an input of a step is: argument `number` of the loop, or its member. `first` None: the whole tensor. Else,
-    in step t, its element first + stride*t along dimension 0, a tensor without that dimension; where `rows` is not 0,
-    that many elements from there on, a tensor with it."""
+    """The source of a step's input: argument `number` of the loop, or its member.
+
+    `first` None: the whole tensor. Otherwise, in step t, element first + stride*t along dimension 0, as a tensor
+    without that dimension; where `rows` is not 0, that many elements from there on, as a tensor with it.
+    """
 
     kind: str  # "argument" or "member"
     number: int
@@ -22,12 +24,14 @@ class InputPlace(NamedTuple):
 
 
 class LoopSegment(Node):
-    """`steps` steps in a row of one body. `places` tells what each input of `body` is; output i of the body is member
-    `targets[i][0]` at position `targets[i][1] + t` in step t = 0 .. steps-1; its updates are members that a step
-    changes in their places. `first` and `stop` are the numbers of 0-d i64 arguments that tell, when the program runs,
-    from which step on and before which it is done; None: all are. The outputs `idle` are not read: what makes them
-    alone need not run. `rows`: where it is not 0, the outputs are that many positions each, from targets[i][1] + rows*t
-    on (`passes.recurrence.strip_mine`)."""
+    """A run of `steps` consecutive steps of one body.
+
+    `places` gives the source of each input of `body`. Output i of the body is member `targets[i][0]` at position
+    `targets[i][1] + t` in step t = 0 .. steps-1; its updates are members that a step changes in place. `first` and
+    `stop` are the numbers of 0-d i64 arguments that give, at run time, the first step and the end of the steps that are
+    run; None: all are run. The outputs `idle` are not read: nodes needed only by them need not run. `rows`: where it is
+    not 0, the outputs have that many positions each, from targets[i][1] + rows*t on (`passes.recurrence.strip_mine`).
+    """
 
     __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
     fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
@@ -45,9 +49,12 @@ class LoopSegment(Node):
 
 
 class LoweredLoop(Node):
-    """First the `initial` templates (member, template of pieces that need not cover it, numbers of its arguments) are
-    written into their members, then the segments run in order, each from its last step to its first if `reverse`.
-    Members that no segment writes and no initial template fills stay undefined: nothing reads them. Take `Item`s."""
+    """A recurrence lowered to a loop over steps; its results are `Item`s.
+
+    First the `initial` templates (member, template of pieces that need not cover it, numbers of its arguments) are
+    written into their members. Then the segments run in order, each from its last step to its first if `reverse`.
+    Members that no segment writes and no initial template fills stay undefined: nothing reads them.
+    """
 
     __slots__ = ("reverse", "results", "initial", "segments", "args")
     fields = ("reverse", "results", "initial", "segments", "args")

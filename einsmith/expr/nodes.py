@@ -58,7 +58,7 @@ class Axis(Node):
 
 
 class Read(Node):
-    """Element `index` of the template's argument `slot`. `index` are integer expressions, one a dimension."""
+    """Element `index` of the template's argument `slot`. `index` holds integer expressions, one for each dimension."""
 
     __slots__ = ("slot", "index", "dtype")
     fields = ("slot", "index", "dtype")
@@ -73,7 +73,7 @@ Read.args = Read.__dict__["index"]  # one field by two names: nodes are walked b
 
 
 class Apply(Node):
-    """A scalar function of expressions. Build it with `apply`, which checks types and finds the result's."""
+    """A scalar function of expressions. Build it with `apply`, which checks types and infers the result's."""
 
     __slots__ = ("fn", "args", "dtype")
     fields = ("fn", "args", "dtype")
@@ -96,7 +96,7 @@ def rank(e: Expr) -> tuple[bytes, bytes]:
 
 
 def _outline(e: Expr) -> bytes:
-    """The digest of an expression without the values of its integers."""
+    """Return the digest of an expression without the values of its integers."""
     stack = [e]
     while stack:
         x = stack[-1]
@@ -118,7 +118,8 @@ def _outline(e: Expr) -> bytes:
 
 
 def apply(fn: str, *args: Expr) -> Apply:
-    """`fn(*args)`; raises DtypeError where the argument types do not fit. No conversions are inserted."""
+    """Return `fn(*args)` with its type inferred. Raises DtypeError where the argument types do not match; inserts no
+    conversions."""
     spec = FUNCTIONS[fn]
     if len(args) != spec.arity:
         raise TypeError(f"{fn} takes {spec.arity} arguments")
@@ -126,8 +127,11 @@ def apply(fn: str, *args: Expr) -> Apply:
 
 
 def cast(x: Expr, dtype: DType) -> Expr:
-    """`x` converted to `dtype` (itself where it has that type). Floats go to integers towards zero; to bool by != 0;
-    float16, bfloat16 and uint8 to and from all but the type that they are computed in by way of that."""
+    """Convert `x` to `dtype` (`x` itself if it has that type).
+
+    Floats are rounded towards zero to integers, and compared != 0 to bool. float16, bfloat16 and uint8 are converted to
+    and from other types by way of the type that they are computed in.
+    """
     if x.dtype is dtype:
         return x
     if (
@@ -149,7 +153,7 @@ def is_zero(x: Expr | Reduce) -> bool:
 
 
 class Reduce(Node):
-    """`combiner` over the box of axes `rank .. rank+len(extents)-1`, of each of `bodies` in one sweep.
+    """A reduction: `combiner` over the box of axes `rank .. rank+len(extents)-1`, of all `bodies` at once.
 
     Empty boxes give 0 for sum, 1 for prod, and are refused for the others.
     """
@@ -175,8 +179,10 @@ class Reduce(Node):
 
 
 class Piece(Node):
-    """`out[offset + step*i] = body(i)` for i in the box `extents`. domain: extents of all axes, the output's, then the
-    reduction's."""
+    """A part of an output: `out[offset + step*i] = body(i)` for i in the box `extents`.
+
+    domain: extents of all axes, the output's, then the reduction's.
+    """
 
     __slots__ = ("offset", "step", "extents", "body", "domain")
     fields = ("offset", "step", "extents", "body")
@@ -196,8 +202,11 @@ class Piece(Node):
 
 
 class Scatter(Node):
-    """`out[index(i)] = combine(out[index(i)], body(i))` for i in the box `extents`, in row-major order, from what the
-    pieces before it wrote; where there are none, from what changes nothing under the combiner: sum, max or min."""
+    """A scatter: `out[index(i)] = combine(out[index(i)], body(i))` for i in the box `extents`, in row-major order.
+
+    It starts from the values that the preceding pieces wrote; without pieces, from the identity element of the
+    combiner: sum, max or min.
+    """
 
     __slots__ = ("combiner", "extents", "index", "body")
     fields = ("combiner", "extents", "index", "body")
@@ -226,10 +235,11 @@ class Scatter(Node):
 
 
 class Template(Node):
-    """A closed operator: output shape, argument types ((dtype, shape) each), and pieces, or one Scatter after pieces
-    without reductions, which give its initial value (none: what is neutral to its combiner).
+    """A closed operator: output shape, argument types ((dtype, shape) each), and parts.
 
-    `dtypes` are the results' types: one, or several where the body is a tuple-valued Reduce.
+    The parts are pieces, or pieces without reductions followed by one Scatter, whose initial value they give (without
+    pieces: its combiner's identity element). `dtypes` are the results' types: one, or several where the body is a
+    tuple-valued Reduce.
     """
 
     __slots__ = ("shape", "params", "parts", "dtypes", "_memo")
@@ -260,14 +270,14 @@ class Template(Node):
         return len(self.shape)
 
     def memo(self, name: Hashable, compute):
-        """`compute(self)`, once per template and name: analyses are shared by every use of an operator."""
+        """Return `compute(self)`, cached by template and name: analyses are shared by every use of an operator."""
         if name not in self._memo:
             self._memo[name] = compute(self)
         return self._memo[name]
 
 
 def template(shape: Iterable[int], params, body: Expr | Reduce) -> Template:
-    """The template with one piece that covers the whole output."""
+    """Return the template with one piece that covers the whole output."""
     shape = tuple(shape)
     return Template(shape, tuple(params), (Piece((0,) * len(shape), (1,) * len(shape), shape, body),))
 
@@ -290,12 +300,12 @@ class Leaf(Node):
 
 
 def leaf(shape: Iterable[int], dtype: DType) -> Leaf:
-    """A new input, unlike every other."""
+    """Return a new input, distinct from every other."""
     return Leaf(next(_LEAF_IDS), tuple(int(n) for n in shape), dtype)
 
 
 class Compute(Node):
-    """A template applied to tensors. With several results it is not itself a tensor: take `Item`s of it."""
+    """A template applied to tensors. With several results it is not itself a tensor; its results are `Item`s."""
 
     __slots__ = ("template", "args")
     fields = ("template", "args")
@@ -325,7 +335,7 @@ class Compute(Node):
 
     @property
     def results(self) -> tuple[tuple[DType, tuple[int, ...]], ...]:
-        """Type and shape of each result."""
+        """Return the type and shape of each result."""
         return tuple((d, self.template.shape) for d in self.template.dtypes)
 
 
@@ -334,9 +344,9 @@ class Recurrence(Node):
 
     Dimension 0 of every member is time. `members[j]` is a template whose slots are the `args`, then all members, whole:
     slot `len(args) + i` is member i. In step t = 0 .. steps-1 (steps-1 .. 0 if `reverse`) the members are evaluated in
-    order, each at position `origins[j] + t`. The pieces of member j therefore either span the window
-    `origins[j] .. origins[j]+steps-1` of dimension 0 with step 1 (the step pieces), or lie outside of it (initial
-    values). Initial values read no member and are computed ahead of the first step. A step piece reads member i only where that is
+    order, each at position `origins[j] + t`. The pieces of member j are step pieces or initial values. Step pieces span
+    positions from `origins[j]` to `origins[j]+steps-1` of dimension 0 with step 1; initial values lie outside of this
+    window, read no member, and are computed ahead of the first step. A step piece reads member i only where that is
     evaluated: at an earlier step, at this one if i < j, or at an initial value. Members that read each other at the
     same step in a cycle are in turn a recurrence along another axis. `autodiff` and `lang` make recurrences with
     `expr.recurrence.define.recurrence`; `expr.analysis.verify` proves these rules.
@@ -364,12 +374,12 @@ class Recurrence(Node):
 
     @property
     def results(self) -> tuple[tuple[DType, tuple[int, ...]], ...]:
-        """Type and shape of each member."""
+        """Return the type and shape of each member."""
         return tuple((m.dtypes[0], m.shape) for m in self.members)
 
 
 class Item(Node):
-    """Result `member` of a Compute of several results, of a Recurrence, or of the Loop that it becomes."""
+    """Result `member` of a Compute with several results, of a Recurrence, or of the loop that it is lowered to."""
 
     __slots__ = ("node", "member")
     fields = ("node", "member")
@@ -394,16 +404,18 @@ Tensor = Leaf | Compute | Item
 
 Role = Literal["forward", "backward", "update"]
 ROLES: tuple[Role, ...] = ("forward", "backward", "update")
-"""In the order of a training step: none needs what a later one makes."""
+"""Roles in the order of a training step: no role needs results of a later one."""
 
 
 class Graph(Node):
-    """Inputs, outputs, and updates: pairs (leaf, tensor), the tensor's value being stored into the leaf's buffer after
-    every read of the old value. `checks` are (tensor, message) pairs evaluated before anything else: a 0-d i32 count of
-    violations, which must be 0, otherwise nothing is changed and IndexOutOfRange carries the message.
+    """A computation: inputs, outputs and updates.
 
-    `gradients` are what updates are computed from. They are no results, and need not be computed: a pass may merge one
-    into the update that reads it. They tell the roles of nodes apart (`role`)."""
+    `updates` are pairs (leaf, tensor): the tensor's value is stored into the leaf's buffer after every read of the old
+    value. `checks` are (tensor, message) pairs evaluated ahead of anything else: a 0-d i32 count of violations, which
+    must be 0, otherwise nothing is changed and IndexOutOfRange carries the message. `gradients` are the tensors that
+    updates are computed from. They are no results, and need not be computed: a pass may merge one into the update that
+    reads it. They distinguish the roles of nodes (`role`).
+    """
 
     __slots__ = ("inputs", "outputs", "updates", "checks", "gradients", "_role")
     fields = ("inputs", "outputs", "updates", "checks", "gradients")
@@ -440,7 +452,7 @@ class Graph(Node):
 
 
 def needed_for(roots: Mapping[Role, Sequence[Node]]) -> dict[Any, Role]:
-    """Every node below some roots, with the earliest role of what needs it."""
+    """Return every node below some roots with the earliest role that needs it."""
     found: dict[Any, Role] = {}
     for role in ROLES:
         found.update(dict.fromkeys(postorder(roots.get(role, ()), found), role))
@@ -448,7 +460,7 @@ def needed_for(roots: Mapping[Role, Sequence[Node]]) -> dict[Any, Role]:
 
 
 def earliest(roles: Iterable[Role]) -> Role:
-    """The role of what serves several."""
+    """Return the role of a node that serves several roles."""
     return min(roles, key=ROLES.index)
 
 
@@ -456,9 +468,9 @@ def earliest(roles: Iterable[Role]) -> Role:
 
 
 def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[Any]:
-    """Every node below `roots` (through `.args`), each once, arguments before users, without recursion.
+    """Yield every node below `roots` (through `.args`), each once, arguments ahead of users, without recursion.
 
-    Those in `known` are left out, and so is what is only below them.
+    Nodes in `known` are left out, and so are those reachable only through them.
     """
     seen: set[Node] = set()
     for root in roots:
@@ -488,7 +500,7 @@ def below(roots: tuple[Node, ...]) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def axes_of(*exprs: Expr) -> frozenset[int]:
-    """Positions of the axes that expressions mention, in the indices of their reads too."""
+    """Return the positions of the axes that expressions mention, including in the indices of their reads."""
     return frozenset(e.position for e in postorder(exprs) if isinstance(e, Axis))
 
 
@@ -502,7 +514,7 @@ def has_read(x: Expr) -> bool:
 
 
 def reads(x: Expr) -> list[Read]:
-    """Every Read inside an expression, each once, in evaluation order."""
+    """Return every Read inside an expression, each once, in evaluation order."""
     return [e for e in postorder([x]) if isinstance(e, Read)]
 
 
@@ -527,5 +539,5 @@ def size(shape: Iterable[int]) -> int:
 
 
 def nbytes(t: Any) -> int:
-    """Bytes that the elements of a tensor take."""
+    """Return the bytes of a tensor's elements."""
     return size(t.shape) * t.dtype.itemsize

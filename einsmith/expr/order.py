@@ -1,4 +1,4 @@
-"""Strongly connected components, those that are read before those that read them."""
+"""Find strongly connected components, in an order of evaluation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 def components(roots: Iterable[T], below: Callable[[T], Sequence[T]]) -> list[list[T]]:
-    """The components of what `below` reaches from the roots, each after those that it reaches, its nodes in the order
-    in which they were met. (Tarjan 1972, without recursion.)"""
+    """Return the strongly connected components reachable from the roots, each after those that it reaches.
+
+    The nodes of a component are in the order in which they were met. (Tarjan 1972, without recursion.)
+    """
     number: dict[T, int] = {}
     low: dict[T, int] = {}
     open_: list[T] = []

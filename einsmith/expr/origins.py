@@ -1,5 +1,4 @@
-"""Record where indices read from tensors come from (names and source lines, for messages), in a table separate from the
-graph."""
+"""Record the origins, names and source lines, of indices read from tensors, in a table separate from the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 from einsmith.expr.nodes import Leaf, Template, Tensor
 
 SCATTERED = -1
-"""The slot of an `Origin` whose index says where elements are added, not read."""
+"""Value of `Origin.slot` for an index at which elements are added, not read."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Origins:
-    """What is known of a graph's leaves and indices: `names` of the leaves that a user passed, `indices` in the order
-    of the trace, and the tensors that were `differentiated`, whose indices are checked if nothing reads them, too."""
+    """The origins of a graph's leaves and indices.
+
+    `names`: of the leaves that a user passed; `indices`: in the order of the trace; `differentiated`: tensors that were
+    differentiated, whose indices are checked even if nothing reads the tensors.
+    """
 
     names: Mapping[Leaf, str] = field(default_factory=dict)
     indices: tuple[Origin, ...] = ()
@@ -57,10 +59,10 @@ class Origins:
         self, template: Template, slot: int, source_slot: int, shape: tuple[int, ...], dimension: int,
         source_shape: tuple[int, ...],
     ) -> Origin | None:  # fmt: skip
-        """Return the origin of an index; None where there is none, or several that a message would tell apart.
+        """Return the origin of an index; None where there is none, or several with different messages.
 
-        Derivatives and recurrences have templates of their own, and batches shapes: their indices are known by the
-        shapes, and by the extents, alone.
+        Derivatives and recurrences have templates of their own, and batches have other shapes: their indices are
+        matched by shapes and by extents alone.
         """
         here = [o for o in self.indices if o.dimension == dimension]
         exact = (o for o in here if o.template is template and (o.slot, o.source_slot) == (slot, source_slot))

@@ -1,4 +1,4 @@
-"""Nodes as text, the same in every process: expressions in the syntax of the formula language."""
+"""Print nodes as text, equal in every process: expressions in the syntax of the formula language."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def show(node: Any, axes: Sequence[str] | None = None, slots: Sequence[str] | No
 
 
 def _plain(value: Any) -> str:
-    """Class(field, ...) for the nodes that have no syntax of their own."""
+    """Return Class(field, ...) for a node that has no syntax of its own."""
     if isinstance(value, tuple):
         return "(" + ", ".join(map(_plain, value)) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, Node):
@@ -97,7 +97,7 @@ def _precedence(x: Expr) -> int:
 
 
 def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> list[Any]:
-    """The text of one node as strings and (argument, least precedence that needs no parentheses) pairs."""
+    """Return the text of one node as strings and (argument, least precedence that needs no parentheses) pairs."""
     if isinstance(x, Const):
         return [_constant(x)]
     if isinstance(x, Axis):
@@ -128,7 +128,7 @@ def _pieces(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str]) -> 
 
 
 def _conjunction(x: Apply) -> list[Any]:
-    """The pieces of nested `and`s as one row of conditions, `a <= b and b < c` as `a <= b < c`."""
+    """Return the text pieces of nested `and`s as one chain of conditions, `a <= b and b < c` as `a <= b < c`."""
     terms = operands(x, "and")
     out: list[Any] = []
 
@@ -186,14 +186,14 @@ def _text(
 
 
 def show_expressions(roots: Sequence[Expr], axes: Sequence[str], slots: Sequence[str]) -> list[str]:
-    """Expressions spelled out in full, as the formula language reads them, conditions that meet chained."""
+    """Return expressions expanded in full, in the formula language's syntax, with adjoining comparisons chained."""
     return [_text(r, axes.__getitem__, slots.__getitem__, {}, True) for r in roots]
 
 
 def _with_names(
     roots: Sequence[Expr], axes: Sequence[str] | None, slots: Sequence[str] | None, rank: int | None = None
 ) -> list[str]:
-    """The roots' texts; where they share so much that they would explode, `where t0 = ...` is appended to the last."""
+    """Return the roots' texts; where sharing would make them explode, `where t0 = ...` is appended to the last."""
 
     def axis(n: int) -> str:
         if axes is not None and n < len(axes):
@@ -282,7 +282,7 @@ def _template(t: Template, axes: Sequence[str] | None, slots: Sequence[str] | No
 
 
 def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
-    """A line for the steps, then the members' statements, the first axis of a step's being time."""
+    """Return a line for the steps, then the members' statements; the first axis of a step's statement is time."""
     steps = f"{node.steps - 1} .. 0" if node.reverse else f"0 .. {node.steps - 1}"
     lines = [f"{name} = for {steps}:"]
     slots = [*args, *(f"{name}.{j}" for j in range(len(node.members)))]
@@ -292,8 +292,10 @@ def _recurrence(node: Recurrence, name: str, args: Sequence[str]) -> list[str]:
 
 
 def _loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
-    """A line for the loop, what its members begin with, then the graph of a step of each segment, whose tensors have
-    names of their own; t is the number of the step."""
+    """Return a loop as lines: a head, the members' initial values, then the graph of a step of each segment.
+
+    The tensors of a step's graph have names of their own; t is the number of the step.
+    """
     members = [f"{name}.{j}" for j in range(len(node.results))]
     lines = [f"{name} = loop{', of each segment the last step first' if node.reverse else ''}:"]
     for j, t, slots in node.initial:
@@ -305,7 +307,7 @@ def _loop(node: LoweredLoop, name: str, args: Sequence[str]) -> list[str]:
 
 
 def _segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -> list[str]:
-    """The steps of a segment; what lies outside of them is called outer."""
+    """Return the steps of a segment as lines; tensors outside of them are called outer."""
     done = [f" from {args[s.first]}"] if s.first is not None else []
     done += [f" before {args[s.stop]}"] if s.stop is not None else []
     lines = [f"{s.steps} steps{''.join(done)}:"]

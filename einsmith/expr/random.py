@@ -1,7 +1,7 @@
-"""Random bits as a pure function: Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random numbers").
+"""Compute random bits as a pure function: Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random numbers").
 
-A word depends on a key and a counter of two words each, and on nothing else: not on the order of evaluation, the
-layout or the number of threads.
+A word depends on a key and a counter of two words each, and on nothing else: not on the order of evaluation, the layout
+or the number of threads.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 GROUPS = 5
-"""Of four rounds each."""
+"""Groups of four rounds each."""
 
 OPERATIONS = 90
-"""Instructions that a word takes, about."""
+"""Approximate instructions per word."""
 
 
 def threefry(
@@ -28,8 +28,10 @@ def threefry(
     rotate: Callable[[Any, int], Any],
     const: Callable[[int], Any],
 ) -> Any:
-    """The first word of the block, from two words of the key and two of the counter, by a library's operations on words
-    of 32 bits; `rotate(x, n)` goes to the left."""
+    """Return the first word of the block, from two words of the key and two of the counter.
+
+    The operations on words of 32 bits are those of a library; `rotate(x, n)` rotates to the left.
+    """
     k0, k1, c0, c1 = words
     keys = (k0, k1, xor(xor(k0, k1), const(PARITY)))
     x, y = add(c0, k0), add(c1, k1)
@@ -43,7 +45,7 @@ def threefry(
 
 
 def numpy_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
-    """`threefry` of integers of any type, of which the low 32 bits count, as int32."""
+    """Return `threefry` of integers of any type, of which the low 32 bits count, as int32."""
     words = np.broadcast_arrays(*(np.asarray(v).astype(np.int64).astype(np.uint32) for v in (k0, k1, c0, c1)))
 
     def rotate(x: np.ndarray, n: int) -> np.ndarray:

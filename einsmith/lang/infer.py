@@ -33,20 +33,21 @@ MOST = 2**60  # elements of 8 bytes that an address of 64 bits, with its sign, c
 
 @dataclass(frozen=True)
 class Extents:
-    """`axes`: (line, axis) -> extent; `shapes`: the shape of every tensor, inputs and defined ones."""
+    """The extents of a formula. `axes`: (line, axis) -> extent; `shapes`: the shape of every tensor, inputs and defined
+    ones."""
 
     axes: dict[tuple[int, str], int]
     shapes: dict[str, tuple[int, ...]]
 
 
 class _Unreadable(Exception):
-    """An expression that depends on the elements of tensors."""
+    """Raised for an expression that depends on the elements of tensors."""
 
 
 def infer(
     program: FormulaProgram, shapes: Mapping[str, Sequence[int]], values: Mapping[str, int | float | bool]
 ) -> Extents:
-    """The extents of all axes and the shapes of all tensors.
+    """Return the extents of all axes and the shapes of all tensors.
 
     shapes: of the inputs; values: of the static parameters. Raises ShapeError where extents disagree, FormulaError for
     an axis that stays unknown, BoundsError where no extent keeps a read in bounds.
@@ -144,7 +145,8 @@ class _Inference:
         return Elaborator(self.program.text, name, element, shape, size, bind)
 
     def expr(self, line: int, node: Ast, integer: bool = True) -> Expr | None:
-        """An integer expression (or condition) over the line's axes; None where it reads tensors or is unknown yet."""
+        """Return an integer expression (or condition) over the line's axes; None where it reads tensors or is not known
+        yet."""
         if (line, node) in self.exprs:
             return self.exprs[line, node]
         try:
@@ -202,7 +204,7 @@ class _Inference:
         return Extents(axes, shapes)
 
     def bind(self) -> None:
-        """Plain indices equate an axis with a dimension: on the left, and in reads outside guards on the axis."""
+        """Equate axes with dimensions that they index alone, on the left and in reads outside guards on the axis."""
         uneven: set[tuple[str, int]] = set()
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
@@ -224,7 +226,7 @@ class _Inference:
                             self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
 
     def defining(self, numbers: list[int]) -> list[int]:
-        """The statements of a tensor that tell its shape: those with = , if there are any."""
+        """Return the statements that determine a tensor's shape: those with =, or all if there are none."""
         first = self.program.lines[numbers[0]].statement
         return numbers if first.accumulate else [k for k in numbers if not self.program.lines[k].statement.accumulate]
 
@@ -263,7 +265,7 @@ class _Inference:
         return changed
 
     def covering(self) -> bool:
-        """A dimension whose left indices are not all plain reaches as far as they do."""
+        """Set a dimension whose left indices are not all plain to the extent that the indices cover."""
         changed = False
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
@@ -326,7 +328,8 @@ class _Inference:
         return bool(found)
 
     def single(self) -> bool:
-        """The largest extents that keep unguarded reads with one unknown in bounds, all reads of a round at once."""
+        """Assign the largest extents that keep unguarded reads with one unknown in bounds, all reads of a round at
+        once."""
         best: dict[Key, tuple[int, str, int]] = {}
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
@@ -355,7 +358,7 @@ class _Inference:
         return bool(best)
 
     def readers(self) -> bool:
-        """A dimension that nothing else determines reaches as far as an axis that indexes it alone under a guard."""
+        """Set a dimension that nothing else determines to the extent of an axis that indexes it alone under a guard."""
         found: dict[Key, tuple[int, str, int]] = {}
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
@@ -370,7 +373,7 @@ class _Inference:
         return bool(found)
 
     def largest(self, k: int, e: Expr, key: Key, n: int) -> int | None:
-        """The largest extent of `key` that keeps 0 <= e < n; 0 where none does, None where every one does."""
+        """Return the largest extent of `key` that keeps 0 <= e < n; 0 where none does, None where every one does."""
 
         def fits(extent: int) -> bool:
             lo, hi = bounds(e, self.extents_of(k, {key: extent}))

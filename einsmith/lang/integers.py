@@ -1,8 +1,8 @@
-"""How wide a formula's integers are.
+"""Determine the types of a formula's integers.
 
-Integers are exact: what is made of axes and literals alone has a type that holds every value it takes in the box of its
-axes, int32, or int64 where its interval leaves int32; one that leaves int64 is refused. Elements of tensors have types
-of their own. Arithmetic on them is of that type and wraps in it, as NumPy's and PyTorch's does; in an index it is
+Integers are exact: an expression of axes and literals alone gets a type that holds every value over the box of its
+axes, int32, or int64 where its interval exceeds int32; an interval that exceeds int64 is refused. Elements of tensors
+have types of their own. Arithmetic on them is of that type and wraps in it, as in NumPy and PyTorch; in an index it is
 computed in int64 where it might wrap.
 """
 
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
-    """(type, whether its arithmetic may wrap, interval) of a function of integers, whose type is `e.ty` if that is wide
-    enough. Raises FormulaError where no type holds the values, or a literal is none of the type of what it meets."""
+    """Return (type, whether its arithmetic may wrap, interval) of a function of integers; the type is `e.ty` if that is
+    wide enough.
+
+    Raises FormulaError where no type holds the values, or a literal does not fit the type of the other operands.
+    """
     found = ranges.reach_of(e.fn, [a.reach for a in e.args])
     dtype = e.ty if isinstance(e.ty, DType) else dt.i64
     if dtype is not e.ty:  # of literals alone, which have the type of what they meet, perhaps a float
@@ -54,7 +57,7 @@ def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
 
 
 def folded(e: FormulaFold, own: Range) -> Range:
-    """The interval of a reduction of integers; `own` is that of its type."""
+    """Return the interval of a reduction of integers; `own` is that of its type."""
     if e.combiner in ("max", "min"):
         return e.args[0].reach
     points = prod(a.extent for a in e.axes)

@@ -1,9 +1,9 @@
-"""How far the conditions around a read let an axis go, by their words alone: `limits`.
+"""Find the bounds that conditions around a read put on an axis, from their text alone: `limits`.
 
-    where(i < n, A[i], B[i-n])      around A[i], i stays below n;  around B[i-n] nothing holds it
-    where(s <= t, K[s], 0)          s is compared with another axis, which says nothing of how far s goes
+    where(i < n, A[i], B[i-n])      around A[i], i stays below n;  around B[i-n] nothing bounds it
+    where(s <= t, K[s], 0)          s is compared with another axis, which gives no bound on s
 
-Whether a read tells the extent of an axis follows from these, so that it is the same for every shape.
+These bounds decide whether a read determines the extent of an axis, so that the decision is equal for every shape.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Comparison = tuple[Ast, Ast, bool]  # a < b where true, else a <= b
 
 
 def limits(guards: Iterable[tuple[Ast, bool]], axis: str, axes: Iterable[str]) -> list[Comparison]:
-    """The comparisons under `guards` that hold `axis` below what literals, parameters and shapes say; `axes`: all of
-    the statement's."""
+    """Return the comparisons under `guards` that keep `axis` below a bound of literals, parameters and shapes; `axes`:
+    all of the statement's."""
     others = {a for a in axes if a != axis}
 
     def constant(e: Ast) -> bool:
@@ -64,7 +64,7 @@ def keeps_in(comparison: Comparison, axis: str, tensor: str, dimension: int, ran
 
 
 def _certain(c: Ast, chosen: bool) -> Iterator[Comparison]:
-    """The comparisons that hold where a condition does, or where it does not."""
+    """Yield the comparisons that hold where a condition is true (`chosen`) or false."""
     stack = [(c, chosen)]
     while stack:
         c, chosen = stack.pop()
@@ -129,7 +129,8 @@ def _bounded(e: Ast, axis: str, above: bool) -> bool:
 
 
 def _linear(e: Ast) -> dict | None:
-    """Names, (tensor, dimension) of shapes and None, for 1, with their coefficients; None for anything else."""
+    """Return the coefficients of an expression linear in names, (tensor, dimension) of shapes, and None for 1; None for
+    other expressions."""
     if isinstance(e, Number):
         return {None: e.value} if isinstance(e.value, int) else None
     if isinstance(e, Name):

@@ -1,10 +1,11 @@
-"""From formula trees to tensors: axes get positions, tensors slots, weak types a type, nested reductions a tensor.
+"""Lower formula trees to tensors: axes get positions, tensors slots, weak types a type; nested reductions become
+tensors.
 
-    Y[i,j] = exp(X[i,j]) / sum[k](exp(X[i,k]))      ->      S = template(sum over k), Y = template(X, S)
+Y[i,j] = exp(X[i,j]) / sum[k](exp(X[i,k]))      ->      S = template(sum over k), Y = template(X, S)
 
-A reduction that does not stand at the root becomes a tensor over the axes that it depends on, in the order of the
-enclosing scope. Where its reads are in bounds only under the guards around it, those are pushed into it:
-`where(i > 0, sum[j](X[i-1,j]), 0)` sums `where(i > 0, X[i-1,j], 0)`.
+A reduction that is not at the root becomes a tensor over the axes that it depends on, in the order of the enclosing
+scope. Where its reads are in bounds only under the guards around it, those are pushed into it: `where(i > 0,
+sum[j](X[i-1,j]), 0)` sums `where(i > 0, X[i-1,j], 0)`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class TemplateScope:
         return self.slots[tensor]
 
     def resolve(self, ty: Ty, want: DType | None) -> DType:
-        """The type to compute in: a strong type's own, a number is float64, the rest take what is wanted."""
+        """Return the type to compute in: a strong type itself, float64 for a number, `want` for the rest."""
         if isinstance(ty, DType):
             return ty.arithmetic
         if ty is WeakForm.SCALAR:
@@ -170,7 +171,7 @@ class TemplateScope:
         return self._nested(node, want, guards)
 
     def _nested(self, node: FormulaFold, want: DType, guards: Guards) -> Expr:
-        """The read of the tensor that a nested reduction becomes."""
+        """Return the read of the tensor that a nested reduction becomes."""
         clash = [a.name for a in node.axes if a in self.position]
         if clash:
             raise FormulaError(f"axis {clash[0]} is bound twice: {node.combiner} stands inside another use of it")
@@ -202,7 +203,7 @@ class TemplateScope:
 
 
 def _guarded(node: FormulaFold, guards: Guards) -> FormulaFold:
-    """A reduction that reads nothing where the guards do not hold."""
+    """Return a reduction that reads nothing where the guards do not hold."""
     condition: Form | None = None
     for c, chosen in guards:
         term = c if chosen else op("not", c)
@@ -214,8 +215,8 @@ def _guarded(node: FormulaFold, guards: Guards) -> FormulaFold:
 
 
 def push_guards(root: Form) -> Form:
-    """The formula with the guards around each reduction inside of it as well:
-    `where(s < t, sum[k](h[s,k]), 0)` has `sum[k](where(s < t, h[s,k], 0))`."""
+    """Return the formula with the guards around each reduction repeated inside it: `where(s < t, sum[k](h[s,k]), 0)`
+    has `sum[k](where(s < t, h[s,k], 0))`."""
     memo: dict[tuple[Form, Guards], Form] = {}
 
     def pushed(node: Form, guards: Guards) -> Form:
@@ -240,8 +241,11 @@ _RING = ("add", "sub", "mul", "neg")
 
 
 def _computed_in(node: FormulaOp, ty: DType) -> DType:
-    """The type that operands are converted to. Integers that wrap are computed exactly in a wider type, then cast: all
-    integer arithmetic of a template is exact, but for that in int64 on elements of tensors."""
+    """Return the type that operands are converted to.
+
+    Integers that wrap are computed exactly in a wider type, then cast: all integer arithmetic of a template is exact,
+    except int64 arithmetic on elements of tensors.
+    """
     if not node.wraps or ty.bits == 64 or not ty.is_int or node.fn == "where":
         return ty
     return dt.i32 if ty.bits < 32 or node.ty is dt.u8 else dt.i64
@@ -321,7 +325,7 @@ def _compute(
     places: Sequence[Form] = (),
     name: str = "",
 ) -> Compute:
-    """The tensor of a template. `places`, `name`: of what is scattered, where it goes and what it is called."""
+    """Return the tensor of a template. `places`, `name`: destination indices and name of a scattered tensor."""
     indexed: list[Load] = []
     for scope, root in roots:
         if root.loads:
@@ -349,7 +353,7 @@ def _compute(
 
 
 def lower(axes: Sequence[AxisVar], root: Form, dtype: DType | None = None) -> Tensor:
-    """The tensor `out[axes] = root`. `dtype` is the element type of the result where it is weak.
+    """Return the tensor `out[axes] = root`. `dtype` is the element type of the result where it is weak.
 
     Raises FormulaError for an axis that is bound nowhere, BoundsError for a read that is not proven in bounds.
     """
@@ -371,8 +375,11 @@ def lower_pieces(
 
 
 def accumulated_type(bodies: Sequence[Form], summed: bool) -> DType:
-    """The type that a tensor which starts from these and accumulates them is computed in: integers in int64 where they
-    are summed, float16 and bfloat16 in float32. Raises DtypeError for the largest or smallest of conditions."""
+    """Return the type in which a tensor that starts from these bodies accumulates.
+
+    Integers are summed in int64, float16 and bfloat16 in float32. Raises DtypeError for the maximum or minimum of
+    conditions.
+    """
     dtype = result_type(bodies)
     if dtype.is_bool and not summed:
         raise DtypeError("max= or min= of a bool; use where(c, 1, 0)")
@@ -389,8 +396,11 @@ def lower_scatter(
     start: Tensor | None = None,
     name: str = "",
 ) -> Tensor:
-    """`out[index] += body`, or with another combiner, over the box of `axes`, from `start`, or from what is neutral to
-    it. Where `start` is made without reductions, it becomes a part of the new tensor. `name` is for messages."""
+    """Lower `out[index] += body`, or with another combiner, over the box of `axes`.
+
+    It accumulates from `start`, or from the combiner's identity element. A `start` without reductions becomes a part of
+    the new tensor. `name` is for messages.
+    """
     scope = TemplateScope(axes, float_type([body]))
     for d, i in enumerate(index):
         if not is_integer(i.ty):
@@ -421,7 +431,7 @@ def lower_scatter(
 
 
 def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], name: str) -> Iterator[Origin]:
-    """Yield where the indices of a tensor come from that are read from others."""
+    """Yield the origins of a tensor's indices that are read from other tensors."""
     slots = {t: s for s, t in enumerate(node.args)}
     found = [(n.name, n.tensor.shape, slots.get(n.tensor), d, i) for n in indexed for d, i in enumerate(n.args)]
     found += [(name or "the result", node.shape, SCATTERED, d, i) for d, i in enumerate(places)]
@@ -441,7 +451,7 @@ def _origins(node: Compute, indexed: Sequence[Load], places: Sequence[Form], nam
 
 
 def _diagnose(scope: TemplateScope, root: Form) -> None:
-    """Raises the BoundsError that names the read of `root` that is not proven in bounds, if one is found."""
+    """Raise a BoundsError that names the read of `root` that is not proven in bounds, if one is found."""
     extents = [a.extent for a in scope.axes]
     stack: list[tuple[Form, Guards]] = [(root.args[0] if isinstance(root, FormulaFold) else root, ())]
     seen = set()

@@ -1,4 +1,4 @@
-"""Operators: formulas with named inputs and parameters. `op(text)` makes one; calling it applies it."""
+"""Define operators: formulas with named inputs and parameters. `op(text)` makes one; calling it applies it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,10 @@ class Operator:
     """A formula ready to be applied: `operator(*inputs, **parameters)`.
 
     Inputs come in the order of their first appearance in the text, or in that of `inputs`, or by name; parameters by
-    keyword. Given arrays, it
-    is compiled and run and gives arrays; given traced tensors, it extends the trace. Several outputs come as a tuple.
-    `checkpoint=S`, here or in a call: the gradient of a tensor that reads itself saves every S-th state only, and
-    computes the others again, S at a time; 0 saves all. Raises FormulaError for a text that
-    defines nothing, BoundsError for a read that is not proven in bounds, ShapeError and DtypeError for inputs that do
-    not fit.
+    keyword. Given arrays, it is compiled and run and gives arrays; given traced tensors, it extends the trace. Several
+    outputs come as a tuple. `checkpoint=S`, here or in a call: the gradient of a tensor that reads itself saves every
+    S-th state only, and recomputes the others, S at a time; 0 saves all. Raises FormulaError for a text that defines
+    nothing, BoundsError for a read that is not proven in bounds, ShapeError and DtypeError for inputs that do not fit.
     """
 
     def __init__(
@@ -77,7 +75,8 @@ class Operator:
 
     @property
     def signature(self) -> str:
-        """Inputs with their indices at the first read, parameters with their defaults, outputs: one line."""
+        """Describe the operator in one line: inputs with their indices at the first read, parameters with defaults,
+        outputs."""
 
         def axes(name: str) -> str:
             rank = self.program.inputs[name]
@@ -118,12 +117,12 @@ class Operator:
         return html.text(self.signature, textwrap.dedent(text if isinstance(text, str) else text.text).strip("\n"))
 
     def gradient(self, wrt: str | Sequence[str], *args: Any, **kwargs: Any) -> FormulaText:
-        """The derived gradient as a formula of its own: of the inputs and the cotangents `dC` of the outputs C.
+        """Return the derived gradient as a formula of its own: of the inputs and the cotangents `dC` of the outputs C.
 
         wrt: the inputs (or run-time parameters) to differentiate by; dA is the gradient by A. The inputs, in order or
         by name, are shapes (float32, or int64 where they are indices) or arrays; parameters as in a call, run-time ones
-        may be left out. `es.op` reads the text again; for anything but es.op, `text.extents` has the extents of the
-        axes that the text leaves open. With checkpoint=S, here or of the operator, the text computes states again.
+        may be left out. `es.op` parses the text again; for anything but es.op, `text.extents` has the extents of the
+        axes that the text does not determine. With checkpoint=S, here or of the operator, the text recomputes states.
         Raises FormulaError for unknown names, GradientError for integers.
         """
         names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, (tuple, list)) else ()
@@ -163,13 +162,13 @@ class Operator:
         return trace.run_arrays(bound, tuple(arrays), numbers)
 
     def _saved_of(self, kwargs: dict[str, Any]) -> int:
-        """The distance of saved states for a call, whose `checkpoint` is taken out of `kwargs`."""
+        """Remove `checkpoint` from `kwargs` and return the distance of saved states for the call."""
         if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
             return _saved(self.name, kwargs.pop("checkpoint"))
         return self.checkpoint
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
-        """Inputs, static parameters and run-time parameters, each by name in order. Raises FormulaError."""
+        """Return inputs, static parameters and run-time parameters, each by name in order. Raises FormulaError."""
         if len(args) > len(self.inputs):
             raise FormulaError(
                 f"{self.name} takes {len(self.inputs)} inputs ({', '.join(self.inputs)}), not {len(args)}",
@@ -265,7 +264,7 @@ class Operator:
 
 
 class _Bound:
-    """An operator with its static parameters set: what is traced and compiled for arrays."""
+    """An operator with its static parameters set, which is traced and compiled for arrays."""
 
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
         self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint
@@ -285,7 +284,7 @@ def _check(name: str, shape: tuple[int, ...], is_integer: bool, rank: int | None
 
 
 def _abstract(name: str, x: Any, integer: bool) -> tuple[tuple[int, ...], DType, bool]:
-    """The shape and type of an input that is given by its shape, or by an array."""
+    """Return the shape and type of an input given by its shape or by an array, and whether it is a number."""
     if isinstance(x, Value):
         return x.shape, x.dtype, x.weak
     if hasattr(x, "shape") and hasattr(x, "dtype"):
@@ -301,14 +300,14 @@ def _number_type(x: Any) -> DType:
 
 
 def _saved(name: str, checkpoint: Any) -> int:
-    """The distance of saved states that `checkpoint` says."""
+    """Return the distance of saved states that `checkpoint` requests."""
     if isinstance(checkpoint, bool) or not isinstance(checkpoint, (int, np.integer)) or checkpoint < 0:
         raise FormulaError(f"{name}: checkpoint={checkpoint!r} must be a positive integer, or 0 to save every state")
     return int(checkpoint)
 
 
 def _ordered(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
-    """The inputs in the order in which they are passed."""
+    """Return the inputs in the order in which they are passed."""
     if inputs is None:
         return known
     given = inputs.replace(",", " ").split() if isinstance(inputs, str) else inputs
@@ -323,7 +322,7 @@ def op(
     text: Any, extents: Mapping[str, int | str] | None = None, name: str | None = None, *, checkpoint: int = 0,
     inputs: str | Sequence[str] | None = None, **defaults: Any,
 ) -> Operator:  # fmt: skip
-    """The operator that a formula defines.
+    """Return the operator that a formula defines.
 
     text: a string of statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and
     `A.shape[n]`; defaults: of parameters; checkpoint: see Operator; inputs: the order in which they are passed, as

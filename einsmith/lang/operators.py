@@ -13,7 +13,7 @@ UFUNCS = {
 }  # fmt: skip
 """NumPy's universal functions of two operands."""
 SWAPPED = ("greater", "greater_equal")
-"""Those whose operands change places."""
+"""Universal functions whose operands are swapped."""
 
 
 def _binary(fn: str, swap: bool = False) -> Callable[[Any, Any], Any]:
@@ -26,7 +26,8 @@ def _binary(fn: str, swap: bool = False) -> Callable[[Any, Any], Any]:
 
 
 class Operators:
-    """The operators of a class with `_apply(fn, *operands)`, and `_takes(other)`: whether it is an operand."""
+    """Python's operators for a class with `_apply(fn, *operands)`, and `_takes(other)`: whether `other` is an
+    operand."""
 
     __slots__ = ()
     __add__, __radd__ = _binary("add"), _binary("add", True)

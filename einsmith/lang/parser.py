@@ -1,4 +1,4 @@
-"""The formula language: from text to statements.
+"""Parse the formula language: from text to statements.
 
 program    = statement* ["return" name ("," name)*]
 statement  = name "[" [expr ("," expr)*] "]" ("=" | "+=" | "max=" | "min=") expr
@@ -57,7 +57,7 @@ class Name(Ast):
 
 @dataclass(frozen=True, eq=False)
 class ParsedRead(Ast):
-    """`name[index]`, a read."""
+    """A read `name[index]`."""
 
     name: str
     index: tuple[Ast, ...]
@@ -69,7 +69,7 @@ class ParsedRead(Ast):
 
 @dataclass(frozen=True, eq=False)
 class ShapeOf(Ast):
-    """`name.shape[dim]`."""
+    """The extent `name.shape[dim]`."""
 
     name: str
     dim: Ast
@@ -81,7 +81,7 @@ class ShapeOf(Ast):
 
 @dataclass(frozen=True, eq=False)
 class SizeOf(Ast):
-    """`size(axis)`."""
+    """The extent `size(axis)`."""
 
     axis: str
 
@@ -121,7 +121,7 @@ class ParsedReduction(Ast):
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """`name[index] = value`; `+=`, `max=` or `min=` where there is a `combiner`."""
+    """A statement `name[index] = value`, or with `+=`, `max=` or `min=` if it has a `combiner`."""
 
     at: int
     name: str
@@ -144,7 +144,7 @@ class Source:
 
 
 def walk(root: Ast) -> Iterator[Ast]:
-    """Every node once, arguments first, in the text's order, without recursion."""
+    """Yield every node once, arguments first, in the text's order, without recursion."""
     stack: list[tuple[Ast, bool]] = [(root, False)]
     while stack:
         node, done = stack.pop()
@@ -156,7 +156,7 @@ def walk(root: Ast) -> Iterator[Ast]:
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """A sentence with names like `name`, or None."""
+    """Return a sentence with names like `name`, or None."""
     close = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else None
 
@@ -418,7 +418,7 @@ def _is_number(value: bool | int | float) -> bool:
 
 
 def parse(text: str) -> Source:
-    """The statements of a text. Raises FormulaError with line, caret and remedy."""
+    """Return the statements of a text. Raises FormulaError with line, caret and remedy."""
     parser = _Parser(text)
     return _shallow(parser, parser.program)
 
@@ -433,7 +433,7 @@ def parse_expression(text: str) -> Ast:
 
 
 def _shallow(parser: _Parser, part: Callable[[], Any]) -> Any:
-    """`part()`, or the error that its brackets stand too deep for Python's stack."""
+    """Return `part()`; raise FormulaError where brackets are nested too deeply for Python's stack."""
     try:
         return part()
     except RecursionError:

@@ -1,4 +1,5 @@
-"""What the names of a formula are: outputs, inputs, axes, parameters; reads with the guards around them.
+"""Resolve the names of a formula to outputs, inputs, axes and parameters, and collect reads with the guards around
+them.
 
 Axes are scoped per statement; a name that some statement defines is never an input; a name that is no axis, tensor or
 function is a parameter, static where an integer or a condition is needed.
@@ -76,7 +77,7 @@ class FormulaProgram:
 
 
 def resolve(text: str, extents: Mapping[str, int | str] | None = None, known: Iterable[str] = ()) -> FormulaProgram:
-    """The program of a text. `known` are names given as parameters. Raises FormulaError."""
+    """Resolve the program of a text. `known` are names given as parameters. Raises FormulaError."""
     return resolve_source(parse(text), extents, known)
 
 
@@ -230,7 +231,7 @@ def _bound_at(text: str, line: Line, axis: str) -> int:
 
 
 def _whole_numbers(index: Ast) -> set[str]:
-    """The tensors whose elements an index takes as they are: not those that it converts or compares."""
+    """Return the tensors whose elements an index uses unconverted: not those that it converts or compares."""
     found: set[str] = set()
     todo = [index]
     while todo:
@@ -243,7 +244,7 @@ def _whole_numbers(index: Ast) -> set[str]:
 
 
 def _in_text_order(roots: Iterable[Ast]) -> list[Ast]:
-    """Every node by its place in the text: `a > b` is held as `b < a`."""
+    """Return every node by its place in the text, as the parser stores `a > b` as `b < a`."""
     return sorted((n for r in roots for n in walk(r)), key=lambda n: n.at)
 
 
@@ -283,7 +284,8 @@ def _parameters(program: FormulaProgram, given: set[str]) -> None:
 
 
 def _integer_places(node: Ast, axes: set[str]) -> list[Ast]:
-    """The parts of a node where a parameter must be an integer or a condition, known when the formula is compiled."""
+    """Return the parts of a node where a parameter must be an integer or a condition, known when the formula is
+    compiled."""
     if isinstance(node, ParsedRead):
         return list(node.index)
     if isinstance(node, ShapeOf):
@@ -349,7 +351,7 @@ def _outputs(program: FormulaProgram) -> tuple[str, ...]:
 
 
 def reads_of(program: FormulaProgram, name: str) -> list[str]:
-    """The defined tensors that a defined tensor reads."""
+    """Return the defined tensors that a defined tensor reads."""
     lines = (program.lines[k] for k in program.defined[name])
     return list(dict.fromkeys(r.node.name for line in lines for r in line.reads if r.node.name in program.defined))
 
@@ -358,7 +360,7 @@ _CONDITIONS = ("lt", "le", "eq", "ne", "and", "or", "not")
 
 
 def conditions(program: FormulaProgram, group: Iterable[str], known: Iterable[str] = ()) -> set[str]:
-    """The tensors of a group, which read each other, that are conditions by the words of their definitions. `known`:
+    """Return the tensors of a mutually recursive group that are conditions by the text of their definitions. `known`:
     other tensors that are conditions."""
     group, others = tuple(group), frozenset(known)
     found: set[str] = set()
@@ -380,5 +382,5 @@ def conditions(program: FormulaProgram, group: Iterable[str], known: Iterable[st
 
 
 def _order(program: FormulaProgram) -> tuple[tuple[str, ...], ...]:
-    """The defined tensors in an order of evaluation."""
+    """Return the defined tensors in an order of evaluation."""
     return tuple(tuple(group) for group in components(program.defined, lambda n: reads_of(program, n)))

@@ -1,4 +1,4 @@
-"""What objects answer as arrays, and what Python and NumPy may ask and a traced tensor cannot answer: its value."""
+"""Define which objects act as arrays, and reject questions of Python and NumPy that need a traced tensor's value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from einsmith.errors import TraceError
 
 
 def needs_value(what: str, remedy: str) -> TraceError:
-    """The error for a question that only the running program could answer."""
+    """Return the error for a question that only the running program could answer."""
     return TraceError(f"{what} needs the value of a traced tensor, which exists only when the program runs; {remedy}")
 
 

@@ -1,4 +1,4 @@
-"""The element types of the tensors that formulas define, where weak values leave them open."""
+"""Determine the element types of the tensors that formulas define, where weak values leave them open."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from einsmith.lang.formula import (
 
 
 def float_type(roots: Iterable[Form]) -> DType:
-    """Return the float type of a formula: the widest among its tensors and casts. Where there is none it is float64 if
-    the values are made of numbers that a call passed and of literals, else float32."""
+    """Return the float type of a formula: the widest among its tensors and casts.
+
+    Without any it is float64 if the values are computed from numbers that a call passed and from literals, else
+    float32.
+    """
     roots = list(roots)
     return _widest_float(roots) or (dt.f64 if _of_numbers(roots) else dt.f32)
 
 
 def result_type(roots: Iterable[Form]) -> DType:
-    """Return the element type of a tensor that these formulas define. Numbers that a call passed keep NumPy's type
-    where they meet no tensor: int64 or float64, with literals too."""
+    """Return the element type of a tensor that these formulas define.
+
+    Numbers that a call passed keep NumPy's type where they are combined with no tensor: int64 or float64, with literals
+    too.
+    """
     roots = list(roots)
     ty = join(r.ty for r in roots)
     if isinstance(ty, DType):
@@ -73,8 +79,7 @@ def _of_numbers(roots: Sequence[Form]) -> bool:
 
 
 def of_type(root: Form, dtype: DType, always: bool = False) -> Form:
-    """A formula whose result would be a float of no certain type, as one of this type; others as they are, but
-    `always`."""
+    """Convert a formula whose result is a weak float to `dtype`; others are returned unchanged unless `always`."""
     if root.ty not in (WeakForm.FLOAT, WeakForm.SCALAR) and not always:
         return root
     if isinstance(root, FormulaFold) and isinstance(root.ty, WeakForm):

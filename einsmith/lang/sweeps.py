@@ -1,10 +1,10 @@
-"""Reductions that are results of one sweep, found among the statements of a program.
+"""Merge reductions among the statements of a program into one multi-output reduction.
 
     before   M[b] = max[k](X[b,k])    P[b] = argmax[k](X[b,k])
     after    M, P = argmax[k](X[b,k])
 
-So are a product, the product of its factors that are not zero and two to the power of the count of those that are,
-into which the derivative of a product makes it: a gradient's text gives the gradient's templates again.
+Merged too are a product, the product of its non-zero factors, and two to the power of the number of its zero factors,
+which appear in the derivative of a product: the text of a gradient gives the gradient's own templates again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from einsmith.expr.rewrite.simplify import canonical
 
 
 def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors with such reductions exchanged for the results of one."""
+    """Return the tensors with their mergeable reductions replaced by results of multi-output reductions."""
     nodes = {n: _combiner(n.template) for n in postorder(tensors) if isinstance(n, Compute)}
     replaced: dict[Tensor, Item] = {}
     for node, combiner in nodes.items():
@@ -36,7 +36,7 @@ def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _combiner(t: Template) -> str:
-    """The combiner of a template all of whose pieces reduce one body with it, else nothing."""
+    """Return the combiner of a template all of whose pieces reduce one body with it, else ""."""
     found = {
         p.body.combiner if isinstance(p, Piece) and isinstance(p.body, Reduce) and len(p.bodies) == 1 else ""
         for p in t.parts
@@ -45,7 +45,7 @@ def _combiner(t: Template) -> str:
 
 
 def _made(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]) -> Compute:
-    """The node with other bodies, made from its own, under `combiner`."""
+    """Return the node with its reductions' bodies replaced by `bodies(body)`, under `combiner`."""
     parts = []
     for p in node.template.parts:
         assert isinstance(p, Piece) and isinstance(p.body, Reduce)
@@ -55,7 +55,7 @@ def _made(node: Compute, combiner: str, bodies: Callable[[Expr], Sequence[Expr]]
 
 
 def _guarded(body: Expr) -> tuple[list[Expr], Expr]:
-    """The conditions of the guards around a factor, which is 1 elsewhere, and what they leave."""
+    """Return the conditions of the guards around a factor, which is 1 elsewhere, and the factor inside them."""
     guards: list[Expr] = []
     while (
         isinstance(body, Apply) and body.fn == "where" and not isinstance(body.args[1], Const)
@@ -67,7 +67,7 @@ def _guarded(body: Expr) -> tuple[list[Expr], Expr]:
 
 
 def _factor(bodies: Sequence[Expr]) -> Expr | None:
-    """b of `where(b == 0, 2, 1)`, within guards."""
+    """Return b if the body, inside its guards, is `where(b == 0, 2, 1)`, else None."""
     match _guarded(bodies[0])[1]:
         case Apply(fn="where", args=(Apply(fn="eq", args=(b, Const(value=0.0))), Const(value=2.0), Const(value=1.0))):
             return b

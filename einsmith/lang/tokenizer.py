@@ -1,6 +1,6 @@
 """Split formula text into tokens: names, numbers, operators and ends of lines.
 
-Comments run from # to the end of a line; inside brackets a line break does not end the line.
+Comments run from # until the line ends; inside brackets a line break does not end the line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAIRS = {")": "(", "]": "["}
 
 @dataclass(frozen=True)
 class Token:
-    """`kind`: name, number, op, newline or end; `at`: offset in the text."""
+    """A token. `kind`: name, number, op, newline or end; `at`: offset in the text."""
 
     kind: str
     text: str
@@ -32,7 +32,7 @@ class Token:
 
 
 def tokenize(source: str) -> list[Token]:
-    """The tokens of a text, with one `newline` between statements and an `end`. Raises FormulaError."""
+    """Return the tokens of a text, with one `newline` between statements and an `end`. Raises FormulaError."""
     out: list[Token] = []
     open_: list[Token] = []
     at = 0

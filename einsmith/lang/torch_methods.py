@@ -1,4 +1,4 @@
-"""PyTorch's methods on traced tensors, for names by which NumPy's arrays say something else or nothing."""
+"""Provide PyTorch's methods on traced tensors, for names that NumPy's arrays lack or define otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsmith.lang import trace
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """Return the function of tensors of that name, which lies above this layer."""
+    """Return the function of tensors of that name, which is defined in a higher layer."""
     if name not in trace.functions:
         raise TraceError(f"the method {name} needs einsmith.functional; `import einsmith` loads it")
     return trace.functions[name]
@@ -38,7 +38,7 @@ def _many(name: str, keyword: str) -> Callable[..., Any]:
 
 
 class TorchMethods:
-    """Methods of PyTorch's tensors. `transpose(d0, d1)` is the tensor's own (`einsmith.lang.builder`)."""
+    """Methods of PyTorch's tensors. `transpose(d0, d1)` is defined by the tensor (`einsmith.lang.builder`)."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class TorchMethods:
     exchange = _method("transpose")
 
     def split(self, split_size: Any, dim: int = 0) -> Any:
-        """`es.functional.split` of this tensor: `split_size` is one size, or those of all parts."""
+        """Split this tensor as `es.functional.split`: `split_size` is one size, or those of all parts."""
         return _function("split")(self, split_size, dim)
 
     def __getattr__(self, name: str) -> Any:

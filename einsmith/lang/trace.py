@@ -1,4 +1,4 @@
-"""What is being traced: which Python objects stand behind the leaves of the graph under construction."""
+"""Keep track of what is being traced: which Python objects the leaves of the graph under construction represent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _load_then_draw() -> Any:
 
 
 def _load(module: str) -> None:
-    """Import a module that is built on this one, and that sets functions below."""
+    """Import a module of a higher layer, which sets functions of this module."""
     with locks.IMPORTING:
         import_module(module)
 
@@ -38,13 +38,14 @@ run_arrays: Callable[..., Any] = _load_then_run
 """Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
 plan_of: Callable[[Any], str] = lambda f: ""  # noqa: E731  # nothing is compiled before
-"""Set by einsmith.modes: what is compiled for a callable that was given arrays, as text."""
+"""Set by einsmith.modes: returns a description of what is compiled for a callable that was given arrays."""
 
 random_key: Callable[[], Any] = _load_then_draw
-"""Set by einsmith.functional: the seed and the step, [2], with which the next call outside training steps draws."""
+"""Set by einsmith.functional: returns the seed and the step, [2], for random numbers of the next call outside training
+steps."""
 
 functions: Mapping[str, Callable[..., Any]] = {}
-"""Functions of tensors by their names, which traced tensors have as methods too (`provide_functions`)."""
+"""Functions of tensors by name, which traced tensors also have as methods (`provide_functions`)."""
 
 
 def provide_functions(found: Mapping[str, Callable[..., Any]]) -> None:
@@ -54,14 +55,14 @@ def provide_functions(found: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def provide_random_key(draw: Callable[[], Any]) -> None:
-    """Set what draws the key of random numbers outside training steps."""
+    """Set the function that draws the key of random numbers outside training steps."""
     global random_key
     random_key = draw
 
 
 LOCK = locks.Reentrant("tracing or compiling")
-"""Held while tracing and compiling (see `compiling`): memos of templates are shared by all threads. Who needs it and
-the guard of parameters takes the guard first."""
+"""Held while tracing and compiling (see `compiling`): memos of templates are shared by all threads. A thread that needs
+both this lock and the guard of parameters takes the guard first."""
 
 
 @contextmanager
@@ -87,8 +88,8 @@ _version = object()
 
 
 class Override:
-    """Values of attributes that only the current context sees (PEP 567), by the id of the object: other threads that
-    trace meanwhile have the attributes' own."""
+    """Attribute values that only the current context sees (PEP 567), by object id; other threads that trace meanwhile
+    see the attributes' own values."""
 
     def __init__(self, around: Override | None):
         self._values: dict[int, tuple[Any, Any]] = {} if around is None else dict(around._values)
@@ -105,7 +106,7 @@ class Override:
         self._version = object()
 
     def version(self) -> object:
-        """Return a token that changes with these values and with everything else."""
+        """Return a token that changes with these values and with the global version."""
         if self._seen is not _version:
             self._version, self._seen = object(), _version
         return self._version
@@ -115,7 +116,7 @@ _OVERRIDE: ContextVar[Override | None] = ContextVar("einsmith_override", default
 
 
 def override() -> Override | None:
-    """Return the values that are the current context's own, if it has any."""
+    """Return the current context's override of attribute values, if it has one."""
     return _OVERRIDE.get()
 
 
@@ -131,7 +132,8 @@ def overriding() -> Iterator[Override]:
 
 
 def version() -> object:
-    """A token that `touch` exchanges: while it is the same one, nothing that traces depend on has changed."""
+    """Return a token that `touch` replaces: while it is one and the same object, nothing that traces depend on has
+    changed."""
     own = _OVERRIDE.get()
     return _version if own is None else own.version()
 
@@ -144,12 +146,15 @@ def touch() -> None:
 
 
 class Trace:
-    """Objects captured during a trace: a live object (a Parameter, a buffer) has one leaf; updates are new values for
-    such objects, stored at the end of the step; depends are objects whose `trace_key()` decided what was traced;
-    checked are tensors that were differentiated: their indices are checked also where nothing needs their values.
-    `origins`: of indices that are read from tensors; `function`: of `einsmith.functional`, the outermost under way.
-    `key`: the seed and the step of random numbers, as ints or 0-d tensors, where they are known; `streams`: how often
-    each of their streams was drawn from; `paths`: names of modules, by id."""
+    """Objects captured during a trace.
+
+    A live object (a Parameter, a buffer) has one leaf. `updates`: new values for live objects, stored at the end of the
+    step; `depends`: objects whose `trace_key()` decided what was traced; `checked`: tensors that were differentiated,
+    whose indices are checked even where nothing needs the values; `origins`: of indices that are read from tensors;
+    `function`: the outermost function of `einsmith.functional` under way; `key`: the seed and the step of random
+    numbers, as ints or 0-d tensors, where they are known; `streams`: number of draws from each random stream; `paths`:
+    names of modules, by id.
+    """
 
     def __init__(self) -> None:
         self.captured: dict[int, tuple[Any, Leaf]] = {}
@@ -169,7 +174,7 @@ class Trace:
         return self.captured[id(obj)][1]
 
     def update(self, obj: Any, value: Tensor) -> None:
-        """`obj` gets `value` when the step ends."""
+        """Store `value` into `obj` when the step ends."""
         self.updates[id(obj)] = (obj, value)
 
 
@@ -179,7 +184,7 @@ def current_trace() -> Trace | None:
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
-    """Makes `trace` the current one; traces nest."""
+    """Make `trace` the current one; traces nest."""
     token = _CURRENT.set(trace)
     try:
         yield trace
@@ -188,7 +193,7 @@ def tracing(trace: Trace) -> Iterator[Trace]:
 
 
 def know(origins: Iterable[Origin]) -> None:
-    """Adds origins of indices to the current trace, as those of the function of tensors that is under way."""
+    """Add origins of indices to the current trace, as those of the function of tensors that is under way."""
     trace = current_trace()
     if trace is not None:
         trace.origins += [replace(o, function=trace.function) for o in origins]
@@ -196,7 +201,7 @@ def know(origins: Iterable[Origin]) -> None:
 
 @contextmanager
 def within(trace: Trace, function: str) -> Iterator[None]:
-    """Names the function of tensors that is under way, unless it is a part of another one."""
+    """Name the function of tensors that is under way, unless it is a part of another one."""
     outer = trace.function
     trace.function = outer or function
     try:

@@ -1,4 +1,4 @@
-"""Index arithmetic of slices, reshapes, transposes, broadcasts: which element of a tensor an element of a view is."""
+"""Map elements of views (slices, reshapes, transposes, broadcasts) to elements of their source by index arithmetic."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ def listed(given: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Slicing:
-    """`shape` of the view; `dims`: for each dimension of the source its (view axis or -1, start, step), or (-2, n, 0)
-    where the n-th of the keys that are tensors says the place."""
+    """The plan of a slice.
+
+    `shape` of the view; `dims`: for each dimension of the source its (view axis or -1, start, step), or (-2, n, 0)
+    where the n-th of the keys that are tensors gives the index.
+    """
 
     shape: tuple[int, ...]
     dims: tuple[tuple[int, int, int], ...]
 
 
 def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
-    """The plan of `x[keys]` with ints (traced ones too), slices, None and one ...; IndexOutOfRange, TraceError."""
+    """Return the plan of `x[keys]` with ints (traced ones too), slices, None and one `...`. Raises IndexOutOfRange,
+    TraceError."""
     used = sum(1 for k in keys if k is not None and k is not Ellipsis)
     if used > len(shape):
         raise IndexOutOfRange(f"{used} indices for a tensor with {len(shape)} dimensions, shape {tuple(shape)}")
@@ -101,7 +105,7 @@ def _times(a: Form, b: int) -> Form:
 
 
 def slice_index(plan: Slicing, axes: Sequence[Form], chosen: Sequence[Form] = ()) -> list[Form]:
-    """The source index of each element of a slice."""
+    """Return the source index of each element of a slice."""
 
     def at(axis: int, start: int, step: int) -> Form:
         if axis < 0:
@@ -112,7 +116,7 @@ def slice_index(plan: Slicing, axes: Sequence[Form], chosen: Sequence[Form] = ()
 
 
 def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:
-    """The new shape with -1 found. Raises ShapeError where the element counts differ."""
+    """Return the new shape with -1 replaced. Raises ShapeError where the element counts differ."""
     shape = whole_numbers(new, "reshape: shape")
     unknown = [d for d, n in enumerate(shape) if n == -1]
     if len(unknown) > 1 or any(n < -1 for n in shape):
@@ -129,7 +133,7 @@ def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:
 
 
 def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
-    """The source index of each element of a reshape; `axes` are Index forms of the new shape.
+    """Return the source index of each element of a reshape; `axes` are Index forms of the new shape.
 
     Dimensions are matched in the smallest groups of equal size, so that an untouched dimension stays a plain axis.
     """
@@ -170,7 +174,7 @@ def permutation(rank: int, order: Sequence[Any]) -> tuple[int, ...]:
 
 
 def dimensions(rank: int, axis: Any) -> tuple[int, ...]:
-    """The dimensions that `axis=` names, in increasing order; all of them for None."""
+    """Return the dimensions that `axis=` names, in increasing order; all of them for None."""
     if axis is None:
         return tuple(range(rank))
     named = whole_numbers(axis, "axis")
@@ -184,7 +188,7 @@ def dimensions(rank: int, axis: Any) -> tuple[int, ...]:
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that all of these are repeated to, as NumPy. Raises ShapeError where there is none."""
+    """Return the shape that all shapes broadcast to by NumPy's rules. Raises ShapeError where there is none."""
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
     for s in shapes:
@@ -196,13 +200,15 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def broadcast_index(shape: Sequence[int], axes: Sequence[Form]) -> list[Form]:
-    """The source index of each element of a broadcast; what is repeated has the last of `axes`."""
+    """Return the source index of each element of a broadcast; the source's dimensions align with the last of `axes`."""
     return [Literal(0) if n == 1 else a for n, a in zip(shape, axes[len(axes) - len(shape) :], strict=True)]
 
 
 def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
-    """Return what a function of an element's place, one number for each dimension, calls these. Raises KindError for
-    what is no function, FormulaError for one of another number of places."""
+    """Return the parameter names of a function of an element's position, one number for each dimension.
+
+    Raises KindError for an object that is no function, FormulaError for another number of parameters.
+    """
     if not callable(fn):
         raise KindError(f"compute: fn={shown(fn)} must be a function of an element's place")
     try:
