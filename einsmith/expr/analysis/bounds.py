@@ -1,8 +1,9 @@
-"""What is known of integer expressions and conditions over a box of axes, given conditions that hold: yes or unknown.
+"""Prove conditions and bound integer expressions over a box of axes, given conditions that hold; answers are yes or
+unknown.
 
-Everything is about linear forms L (see `analysis.linear`). A condition that holds becomes lines `F >= 0`; a lower bound
-of L is the sum of its atoms' least values, or that of `(a*L - b*F)/a` for a line F that cancels one of its atoms.
-Atoms such as `e // k` bring lines of their own (`0 <= e - k*(e//k) < k`, of a negative k `k < e - k*(e//k) <= 0`).
+All reasoning is about linear forms L (see `analysis.linear`). A condition that holds becomes lines `F >= 0`; a lower
+bound of L is the sum of its atoms' least values, or that of `(a*L - b*F)/a` for a line F that cancels one of its atoms.
+Atoms such as `e // k` add lines of their own (`0 <= e - k*(e//k) < k`, of a negative k `k < e - k*(e//k) <= 0`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _CHOICES = 2  # integer `where`s whose conditions are assumed one inside the oth
 
 
 def bounds(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> Interval:
-    """The inclusive interval of an integer expression, axis i ranging over [0, extents[i]); None: unbounded.
+    """Return the inclusive interval of an integer expression, axis i ranging over [0, extents[i]); None: unbounded.
 
     `guards` (bool expressions) are assumed to hold; where they cannot all hold they are ignored.
     """
@@ -38,12 +39,13 @@ def bounds(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> Inte
 
 
 def prove(cond: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> bool:
-    """True: `cond` holds at every point of the box at which the guards hold. False: unknown, or it does not."""
+    """Return True if `cond` is proven at every point of the box at which the guards hold. False: unknown, or it does
+    not hold."""
     return Facts.of(extents, guards).prove(cond)
 
 
 class Facts:
-    """A box of axes with conditions assumed on it. Immutable; `assume` makes another, and results are kept.
+    """A box of axes with conditions assumed on it. Immutable; `assume` makes another, and results are cached.
 
     `feasible` is False where the conditions contradict each other or the box is empty; then everything is proven.
     """
@@ -197,15 +199,20 @@ class Facts:
         return out
 
     def _keep_telling(self) -> None:
-        """Drops lines that the intervals of atoms imply: combined with others they bound nothing better. These
-        intervals are not found by way of lines, so that no line is dropped because of itself."""
+        """Drop lines that the intervals of atoms imply: combined with others they give no better bounds.
+
+        The intervals used are found without lines, so that no line is dropped because of itself.
+        """
         reach, self._reach = self._reach, 0
         self.lines = tuple({line.key: line for line in self.lines if not _at_least(self._sum_low(line), 0)}.values())
         self._reach = reach
 
     def _resolved(self, lines: Iterable[LinearForm]) -> list[LinearForm]:
-        """The new lines with atoms replaced by what they are under these facts: e % k by e - m*k where e lies between
-        m*k and its next multiple, min, max and abs by the argument that they take, i32(e) by e where none wraps."""
+        """Return the new lines with atoms replaced by simpler forms that equal them under these facts.
+
+        e % k becomes e - m*k where e lies between m*k and its next multiple; min, max and abs become the argument that
+        they take; i32(e) becomes e where no value wraps.
+        """
         out: list[LinearForm] = []
         for line in lines:
             for atom, c in line.terms.items():
@@ -238,14 +245,15 @@ class Facts:
         return None
 
     def _unwrapped(self, atom: Apply) -> LinearForm | None:
-        """The integer that is cast, if no other that its elements can make wraps around to where it lies."""
+        """Return the integer under a cast if no other value that its elements can give wraps into the cast's interval;
+        else None."""
         form, (lo, hi), size = linear(atom.args[0]), self._atom(atom), 1 << atom.dtype.bits
         ends = [intervals.scale(intervals.meet(self._atom(x), x.dtype.range), c) for x, c in form.terms.items()]
         least, most = (form.const + sum(e[k] or 0 for e in ends) for k in (0, 1))
         return form if lo is not None and hi is not None and hi - size < least and most < lo + size else None
 
     def _propagate(self) -> None:
-        """Tightens the intervals of the atoms by every line, a few times over."""
+        """Tighten the intervals of the atoms by every line, in a few rounds."""
         tight = dict(self._tight)
         self._tight = tight
         self._reach = 1  # what is inside an atom is looked at again in each turn
@@ -282,7 +290,7 @@ class Facts:
     # -- intervals
 
     def bounds(self, e: Expr, splits: int = _CASES) -> Interval:
-        """The inclusive interval of an integer expression; None: unbounded."""
+        """Return the inclusive interval of an integer expression; None: unbounded."""
         out = self.interval(linear(e))
         if self.cases and splits:
             rest = [self._child(((c, truth),), True) for c, truth in self.cases[0]]
@@ -292,11 +300,11 @@ class Facts:
         return out
 
     def low(self, form: LinearForm) -> int | None:
-        """The least value found for a linear form; None: unbounded."""
+        """Return the least value found for a linear form; None: unbounded."""
         return self._search(form, self._reach)
 
     def interval(self, form: LinearForm) -> Interval:
-        """The interval of a linear form."""
+        """Return the interval of a linear form."""
         if len(form.terms) == 1 and not self.lines:
             ((atom, c),) = form.terms.items()
             lo, hi = self._atom(atom)
@@ -307,14 +315,14 @@ class Facts:
         return self._search(form, self._reach), None if high is None else -high
 
     def quotient(self, form: LinearForm, k: int) -> int | None:
-        """The value of form // k, k not 0, where it is known to be the same everywhere."""
+        """Return the value of form // k, k not 0, where it is known to be constant; else None."""
         if len(self.lines) > _FEW and (seen := self._seen(form)) is not None and seen.min() // k != seen.max() // k:
             return None
         lo, hi = self.interval(form)
         return lo // k if lo is not None and hi is not None and lo // k == hi // k else None
 
     def _sum_low(self, form: LinearForm) -> int | None:
-        """The sum of the atoms' own least values."""
+        """Return the sum of the atoms' own least values; None: unbounded."""
         out = form.const
         for atom, c in form.terms.items():
             end = self._atom(atom)[0 if c > 0 else 1]
@@ -324,9 +332,11 @@ class Facts:
         return out
 
     def _greatest(self, line: LinearForm) -> tuple[int, dict[Expr, int]] | None:
-        """The greatest value of a line by its atoms' own intervals, and the length of each of these; None: unbounded.
+        """Return the greatest value of a line by its atoms' own intervals, and the length of each interval; None:
+        unbounded.
 
-        Forgotten as soon as one of these intervals is another."""
+        The cached result is dropped as soon as one of these intervals changes.
+        """
         known = self._ends.get(id(line))
         if known is not None:
             return known[1]
@@ -342,7 +352,7 @@ class Facts:
         return ends
 
     def _less_low(self, form: LinearForm, low: int | None, a: int, line: LinearForm, b: int) -> int | None:
-        """`_sum_low(a*form - b*line)`; `low` is that of the form."""
+        """Return `_sum_low(a*form - b*line)`; `low` is that of the form."""
         ends = None if low is None else self._greatest(line)
         if low is None or ends is None:
             return self._sum_low(form * a - line * b)
@@ -451,7 +461,7 @@ class Facts:
         return width
 
     def _choice(self, c: Expr, a: Expr, b: Expr) -> Interval:
-        """The interval of where(c, a, b): of the side that is chosen, each under its condition."""
+        """Return the interval of where(c, a, b): of the sides that may be chosen, each under its condition."""
         for truth, side in ((True, a), (False, b)):
             if (c, truth) in self.known:
                 return self.interval(linear(side))
@@ -467,7 +477,8 @@ class Facts:
     # -- proving
 
     def prove(self, cond: Expr, truth: bool = True, splits: int = _CASES) -> bool:
-        """True: `cond` (or, with truth=False, its negation) holds wherever these facts do. False: unknown."""
+        """Return True if `cond` (or, with truth=False, its negation) is proven wherever these facts hold. False:
+        unknown."""
         if not self.feasible:
             return True
         if self._fails(cond, truth):

@@ -1,4 +1,4 @@
-"""Where an axis begins and ends by what a condition says of it."""
+"""Find the ends that conditions put on an axis."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from einsmith.expr.rewrite.rebuild import operands
 
 
 class AxisEnd(NamedTuple):
-    """A condition that holds from a place of an axis on (`low`), or below it; `at`: of other axes and of data."""
+    """A condition that holds from a position of an axis on (`low`), or below it.
+
+    `at`: the position, in terms of other axes and of data.
+    """
 
     low: bool
     at: Expr
 
 
 def end_of(condition: Expr, axis: int) -> AxisEnd | None:
-    """The end that a comparison of integers is for an axis; None of other conditions."""
+    """Return the end that an integer comparison puts on an axis; None for other conditions."""
     c = condition
     if not isinstance(c, Apply) or c.fn not in ("lt", "le") or not c.args[0].dtype.is_int:
         return None
@@ -32,16 +35,19 @@ def end_of(condition: Expr, axis: int) -> AxisEnd | None:
 
 
 def _form(side: Expr, axis: int) -> LinearForm:
-    """A side of a comparison; one of elements alone as a whole: their sums wrap in their type."""
+    """Return the linear form of a comparison's side; a side of elements alone is one atom, since their sums wrap in
+    their type."""
     if has_read(side) and axis not in axes_of(side):
         return LinearForm(0, {side: 1})
     return linear(side)
 
 
 def guards_around(body: Expr, otherwise: float | int | bool) -> Iterator[tuple[Expr, bool]]:
-    """The conditions of the `where`s around a body, one inside the other, whose other side is this constant, and
-    whether each can be evaluated wherever the axes stand: those of the outermost. What others read may be known to be
-    there only where those before them hold."""
+    """Yield the conditions of nested `where`s around a body whose other side is this constant, from the outermost.
+
+    Each comes with whether it can be evaluated at all positions of the axes, as the outermost can. Reads in inner
+    conditions may be in bounds only where the outer conditions hold.
+    """
     outermost = True
     while isinstance(body, Apply) and body.fn == "where":
         condition, inner, rest = body.args

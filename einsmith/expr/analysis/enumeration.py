@@ -1,4 +1,5 @@
-"""Proof by looking at every point of a box: it sees what the rules of `bounds` do not, where points are few."""
+"""Prove conditions by evaluating them at every point of a small box, including ones that the rules of `bounds` cannot
+prove."""
 
 from __future__ import annotations
 
@@ -10,12 +11,15 @@ from einsmith.expr.nodes import Axis, Expr, Read, apply, postorder, template
 from einsmith.expr.rewrite.rebuild import substitute
 
 POINTS = 1 << 18
-"""Points looked at in one proof."""
+"""Most points evaluated in one proof."""
 
 
 def holds_everywhere(cond: Expr, facts: Facts) -> bool:
-    """True: `cond` holds at every point of the box where the conditions that are known do. False: it does not, it reads
-    a tensor, or there are more than POINTS points. Known conditions that read tensors are left out."""
+    """Return True if `cond` holds at every point of the box where the known conditions do.
+
+    False: it does not, it reads a tensor, or there are more than POINTS points. Known conditions that read tensors are
+    ignored.
+    """
     axes = _axes(cond)
     extents = facts.extents
 

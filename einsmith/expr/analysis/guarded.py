@@ -1,4 +1,4 @@
-"""The reads of a part of a template with what is known of its axes where each is evaluated."""
+"""Find the reads of a template's part, with the facts about its axes that hold where each is evaluated."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, Scatter, apply, postorder, rank
 
 _VISITS = 4096
-"""Expressions looked at along every path to them, at most."""
+"""Most expressions visited when each is visited along every path to it."""
 _CONTEXTS = 8
-"""Facts that one expression is told with, at most, where there are more paths; beyond, what all of them have in
-common."""
+"""Most facts per expression if it is reachable on more paths; beyond that, their common facts are used."""
 
 
 def reads_under(part: Piece | Scatter) -> Iterator[tuple[Read, Facts]]:
-    """(read, facts of the `where`s around it) for every read of the part's bodies; a read that stands under different
-    facts comes once for each. Sides of a `where` that are never chosen are left out."""
+    """Yield (read, facts of the `where`s around it) for every read of the part's bodies.
+
+    A read under several different facts is yielded once for each. Sides of a `where` that are never chosen are left
+    out.
+    """
     for e, known in met_under(part, lambda e: isinstance(e, Read)):
         assert isinstance(e, Read)
         yield e, known
 
 
 def met_under(part: Piece | Scatter, wanted: Callable[[Expr], bool]) -> list[tuple[Expr, Facts]]:
-    """(expression, facts of the `where`s around it) for every wanted expression of the part's bodies.
+    """Return (expression, facts of the `where`s around it) for every wanted expression of the part's bodies.
 
     Paths to a shared expression may be exponentially many in its depth. Where they are too many, conditions that say
-    nothing of integers are left out, and so are those that hold on some paths alone once these are many.
+    nothing of integers are ignored, and so are those that hold on some paths alone once these are many.
     """
     facts = Facts(part.domain)
     if not facts.feasible:
@@ -42,7 +44,7 @@ def met_under(part: Piece | Scatter, wanted: Callable[[Expr], bool]) -> list[tup
 def _by_path(
     bodies: Sequence[Expr], facts: Facts, wanted: Callable[[Expr], bool], around: set[Expr]
 ) -> list[tuple[Expr, Facts]] | None:
-    """None: the paths are too many."""
+    """Collect the wanted expressions along every path; return None where the paths are too many."""
     out: list[tuple[Expr, Facts]] = []
     seen: set[tuple[Expr, int]] = set()
     stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(bodies)]
@@ -93,7 +95,7 @@ def _by_expression(
 
 
 def _assumed(known: Facts, condition: Expr, truth: bool) -> Facts:
-    """The facts with a condition, where it says something of integers that they do not."""
+    """Return the facts extended by a condition, if it adds information about integers."""
     if not of_integers(condition) or known.prove(condition, truth):
         return known
     return known.assume(condition, truth)

@@ -1,4 +1,4 @@
-"""Arithmetic of intervals of integers, the ends inclusive; None: unbounded."""
+"""Compute with intervals of integers, the ends inclusive; None: unbounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def meet(x: Interval, y: Interval) -> Interval:
 
 
 def hull(parts: Sequence[Interval]) -> Interval:
-    """The least interval that holds all (those that are empty, lo > hi, left out where some are not)."""
+    """Return the least interval that contains all parts; empty parts (lo > hi) are ignored if some part is not
+    empty."""
     full = [p for p in parts if p[0] is None or p[1] is None or p[0] <= p[1]] or list(parts)
     lows, highs = [p[0] for p in full], [p[1] for p in full]
     lo = None if None in lows else min(x for x in lows if x is not None)

@@ -1,6 +1,7 @@
-"""Integer expressions as `const + sum of coefficient * atom`; an atom is any expression that is not itself a sum.
+"""Normalize integer expressions to `const + sum of coefficient * atom`; an atom is any expression that is not itself a
+sum.
 
-This is the normal form that bounds, simplification, inversion of reads and address arithmetic share.
+Bounds, simplification, inversion of reads and address arithmetic share this normal form.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from einsmith.locks import cached_property
 
 @dataclass(frozen=True, init=False)
 class LinearForm:
-    """`const + sum(coefficient * atom)`; coefficients are not 0."""
+    """A sum `const + sum(coefficient * atom)`; coefficients are not 0."""
 
     const: int
     terms: dict[Expr, int]
@@ -53,12 +54,12 @@ class LinearForm:
 
     @cached_property
     def atoms(self) -> tuple[Expr, ...]:
-        """The atoms that are no axes."""
+        """Return the atoms that are no axes."""
         return tuple([a for a in self.terms if not isinstance(a, Axis)])
 
     @cached_property
     def axes(self) -> frozenset[int]:
-        """Positions of the axes that the sum depends on."""
+        """Return the positions of the axes that the sum depends on."""
         return axes_of(*self.terms)
 
     def coefficient(self, atom: Expr) -> int:
@@ -66,11 +67,11 @@ class LinearForm:
         return self.terms.get(atom, 0)
 
     def without(self, atom: Expr) -> LinearForm:
-        """The sum less an atom's term."""
+        """Return the sum without an atom's term."""
         return LinearForm(self.const, {a: c for a, c in self.terms.items() if a is not atom})
 
     def at(self, axes: Mapping[int, Expr]) -> LinearForm | None:
-        """The sum with axes replaced; None where it depends on more than axes."""
+        """Return the sum with axes replaced; None where it depends on more than axes."""
         out = LinearForm(self.const)
         for atom, c in self.terms.items():
             if not isinstance(atom, Axis):
@@ -79,7 +80,8 @@ class LinearForm:
         return out
 
     def expr(self, dtype: DType = dt.i32) -> Expr:
-        """Back to an expression, in an order that depends on structure alone: axes by position, then other atoms."""
+        """Return the sum as an expression, in an order that depends on structure alone: axes by position, then other
+        atoms."""
 
         def rank(item: tuple[Expr, int]):
             atom = item[0]
@@ -110,7 +112,10 @@ def nonnegative(condition: Expr) -> LinearForm | None:
 
 @lru_cache(maxsize=1 << 15)
 def linear(x: Expr) -> LinearForm:
-    """The normal form of an integer expression: what is not +, -, * by a constant, or a widening cast is an atom."""
+    """Return the normal form of an integer expression.
+
+    A node other than +, -, * by a constant, or a widening cast is an atom.
+    """
     const = 0
     terms: dict[Expr, int] = {}
     stack: list[tuple[Expr, int]] = [(x, 1)]

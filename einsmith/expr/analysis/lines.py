@@ -1,4 +1,4 @@
-"""Write conditions, and what atoms such as `e // k` mean, as lines: linear forms that are >= 0."""
+"""Convert conditions, and the definitions of atoms such as `e // k`, to lines: linear forms that are >= 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPARISONS = ("lt", "le", "eq", "ne")
 
 
 def lines_of(c: Apply, truth: bool) -> tuple[list[LinearForm], list[LinearForm]]:
-    """An integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
+    """Return an integer comparison that holds (or does not) as forms that are >= 0, and forms that are not 0."""
     a, b = c.args if truth or c.fn in ("eq", "ne") else c.args[::-1]
     fn = c.fn if truth else {"lt": "le", "le": "lt", "eq": "ne", "ne": "eq"}[c.fn]
     d = linear(b) - linear(a)
@@ -24,7 +24,7 @@ def lines_of(c: Apply, truth: bool) -> tuple[list[LinearForm], list[LinearForm]]
 
 @lru_cache(maxsize=1 << 15)
 def own_lines(atom: Expr) -> Sequence[LinearForm]:
-    """Forms >= 0 that an atom's meaning implies."""
+    """Return forms >= 0 that an atom's definition implies."""
     if not isinstance(atom, Apply) or atom.fn not in ("floordiv", "mod", "min", "max", "abs"):
         return []
     this = LinearForm(0, {atom: 1})

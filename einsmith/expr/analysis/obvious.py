@@ -1,6 +1,6 @@
-"""Bounds of linear forms that need no search: from the ends of the axes, or from one given condition.
+"""Bound linear forms without a search: from the ends of the axes, or from one given condition.
 
-`bounds` finds all that these find, by way of lines that are combined; most questions of most kernels are these.
+`bounds` finds these bounds too, by combining lines; most queries of most kernels need no more than these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Axis, Expr
 
 Given = Mapping[frozenset[tuple[Expr, int]], int]
-"""Forms without their constants that are known to be at least a number."""
+"""Lower bounds of linear forms without their constants, by the forms' terms."""
 
 
 def ends(form: LinearForm, extents: Sequence[int]) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Intervals of integer arithmetic against the types that it is computed in."""
+"""Compare intervals of integer arithmetic with the types that it is computed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from einsmith.expr.analysis import intervals
 from einsmith.expr.analysis.intervals import Interval
 
 Range = tuple[int, int]
-"""An interval without open ends."""
+"""A bounded interval, ends inclusive."""
 
 
 def leaves(reach: Range, dtype: DType) -> bool:
@@ -25,7 +25,10 @@ def wrapped(value: int, bits: int) -> int:
 
 
 def reach_of(fn: str, args: Sequence[Range]) -> Range:
-    """The interval of an integer function of integers in these intervals; of a condition's, any interval will do."""
+    """Return the interval of an integer function of integers in these intervals.
+
+    For an argument that is a condition, any interval will do.
+    """
     a, b = args[0], args[-1]
     if fn == "where":
         return _closed(intervals.hull(args[1:]))

@@ -1,4 +1,4 @@
-"""What expressions read: where, with which axes, and how many bytes an element."""
+"""Collect the reads of expressions: indices, axes, and bytes of an element."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, Expr, Read, outermost
 
 Uses = tuple[tuple[LinearForm, ...], frozenset[int]]
-"""The index of every read, and the axes that are used otherwise than as a term of such an index."""
+"""The index of every read, and the axes that are used other than as a term of a read's index."""
 
 
 @lru_cache(maxsize=4096)
@@ -19,12 +19,12 @@ def uses(exprs: tuple[Expr, ...]) -> Uses:
 
 @lru_cache(maxsize=4096)
 def item_sizes(exprs: tuple[Expr, ...]) -> tuple[int, ...]:
-    """Bytes of an element of what is read at each of the indices of `uses`."""
+    """Return the bytes of an element at each of the indices of `uses`."""
     return tuple([size for _, size in _walk(exprs)[0]])
 
 
 def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[LinearForm, int]], set[int]]:
-    """The index of every read with the bytes of an element, and the axes that are used otherwise."""
+    """Return the index of every read with the bytes of an element, and the axes that are used otherwise."""
     found: list[tuple[LinearForm, int]] = []
     others: set[int] = set()
     seen: set[Expr] = set()

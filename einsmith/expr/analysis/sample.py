@@ -1,4 +1,5 @@
-"""Integer expressions and conditions at some points of a box: a condition that fails at one of them needs no proof."""
+"""Evaluate integer expressions and conditions at sample points of a box: a condition that fails at one needs no
+proof."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
 
 POINTS = 512
-"""Points looked at; all of a box that has no more."""
+"""Most sample points; a box with no more points is sampled whole."""
 
 
 class Sample:
-    """Points of a box, always the same, and the values of expressions there."""
+    """Sample points of a box, deterministic, and the values of expressions at them."""
 
     def __init__(self, extents: Sequence[int]):
         self.extents = tuple(extents)
         self._known: dict[Expr, np.ndarray | None] = {}
 
     def values(self, e: Expr) -> np.ndarray | None:
-        """The values of an expression of integers at the points; None: it reads a tensor, or has floats in it."""
+        """Return the values of an integer expression at the points; None: it reads a tensor, or contains floats."""
         if e not in self._known:
             with np.errstate(all="ignore"):  # a divisor may be 0 where a condition guards it
                 for x in postorder([e]):
@@ -34,7 +35,7 @@ class Sample:
         return self._known[e]
 
     def of_form(self, form: LinearForm) -> np.ndarray | None:
-        """The values of a linear form at the points; None as for `values`."""
+        """Return the values of a linear form at the points; None as for `values`."""
         total = np.full(_points(self.extents).shape[1], form.const)
         for atom, c in form.terms.items():
             value = self.values(atom)
@@ -44,7 +45,7 @@ class Sample:
         return total
 
     def everywhere(self) -> np.ndarray:
-        """True at every point."""
+        """Return a mask that is True at every point."""
         return np.ones(_points(self.extents).shape[1], bool)
 
     def _value(self, e: Expr) -> np.ndarray | None:
@@ -65,7 +66,7 @@ class Sample:
 
 @lru_cache(maxsize=64)
 def _points(extents: tuple[int, ...]) -> np.ndarray:
-    """Points as columns: all of a small box; of a large one some anywhere, and as many near its edges."""
+    """Return points as columns: all of a small box; of a large one random points and as many near its edges."""
     count = prod(extents)
     if count <= POINTS:
         return np.indices(extents).reshape(len(extents), count)

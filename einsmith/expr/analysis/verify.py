@@ -1,4 +1,4 @@
-"""The rules of the IR: `verify_template` and `verify_graph` raise VerifyError, or BoundsError for a read."""
+"""Verify the rules of the IR: `verify_template` and `verify_graph` raise VerifyError, or BoundsError for a read."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ class OutOfBounds:
 
 
 def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
-    """Reads, and indices of a scatter, that are not proven in bounds under the `where`s around them. An index that
-    itself reads a tensor is exempt: it is checked when the program runs."""
+    """Yield reads, and indices of a scatter, that are not proven in bounds under the `where`s around them.
+
+    An index that itself reads a tensor is exempt: it is checked when the program runs.
+    """
     for part in t.parts:
         facts = Facts(part.domain)
         if not facts.feasible:
@@ -109,9 +111,11 @@ def proven(index: Expr, extent: int, facts: Facts) -> bool:
 
 
 def verify_template(t: Template) -> None:
-    """Raises VerifyError or BoundsError unless: the pieces cover the output, each position once; types agree; axes and
-    slots exist; reads are in bounds; integers over axes lie in their types; no max, min, argmax or argmin runs over
-    nothing. Checked once per template."""
+    """Raise VerifyError or BoundsError where a template breaks a rule. Checked once per template.
+
+    The rules: the pieces cover the output, each position once; types agree; axes and slots exist; reads are in bounds;
+    integers over axes lie in their types; no max, min, argmax or argmin runs over an empty box.
+    """
     fault = t.memo("verify", _fault)
     if fault is not None:
         raise type(fault)(*fault.args)
@@ -223,8 +227,11 @@ def _verify_node(t: Template, part: Piece | Scatter, e: Any) -> None:
 
 
 def verify_recurrence(node: Recurrence) -> None:
-    """Raises VerifyError or BoundsError unless each template is right, each piece lies in the window of steps or
-    outside of it, and what is read is evaluated before (see `Recurrence`)."""
+    """Raise VerifyError or BoundsError where a recurrence breaks a rule (see `Recurrence`).
+
+    The rules: each template is valid; each piece lies in the window of steps or outside of it; each value read is
+    evaluated earlier.
+    """
     for j, t in enumerate(node.members):
         verify_template(t)
         if len(t.dtypes) != 1 or t.is_scatter or not t.shape:
@@ -269,8 +276,11 @@ def _is_evaluated(node: Recurrence, i: int, read: Read, same: bool) -> Expr:
 
 
 def verify_graph(g: Graph) -> None:
-    """Raises VerifyError or BoundsError unless every template is right, every leaf is an input, and outputs, updates
-    and checks have the types and shapes that they must have."""
+    """Raise VerifyError or BoundsError where a graph breaks a rule.
+
+    The rules: every template is valid; every leaf is an input; outputs, updates and checks have the required types and
+    shapes.
+    """
     inputs = set(g.inputs)
     if len(inputs) != len(g.inputs):
         raise VerifyError("an input is listed twice")

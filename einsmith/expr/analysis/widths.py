@@ -1,5 +1,4 @@
-"""Widen integers over axes to types that hold their values: `widened` converts, `too_narrow` reports the remaining
-ones.
+"""Widen integers over axes that overflow their types: `widened` converts them, `too_narrow` finds one.
 
 The rules and proofs of `expr` speak of unbounded integers; a machine computes modulo 2^32 or 2^64. Both agree where
 each observed integer lies in its type. Intermediate sums and multiples by constants may overflow, since they are right
@@ -29,14 +28,14 @@ _INTEGER = (*_LINEAR, "floordiv", "mod", "min", "max", "abs", "sign", "where", "
 
 
 class Reaches:
-    """Intervals of integer expressions over a box of axes, without what guards say; None: it depends on elements."""
+    """The intervals of integer expressions over a box of axes, ignoring guards; None: it depends on elements."""
 
     def __init__(self, extents: Sequence[int]):
         self.extents = extents
         self.known: dict[Expr, Range | None] = {}
 
     def add(self, roots: Iterable[Expr]) -> Iterator[Expr]:
-        """Finds the intervals of all integers below, arguments first; gives each that leaves its type."""
+        """Find the intervals of all integers below, arguments first; yield each that overflows its type."""
         for e in postorder(roots, self.known):
             found = self.known[e] = self._of(e)
             if found is not None and e.dtype.is_int and leaves(found, e.dtype):
@@ -82,7 +81,8 @@ def _may_leave(e: Expr, user: Expr | None) -> bool:
 
 
 def too_narrow(t: Template) -> tuple[Expr, Range] | None:
-    """An integer over axes, and its interval, that leaves its type where that matters, under the guards around it."""
+    """Return an integer over axes that overflows its type where that matters, under its guards, and its interval; else
+    None."""
     for part in t.parts:
         reaches = Reaches(part.domain)
         if not list(reaches.add(part.bodies)):
@@ -114,7 +114,7 @@ def too_narrow(t: Template) -> tuple[Expr, Range] | None:
 
 
 def widened(t: Template) -> Template:
-    """The template with every integer over axes that leaves int32 in int64."""
+    """Return the template with every integer over axes that overflows int32 in int64."""
 
     def rule(part: Piece | Scatter) -> tuple[Expr, ...]:
         reaches = Reaches(part.domain)
@@ -130,7 +130,8 @@ class _Wider:
         self.reaches = reaches
 
     def bodies(self, part: Piece | Scatter) -> tuple[Expr, ...]:
-        """Bodies of their own types; indices of a scatter of any."""
+        """Return the part's bodies with integers widened, in their own types; indices of a scatter may have any integer
+        type."""
         bodies = rebuild(part.bodies, self._rule)
         last = len(bodies) - 1
         return tuple(
@@ -153,7 +154,7 @@ class _Wider:
         return None
 
     def _fit(self, root: Expr, is_index: bool) -> Expr:
-        """The integer in int64 where some part of it leaves its type; others as they are."""
+        """Return the integer in int64 where some part of it overflows its type; others unchanged."""
         if not root.dtype.is_int:
             return root
         list(self.reaches.add([root]))
@@ -191,7 +192,7 @@ def _indexed(e: Expr) -> Read:
 
 
 def modulo(x: Expr, dtype: DType) -> Expr | None:
-    """A sum or product of wider integers, computed in the narrower type that it is cast to; None for others."""
+    """Return a sum or product of wider integers, computed in the narrower type that it is cast to; None for others."""
     if not isinstance(x, Apply) or x.fn not in _LINEAR or not x.dtype.is_int or x.dtype.bits <= dtype.bits:
         return None
     if dtype.in_memory_only:
@@ -207,7 +208,8 @@ def modulo(x: Expr, dtype: DType) -> Expr | None:
 
 
 def placed(body: Expr, axes: Mapping[int, Expr]) -> Expr:
-    """A body with axes replaced by integers: what meets int64 becomes int64, the body stays in its type."""
+    """Return a body with axes replaced by integers: operands combined with int64 become int64, the body stays in its
+    type."""
     at = {d: cast(i, dt.i32) if i.dtype.bits < 32 else i for d, i in axes.items()}
 
     def rule(e: Expr) -> Expr | None:

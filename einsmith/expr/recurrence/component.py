@@ -1,4 +1,4 @@
-"""Tensors that read each other in a cycle, as one Recurrence: which axis is time, in which order, from which values.
+"""Turn a cycle of tensors that read each other into one Recurrence: choose the time axis, direction and initial values.
 
     before   u[b,t,k] = sum[j](where(t > 0, h[b,t-1,j], h0[b,j]) * U[j,k]);  h[b,t,k] = tanh(x[b,t,k] + u[b,t,k])
     after    U'[t,b,k] = sum[j](H[t,b,j] * U[j,k]);  H[0,b,k] = h0[b,k];  H[t+1,b,k] = tanh(x'[t,b,k] + U'[t,b,k])
@@ -50,7 +50,8 @@ from einsmith.expr.rewrite.simplify import canonical
 
 
 class Illegal(Exception):
-    """No recurrence along the axes that were tried: `edge` is a read in the way, in nodes whose time is first."""
+    """Raised where the axes tried give no recurrence: `edge` is an offending read, in nodes whose first dimension is
+    time."""
 
     def __init__(self, edge: Edge, order: tuple[int, ...]):
         self.edge, self.order = edge, order
@@ -90,7 +91,8 @@ class Component:
         self.given = len(self.args.tensors)
 
     def _source(self, a: Tensor) -> tuple[int, tuple[Expr, ...]]:
-        """The slot of what a tensor is a slice or a transposition of, with the index there; of itself for others."""
+        """Return the slot and index of the tensor that `a` is a slice or a transposition of; of `a` itself for
+        others."""
         at: tuple[Expr, ...] = tuple(Axis(d) for d in range(len(a.shape)))
         while isinstance(a, Compute) and len(a.template.parts) == 1:
             part = a.template.parts[0]
@@ -103,7 +105,8 @@ class Component:
         return self.args.slot(a), at
 
     def unproven(self) -> tuple[int, int] | None:
-        """A node and one that gives it an index which is not proven to exist; no check before the steps covers it."""
+        """Return a node and one that gives it an index not proven to exist, which no check ahead of the steps covers;
+        else None."""
         shapes = {n: d.shape for n, d in enumerate(self.drafts)}
         shapes |= {ARGS + s: a.shape for s, a in enumerate(self.args.tensors)}
         for n, draft in enumerate(self.drafts):
@@ -120,7 +123,7 @@ class Component:
     # ------------------------------------------------------------------------------------------------ which axis
 
     def axes(self) -> Iterator[tuple[int, ...]]:
-        """Assignments of the dimension that is time to every node, the ones that the reads suggest."""
+        """Yield assignments of the time dimension to every node, as the reads suggest."""
         found = [
             (n, part, r)
             for n, d in enumerate(self.drafts)
@@ -142,7 +145,8 @@ class Component:
             stack += [{**known, node: d} for d in reversed(dims)]
 
     def _candidates(self, n: int, part: Piece, r: Read, known: Mapping[int, int]) -> tuple[int, list[int]]:
-        """The end of a read whose time is not known, and the dimensions that run along with the other's."""
+        """Return the end of a read whose time dimension is unknown, and its dimensions that run along with the other
+        end's time."""
         if n in known:
             axis, step = Axis(known[n]), part.step[known[n]]
             found = [d for d, i in enumerate(r.index) if linear(i).coefficient(axis) == step]
@@ -152,7 +156,7 @@ class Component:
         return n, found or list(range(len(part.step)))
 
     def timed(self, axes: Sequence[int]) -> list[Draft]:
-        """The nodes with time as dimension 0."""
+        """Return the nodes with time as dimension 0."""
         orders = [time_first(d, len(n.shape)) for d, n in zip(axes, self.drafts, strict=True)]
         out = []
         for draft, order in zip(self.drafts, orders, strict=True):
@@ -176,7 +180,7 @@ class Component:
     # --------------------------------------------------------------------------------------------------- building
 
     def build(self, axes: Sequence[int]) -> Built:
-        """The recurrence along these axes. Raises Illegal. Cycles within a step are not looked into."""
+        """Return the recurrence along these axes. Raises Illegal. Cycles within a step are not examined."""
         drafts = self.timed(axes)
         edges = find_edges(drafts)
         sign = next((s for s in (1, -1) if potentials(edges, [0] * len(drafts), s) is not None), None)
@@ -213,7 +217,7 @@ def _is_plain(index: Expr) -> bool:
 
 
 def _reread(sources: Mapping[int, Any], e: Expr) -> Expr | None:
-    """A read of an argument as one of its source: a slot, or a slot and an index over the argument's axes."""
+    """Rewrite a read of an argument as one of its source: a slot, or a slot and an index over the argument's axes."""
     if not isinstance(e, Read):
         return None
     source = sources[e.slot]

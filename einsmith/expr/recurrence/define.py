@@ -1,9 +1,10 @@
-"""Definitions that read each other become recurrences: `recurrence`. What a step of one is: `step_groups`, `at_step`.
+"""Turn mutually recursive definitions into recurrences (`recurrence`), and return their steps (`step_groups`,
+`at_step`).
 
     before   h = leaf;  {h: tanh(x[t,k] + sum[j](where(t > 0, h[t-1,j], 0) * U[j,k]))}
     after    {h: a tensor of the Recurrence that computes it}
 
-Everything that is not cyclic stays, or becomes, ordinary tensors.
+Tensors that are not in a cycle stay, or become, ordinary tensors.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class _Solver:
         return _Solver(definitions, [memo[r] for r in self.roots], self.names, self.checkpoint)
 
     def _cycle(self, group: list[Any]) -> None:
-        """A component that is a cycle: its nodes become members."""
+        """Make the nodes of a cyclic component members of a recurrence."""
         inside = set(group)
         nodes: list[Compute] = []
         for node in group:
@@ -149,8 +150,8 @@ class _Solver:
             self.done[node] = built.tensors[number[node]]
 
     def _built(self, component: Component, inside: set) -> Built:
-        """The recurrence along the first axis without cycles within a step; else along the first whose cycles are
-        recurrences themselves."""
+        """Return the recurrence along the first axis without cycles within a step; else along the first axis whose
+        cycles are recurrences themselves."""
         if (found := component.unproven()) is not None:
             name, other = (self._name(component.nodes[n], inside) for n in found)
             raise RecurrenceError(
@@ -180,7 +181,7 @@ class _Solver:
         raise self._error(component, inside, first) from inner
 
     def _name(self, node: Any, inside: set) -> str:
-        """The name of the tensor that a node is part of."""
+        """Return the name of the tensor that a node is part of."""
         seen, todo = {node}, [node]
         for n in todo:
             if n in self.names:
@@ -224,7 +225,8 @@ _HINT = "a tensor may read itself at earlier (or later) positions of one axis, a
 
 
 def step_groups(node: Recurrence) -> tuple[tuple[tuple[int, ...], bool], ...]:
-    """(members, whether they read each other in a cycle within a step), in the order of evaluation."""
+    """Return (members, whether they read each other in a cycle within a step) for each group, in order of
+    evaluation."""
     below: dict[int, list[int]] = {j: [] for j in range(len(node.members))}
     for j in below:
         for read, low, high in distances(node, j).values():
@@ -273,7 +275,7 @@ def outside_steps(at: LinearForm, steps: int) -> Expr:
 
 
 def step_parts(node: Recurrence, j: int) -> list[Piece]:
-    """The pieces of member j that are evaluated in steps; the others are initial values."""
+    """Return the pieces of member j that are evaluated in steps; the others are initial values."""
     first = node.origins[j]
     return [p for p in node.members[j].parts if isinstance(p, Piece) and first <= p.offset[0] < first + node.steps]
 
@@ -282,8 +284,8 @@ def step_parts(node: Recurrence, j: int) -> list[Piece]:
 class Step:
     """One step of members that read each other within it.
 
-    tensors: the value of each member in terms of the recurrence's arguments, `step` and `wholes`; step: the step's
-    number (0-d i32); wholes: each member as far as it is computed.
+    tensors: the value of each member in terms of the recurrence's arguments, `step` and `wholes`; step: the number of
+    the step (0-d i32); wholes: each member, filled up to this step.
     """
 
     step: Leaf

@@ -1,4 +1,4 @@
-"""Drafts of a recurrence's members: how far back their reads lie in time, and the values before the first step.
+"""Draft a recurrence's members: how far back their reads lie in time, and the values ahead of the first step.
 
     before   u[t,b,k] = sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * U[j,k])
     after    H[0,b,k] = h0[b,k];  u[t,b,k] = sum[j](H[t,b,j] * U[j,k])
@@ -33,7 +33,7 @@ from einsmith.expr.rewrite.rebuild import substitute, with_args
 from einsmith.expr.rewrite.simplify import simplify
 
 ARGS = 1 << 20
-"""Slots from here on are arguments; those below are the component's nodes."""
+"""First slot number of arguments; lower slots are the component's nodes."""
 
 
 class Arguments:
@@ -50,7 +50,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Draft:
-    """A node of the component: what it becomes a member from."""
+    """A node of the component, as a draft of its member."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -59,7 +59,8 @@ class Draft:
 
 @dataclass(frozen=True)
 class Edge:
-    """A read of node `source` by node `reader`: its position less the position that it reads is in `low` .. `high`."""
+    """A read of node `source` by node `reader`: the reader's position less the position read lies in `low` ..
+    `high`."""
 
     reader: int
     source: int
@@ -74,12 +75,12 @@ def time_first(dim: int, rank: int) -> tuple[int, ...]:
 
 
 def moved(e: Expr, by: int) -> Expr:
-    """An index more by a constant."""
+    """Return an index increased by a constant."""
     return (linear(e) + by).expr(e.dtype) if by else e
 
 
 def mapped(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
-    """The piece with its bodies passed through `rule`."""
+    """Return the piece with its bodies passed through `rule`."""
     body = p.body
     if isinstance(body, Reduce):
         return Piece(p.offset, p.step, p.extents, Reduce(body.combiner, body.extents, tuple(map(rule, body.bodies))))
@@ -87,7 +88,7 @@ def mapped(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
 
 
 def clipped(p: Piece, first: int, stop: int) -> list[Piece]:
-    """The part of a piece at positions first .. stop-1."""
+    """Return the part of a piece at positions first .. stop-1."""
     o, s, n = p.offset[0], p.step[0], p.extents[0]
     low, high = max(0, -(-(first - o) // s)), min(n, -(-(stop - o) // s))
     if low >= high:
@@ -99,12 +100,12 @@ def clipped(p: Piece, first: int, stop: int) -> list[Piece]:
 
 
 def node_reads(part: Piece) -> list[Read]:
-    """The reads of the component's nodes."""
+    """Return the reads of the component's nodes."""
     return [e for e in postorder(part.bodies) if isinstance(e, Read) and e.slot < ARGS]
 
 
 def find_edges(drafts: Sequence[Draft]) -> list[Edge]:
-    """Every read of one node by another, under each of the conditions that it stands under."""
+    """Return every read of one node by another, once for each of the conditions that it is under."""
     out = []
     for n, draft in enumerate(drafts):
         for part in draft.parts:
@@ -130,8 +131,11 @@ def _weights(edges: Sequence[Edge], sign: int) -> dict[tuple[int, int], int] | N
 
 
 def potentials(edges: Sequence[Edge], start: Sequence[int], sign: int) -> list[int] | None:
-    """The least shifts, from `start` on, with which no node reads a later step than its own: step = position - shift.
-    None where there are none."""
+    """Return the least shifts, at least `start`, with which no node reads a later step than its own: step = position -
+    shift.
+
+    None if there are none.
+    """
     weights = _weights(edges, sign)
     if weights is None:
         return None
@@ -159,7 +163,8 @@ def offender(edges: Sequence[Edge]) -> Edge:
 
 
 def with_free_ends(d: Draft) -> Draft:
-    """The draft with pieces divided where conditions on time alone leave positions at either end that read no node."""
+    """Return the draft with pieces divided where conditions on time alone leave positions at either end that read no
+    node."""
     parts: list[Piece] = []
     for p in d.parts:
         n = p.extents[0]
@@ -178,7 +183,7 @@ def with_free_ends(d: Draft) -> Draft:
 
 
 def _span(p: Piece, first: int, stop: int) -> list[Piece]:
-    """The piece where its first axis is in first .. stop-1."""
+    """Return the piece where its first axis is in first .. stop-1."""
     o, s = p.offset[0], p.step[0]
     return clipped(p, o + s * first, o + s * (stop - 1) + 1)
 
@@ -188,7 +193,7 @@ def _simplified(p: Piece) -> Piece:
 
 
 def _changes(p: Piece) -> list[int]:
-    """Values of the first axis at which a comparison of it alone changes, a few of them at most."""
+    """Return values of the first axis, a few at most, at which a comparison of it alone changes."""
     out: set[int] = set()
     for e in postorder(p.bodies):
         if isinstance(e, Apply) and e.fn in ("lt", "le", "eq", "ne") and e.args[0].dtype.is_int:
@@ -203,8 +208,11 @@ _CHANGES = 8
 
 
 def with_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple[list[Draft], list[int]]:
-    """Every `where(index in the tensor, M[index], X)` becomes a plain read, M holding X in slots of its own before its
-    first step. Also how many slots each node has gained in front of position 0."""
+    """Replace every `where(index in the tensor, M[index], X)` by a plain read of M, which holds X in slots ahead of its
+    first step.
+
+    Returns the drafts, and the number of slots that each node has gained in front of position 0.
+    """
     front = [0] * len(drafts)
     plain: dict[tuple[int, int, Expr], Read] = {}
     values: dict[int, tuple[int, Expr]] = {}
@@ -250,8 +258,10 @@ def shifted(p: Piece, by: int) -> Piece:
 
 
 def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[Read, int, Expr] | None:
-    """(M[index], slots, X) of a `where` that chooses the read exactly where M has the position. X is over M's axes,
-    the first counting the slots."""
+    """Return (M[index], slots, X) of a `where` that chooses the read exactly where M has the position; else None.
+
+    X is over M's axes, the first counting the slots.
+    """
     c, *sides = e.args
     for truth, (read, other) in ((True, sides), (False, sides[::-1])):
         if not isinstance(read, Read) or read.slot >= ARGS or part.step[0] != 1:

@@ -1,4 +1,4 @@
-"""The members of a recurrence from their drafts: when each is evaluated, and what lies outside of its steps."""
+"""Build the members of a recurrence from their drafts: their schedule, and the values outside of its steps."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ from einsmith.expr.rewrite.simplify import canonical, simplify_template
 
 @dataclass(frozen=True)
 class StepLayout:
-    """When each node is evaluated: positions `window[n]` and on, `steps` of them, in the order `groups` within a step.
-    `clean[n]`: up to here (from there, running downward) node n depends on no step."""
+    """The schedule of the nodes: node n is evaluated at `steps` positions from `window[n]` on, in the order `groups`
+    within a step.
+
+    `clean[n]`: up to this position (from it on, running downward) node n depends on no step.
+    """
 
     sign: int
     steps: int
@@ -59,8 +62,11 @@ class StepLayout:
 
 
 def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> StepLayout:
-    """The layout with the least padding: positions that depend on no step lie before the first one, and every read is
-    of an earlier step or of the same."""
+    """Return the layout with the least padding.
+
+    Positions that depend on no step lie ahead of the first one, and every read is of an earlier step or of the current
+    one.
+    """
     # In the direction of evaluation, node n covers begin[n] .. end[n]-1.
     begin = [0 if sign > 0 else 1 - d.shape[0] for d in drafts]
     end = [b + d.shape[0] for b, d in zip(begin, drafts, strict=True)]
@@ -100,7 +106,7 @@ def _tight(e: Edge, shift: Sequence[int], sign: int) -> bool:
 
 
 def _groups(edges: Sequence[Edge], shift: Sequence[int], sign: int) -> list[list[int]]:
-    """The nodes in the order of evaluation within a step; those of one group read each other in a cycle."""
+    """Return the nodes in order of evaluation within a step; nodes of one group read each other in a cycle."""
     below: list[list[int]] = [[] for _ in shift]
     for e in edges:
         if _tight(e, shift, sign):
@@ -109,7 +115,7 @@ def _groups(edges: Sequence[Edge], shift: Sequence[int], sign: int) -> list[list
 
 
 def _clean(d: Draft, limits: Mapping[int, int], begin: int, end: int, sign: int) -> int:
-    """The first position that depends on a step; a read of node i at a position before `limits[i]` does not."""
+    """Return the first position that depends on a step; a read of node i below `limits[i]` does not."""
     out = end
     for p in d.parts:
         last = p.offset[0] + p.step[0] * (p.extents[0] - 1)
@@ -141,7 +147,7 @@ class Members:
         self.place: dict[int, int] = {}  # node -> member
 
     def _base(self, n: int) -> int:
-        """The position that is slot 0 of a node's member."""
+        """Return the position that is slot 0 of a node's member."""
         lay = self.layout
         return min(0, lay.window[n]) if lay.sign > 0 and self._kept(n) else lay.window[n]
 
@@ -179,14 +185,15 @@ class Members:
     # -- positions that depend on no step
 
     def _outside(self, n: int, low: int, high: int) -> list[Piece]:
-        """The pieces of node n at positions before its first step: they read no node."""
+        """Return the pieces of node n at positions ahead of its first step: they read no node."""
         if low >= high:
             return []
         out = [q for p in self.drafts[n].parts for q in clipped(p, low, high)]
         return [mapped(p, lambda b: rebuild([b], self._known)[0]) for p in out]
 
     def _known(self, e: Expr) -> Expr | None:
-        """A read of a node, at a position that depends on no step, as a read of a tensor outside, or as its value."""
+        """Rewrite a read of a node, at a position that depends on no step, as a read of an outside tensor or as its
+        value; else None."""
         if not isinstance(e, Read) or e.slot >= ARGS:
             return None
         lay, n = self.layout, e.slot
@@ -208,7 +215,7 @@ class Members:
     # -- steps
 
     def _step_parts(self, n: int) -> list[Piece]:
-        """The pieces of a node in its window, each along all of it."""
+        """Return the pieces of a node in its window, each along all of it."""
         lay, d = self.layout, self.drafts[n]
         first, stop = lay.window[n], lay.window[n] + lay.steps
         clean = range(lay.clean[n]) if lay.sign > 0 else range(lay.clean[n], d.shape[0])
@@ -232,7 +239,7 @@ class Members:
         return out
 
     def _reread(self, body: Expr) -> Expr:
-        """A body whose reads of nodes are at slots of their members."""
+        """Return a body whose reads of nodes are at slots of their members."""
 
         def rule(e):
             if isinstance(e, Read) and e.slot < ARGS // 2:
@@ -266,7 +273,7 @@ class Members:
         return Piece(whole.offset, whole.step, whole.extents, body)
 
     def _pointwise(self, p: Piece, whole: Piece, condition: Expr | None, places: Mapping[int, Expr]) -> Expr:
-        """A piece's value at a point of the whole; a reduction becomes a member of its own."""
+        """Return a piece's value at a point of the whole; a reduction becomes a member of its own."""
         if not isinstance(p.body, Reduce):
             return substitute(p.body, places)
         r = p.body
@@ -300,7 +307,8 @@ class Members:
         return prune_recurrence(node)
 
     def _transpose_args(self) -> None:
-        """Arguments of which a step reads a slice along another dimension than the first get it first."""
+        """Transpose arguments of which a step reads a slice along a dimension other than the first, so that it comes
+        first."""
         found: dict[int, set[int]] = {}
         for d, _ in self.ready:
             for p in d.parts:
@@ -334,7 +342,7 @@ class Members:
 
 
 def _neutral(combiner: str, dtype: DType) -> float | int:
-    """The value that changes nothing."""
+    """Return the identity element of a combiner."""
     if combiner in ("sum", "prod"):
         return 0 if combiner == "sum" else 1
     if dtype.is_float:

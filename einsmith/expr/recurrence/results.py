@@ -1,4 +1,4 @@
-"""The results of one reduction as tensors of their own, for places that hold one result each: a recurrence's members.
+"""Split a multi-output reduction into one tensor per result, where only one result fits: a recurrence's members.
 
 before   (m[t], i[t]) = argmax[k](s[t, k])
 after    m[t] = max[k](s[t, k]);  i[t] = min[k](where(s[t, k] == m[t], k, K-1))
@@ -26,7 +26,7 @@ from einsmith.expr.rewrite.simplify import canonical
 
 
 def results_apart(t: Template, args: Sequence[Tensor]) -> list[Compute]:
-    """A tensor for each result of a template that makes several in one sweep."""
+    """Return one tensor for each result of a multi-output reduction's template."""
     out: list[Compute] = []
     for m in range(len(t.dtypes)):
         parts = []

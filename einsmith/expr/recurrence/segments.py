@@ -1,11 +1,11 @@
-"""A recurrence in segments of S steps each: what one segment is, and one segment made a step of another recurrence.
+"""Split a recurrence into segments of S steps each, and make one segment a step of another recurrence.
 
     before   h[t+1,b,k] = tanh(x[t,b,k] + sum[j](h[t,b,j]*U[j,k])),  t < G*S,  h[0,b,k] = h0[b,k]
     segment  from e[0,b,k], the state before it:  h'[s+1,b,k] = tanh(x'[s,b,k] + sum[j](h'[s,b,j]*U[j,k])), h'[0] = e[0]
     after    H[g,s+1,b,k] = tanh(X[g,s,b,k] + sum[j](H[g,s,b,j]*U[j,k])),  H[g,0] = E[g,0],  E[g+1,0] = H[g,S],
              E[0,0,b,k] = h0[b,k];  outside: X[g,s,b,k] = x[S*g+s,b,k]
 
-Of the states, E alone lives longer than a segment.
+Only the states E live longer than a segment.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ from einsmith.expr.rewrite.rebuild import map_bodies, prune_recurrence, rebuild,
 from einsmith.expr.rewrite.simplify import canonical, simplify_template
 
 _OWN = 1 << 20
-"""Slots from here on are members; those below are arguments."""
+"""First slot number of members; lower slots are arguments."""
 
 
 @dataclass
 class Segment:
-    """One of `count` segments: step t of all is base + size*g + s, step s of segment g. Beside the
-    recurrence's arguments, it reads leaves: `number`, the 0-d i32 g; `slices`, parts of arguments, with what they are
-    in all segments, dimension 0 being g; `states`, by member, the slots before the segment.
-    `values[j]` are the segment's steps of member j, `ends[j]` the slots that the next segment begins from."""
+    """One of `count` segments: step s of segment g is step base + size*g + s of the recurrence.
+
+    It reads the recurrence's arguments, and leaves: `number`, the 0-d i32 g; `slices`, parts of arguments, with their
+    tensors over all segments, dimension 0 being g; `states`, by member, the slots ahead of the segment. `values[j]` are
+    the segment's steps of member j, `ends[j]` the slots that the next segment begins from.
+    """
 
     base: int
     count: int
@@ -137,7 +139,7 @@ class _Builder:
     # -- parts of arguments
 
     def _find_spans(self) -> None:
-        """The offsets at which the steps read each argument along the dimension that t runs in."""
+        """Find the range of offsets at which the steps read each argument along the dimension that t runs in."""
         node = self.node
         for j in range(len(node.members)):
             for p in step_parts(node, j):
@@ -152,7 +154,7 @@ class _Builder:
                         self.spans[key] = min(a, low), max(b, high)
 
     def _key(self, e: Expr) -> tuple[int, int, int] | None:
-        """(slot, dimension, c) of a read of an argument at c*t + offset in one dimension; None for others."""
+        """Return (slot, dimension, c) of a read of an argument at c*t + offset in one dimension; None for others."""
         if not isinstance(e, Read) or e.slot >= len(self.node.args):
             return None
         dims = [d for d, i in enumerate(e.index) if _mentions_time(i)]
@@ -165,7 +167,7 @@ class _Builder:
         return e.slot, dims[0], c
 
     def _part(self, key: tuple[int, int, int]) -> Leaf:
-        """The leaf of a part of an argument; in all segments it is a tensor outside."""
+        """Return the leaf for a part of an argument; over all segments it is a tensor outside."""
         if key in self.parts:
             return self.parts[key]
         (slot, d, c), (low, high) = key, self.spans[key]
@@ -189,7 +191,7 @@ class _Builder:
         return part
 
     def _start(self, key: tuple[int, int, int]) -> int:
-        """The least position that a part has, less c*(base + size*g)."""
+        """Return the least position of a part, less c*(base + size*g)."""
         c, (low, _) = key[2], self.spans[key]
         return low if c > 0 else low + c * (self.size - 1)
 
@@ -226,7 +228,7 @@ class _Builder:
         return memo[p.body]
 
     def _read(self, e: Read, new: Read, before: LinearForm) -> Read:
-        """A read in the segment; `new` has what it is indexed by already rewritten."""
+        """Return a read in terms of the segment; `new` is the read with its index already rewritten."""
         node = self.node
         i = e.slot - len(node.args)
         if i >= 0:
@@ -255,7 +257,7 @@ def _mentions_time(e: Expr) -> bool:
 
 
 def _slice(t: Tensor, first: int, n: int) -> Tensor:
-    """Positions first .. first+n-1 of a tensor, as a tensor of its own."""
+    """Return positions first .. first+n-1 of a tensor as a tensor of its own."""
     shape = (n, *t.shape[1:])
     at: list[Expr] = [Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(shape)]
     at[0] = moved(at[0], first)
@@ -263,8 +265,11 @@ def _slice(t: Tensor, first: int, n: int) -> Tensor:
 
 
 def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
-    """The n slots of a member that lie before its first step (after its last, if the recurrence is in reverse), zeros
-    where it has fewer. They read the arguments alone."""
+    """Return the n slots of a member that lie ahead of its first step (after its last, if the recurrence is in
+    reverse).
+
+    Missing slots are zeros. The slots read the arguments alone.
+    """
     dtype, shape = node.results[j]
     first = node.origins[j] + node.steps if node.reverse else node.origins[j] - n
     pieces = [p for p in node.members[j].parts if isinstance(p, Piece)]
@@ -284,8 +289,8 @@ def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Carried:
-    """A tensor that a step makes (`end`) for the next one, which knows it as `state`; `start`, what the first one has,
-    is a tensor outside."""
+    """A tensor that a step computes (`end`) for the next one, which reads it as `state`; the first step reads `start`,
+    a tensor outside."""
 
     state: Leaf
     end: Tensor
@@ -300,11 +305,13 @@ def lifted(
     sources: Mapping[Leaf, tuple[Tensor, int | None]],
     number: Leaf,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A step's tensors in all steps of a recurrence: each of `outputs` with the step as dimension 0, and each carried
-    one with steps+1 slots, the first (last, if `reverse`) being its start. `sources` tells what each leaf of the step's
-    tensors is: (a tensor outside, None), or (a tensor, d), whose element step + d along dimension 0 it is; `number` is
-    the step's number.
-    Raises RecurrenceError for a tensor that no member can be."""
+    """Return a step's tensors over all steps of a recurrence.
+
+    Each of `outputs` gets the step as dimension 0. Each carried tensor has steps+1 slots, the first (last, if
+    `reverse`) being its start. `sources` gives the source of each leaf of the step's tensors: (a tensor outside, None),
+    or (a tensor, d), whose element step + d along dimension 0 it is; `number` is the step's number. Raises
+    RecurrenceError for a tensor that cannot be a member.
+    """
     return _Lift(steps, reverse, carried, sources, number).run(outputs)
 
 
@@ -387,7 +394,7 @@ class _Lift:
             self.members[first + j][2].extend(self._parts(m, (*node.args, *items)))
 
     def _results(self, node: Compute) -> None:
-        """Members for the results of one sweep."""
+        """Add members for the results of a multi-output reduction."""
         made = results_apart(node.template, node.args)
         for m, t in enumerate(made):
             parts = self._parts(t.template, t.args)
@@ -395,7 +402,7 @@ class _Lift:
             self.members.append((t.dtype, (self.steps, *t.shape), parts))
 
     def _parts(self, t: Template, args: Sequence[Tensor]) -> list[Piece]:
-        """A step's template in all steps: every axis moves up by one."""
+        """Return the parts of a step's template over all steps: every axis moves up by one."""
         if t.is_scatter:
             raise RecurrenceError(
                 "with checkpoint=, no step may read or add at positions that tensors give: read there before, as in "
@@ -414,7 +421,7 @@ class _Lift:
         return out
 
     def _read(self, t: Tensor, index: tuple[Expr, ...], dtype: dt.DType) -> Expr:
-        """A read of a step's tensor, its index already in terms of all steps' axes."""
+        """Return a read of a step's tensor, given its index in terms of all steps' axes."""
         step: Expr = Axis(0) if self.steps > 1 else Const(0, dt.i32)
         if t is self.number:
             return step

@@ -1,12 +1,12 @@
-"""Sums of products of several factors, one step at a time in the order of the least work.
+"""Compute sums of products of several factors one step at a time, in the order of the least work.
 
 before: Y[i, l] = sum[j, k](A[i, j]*B[j, k]*C[k, l])
 after:  T[i, k] = sum[j](A[i, j]*B[j, k]);  Y[i, l] = sum[k](T[i, k]*C[k, l])
 
-As opt_einsum does (Smith and Gray 2018), every binary tree of products is priced, an axis being summed as soon as no
-factor outside needs it; here a step is priced by its multiply-adds and by what its result takes to be written and read.
-Axes that a step's factors have only within one sum, as i and r of X[i+r], are one axis of its result: a window that is
-a product of two becomes two passes. Results are those of the sum at once, but for the order of its additions.
+As in opt_einsum (Smith and Gray 2018), every binary tree of products is priced, and an axis is summed as soon as no
+factor outside needs it; here a step is priced by its multiply-adds and by the time to write and read its result. Axes
+that a step's factors have only within one sum, as i and r of X[i+r], are one axis of its result: a window that is a
+product of two becomes two passes. Results equal those of the sum at once, except for the order of its additions.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ from einsmith.expr.nodes import (
 from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, substitute, whole_sum
 
 MOST = 7
-"""Factors all of whose trees are priced, 10,395 of them, by way of 1,000 pairs of sets; of more, those two whose
-product takes the least work are multiplied first."""
+"""Most factors for which all trees are priced: 10,395 trees, by way of 1,000 pairs of sets. Of more factors, the pair
+whose product takes the least work is multiplied first."""
 MOVED = 16
-"""Multiply-adds in the time in which an element of a step's result is written and read again."""
+"""Multiply-adds in the time to write and read back an element of a step's result."""
 STEP = 1 << 14
-"""Multiply-adds in the time that one more kernel takes to begin and end. With both at 0 all of 60 random sums of three
-and four factors over 1e5 to 2.5e8 points took less time in steps, 1.4 to 700 times on two threads."""
+"""Multiply-adds in the time that one more kernel takes to begin and end. With both MOVED and STEP at 0, all of 60
+random sums of three and four factors over 1e5 to 2.5e8 points took less time in steps, 1.4 to 700 times on two
+threads."""
 
 Factors = frozenset[int]
 
 
 def order_contraction(node: Tensor) -> Tensor | None:
-    """The tensor in steps of less work; None where it is no such sum or the sum at once is the best."""
+    """Return the tensor computed in steps of less work; None where it is no sum of products or the sum at once is the
+    cheapest."""
     if not isinstance(node, Compute):
         return None
     recipe = node.template.memo("contraction_order", _recipe)
@@ -60,7 +62,7 @@ def order_contraction(node: Tensor) -> Tensor | None:
 
 
 def _recipe(t: Template) -> tuple[Template, ...] | None:
-    """The steps' templates, the last one the tensor's; slots are the arguments, then the steps before."""
+    """Return the steps' templates, the last one the tensor's; slots are the arguments, then the preceding steps."""
     part = whole_sum(t)
     if part is None or 0 in part.domain or len(part.domain) < t.rank + 2:
         return None
@@ -79,19 +81,23 @@ class _Coordinate(NamedTuple):
     extent: int
 
     def at(self) -> Expr:
-        """Its value at the axes' values."""
+        """Return the coordinate as an expression of the axes."""
         return LinearForm(-self.low, {Axis(a): c for a, c in self.terms}).expr()
 
 
 class _Tree(NamedTuple):
-    """The least work of the product of some factors, and the two sets that are multiplied last; none of a factor."""
+    """The least work of the product of some factors, and the two sets that are multiplied last; () for a single
+    factor."""
 
     work: float
     halves: tuple[Factors, ...]
 
 
 class _Order:
-    """The steps of one sum. `domain`: extents of all axes, of the output first. `summed`: axes of K in some factor."""
+    """The choice of steps for one sum.
+
+    `domain`: extents of all axes, the output's first; `summed`: reduction axes that some factor has.
+    """
 
     def __init__(self, t: Template, factors: list[Expr], domain: tuple[int, ...]):
         self.t, self.factors, self.domain = t, factors, domain
@@ -115,7 +121,7 @@ class _Order:
     # -- what a set of factors is
 
     def kept(self, some: Factors) -> frozenset[int]:
-        """The axes of a set of factors that something outside of it needs."""
+        """Return the axes of a set of factors that other factors or the output need."""
         if some not in self._kept:
             outside = self.output.union(*(self.axes[n] for n in self.all - some))
             self._kept[some] = outside.intersection(frozenset().union(*(self.axes[n] for n in some)))
@@ -127,7 +133,7 @@ class _Order:
         return some == self.all or self.kept(some) != frozenset().union(*(self.axes[n] for n in some))
 
     def coordinates(self, some: Factors) -> tuple[_Coordinate, ...]:
-        """The dimensions of a step's result, in the order of their first axes."""
+        """Return the dimensions of a step's result, in the order of their first axes."""
         if some == self.all:
             return tuple(_Coordinate(frozenset({(a, 1)}), 0, self.domain[a]) for a in range(self.t.rank))
         if some not in self._coordinates:
@@ -197,7 +203,7 @@ class _Order:
     # -- emission
 
     def _emit(self, some: Factors, steps: list[Template], made: dict[Factors, Expr]) -> Expr:
-        """The product of some factors over the sum's axes; its own steps are added before."""
+        """Return the product of some factors over the sum's axes, after adding the steps that it needs."""
         if some in made:
             return made[some]
         halves = self.trees[some].halves
@@ -223,7 +229,7 @@ class _Order:
 
 
 def _forms(x: Expr) -> list[list[tuple[int, int]]]:
-    """The axes and coefficients of each index of each read; those of an axis that is anything else alone."""
+    """Return the axes and coefficients of each index of each read; an axis used otherwise is a form of its own."""
     out: list[list[tuple[int, int]]] = []
     whole = set[Expr]()
     found = list(postorder([x]))
@@ -239,7 +245,7 @@ def _forms(x: Expr) -> list[list[tuple[int, int]]]:
 
 
 def _outside(x: Expr, whole: set[Expr]) -> Iterable[Expr]:
-    """The nodes of an expression that are reached by another way than through these indices."""
+    """Return the nodes of an expression that are reachable other than through these indices."""
     seen: set[Expr] = set()
     stack: list[Expr] = [x]
     while stack:
@@ -254,7 +260,7 @@ def _outside(x: Expr, whole: set[Expr]) -> Iterable[Expr]:
 
 
 def _over(x: Expr, coordinates: tuple[_Coordinate, ...], places: Mapping[int, Expr]) -> Expr:
-    """An expression over a step's own axes: those of its coordinates, and `places` of what it sums."""
+    """Rewrite an expression over a step's own axes: those of its coordinates, and `places` for the axes it sums."""
     merged = {n: c for n, c in enumerate(coordinates) if len(c.terms) > 1}
     axes = {**places, **{a: Axis(n) for n, c in enumerate(coordinates) if n not in merged for a, _ in c.terms}}
     if not merged:

@@ -1,10 +1,11 @@
-"""Reductions over axes that their bodies do not depend on, in closed form: the rules are the table `FOLDS`.
+"""Fold reductions over axes that their bodies do not depend on into closed form; the rules are the table `FOLDS`.
 
 before: sum[j](x[i]);  sum[j](where(j <= i, x[i], 0));  prod[j, k](x[i, k]);  max[j](x[i])      with j < n
 after:  n*x[i];        where(0 <= i, (i + 1)*x[i], 0);  prod[k](x[i, k]**n);  x[i]
 
-So are points that a scatter combines with one element. A condition that is linear in such an axis counts the points at
-which it holds. An extent of 0 stays: an empty sum is 0 and an empty product 1, whatever the body would be.
+Points that a scatter combines with one element are folded likewise. For a condition that is linear in a free axis, the
+points at which it holds are counted. An extent of 0 stays: an empty sum is 0 and an empty product 1, whatever the body
+would be.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def fold_scattered_axes(s: Scatter) -> Scatter:
 def _fold(
     combiner: str, outer: Sequence[int], extents: Sequence[int], bodies: tuple[Expr, ...], index: tuple[Expr, ...]
 ) -> tuple[list[int], tuple[Expr, ...]]:
-    """The numbers of the axes that remain; then index and bodies over them."""
+    """Return the numbers of the axes that remain; then index and bodies over them."""
     rank, kept = len(outer), list(range(len(extents)))
     for k in () if 0 in extents else range(len(extents)):
         if combiner.startswith("arg") and kept.index(k):
@@ -58,7 +59,7 @@ def _fold(
 
 
 def _same(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
-    """The greatest or least of equal values, at the first position."""
+    """Return the maximum or minimum of equal values, at the first position."""
     return None if axis in axes_of(body) else body
 
 
@@ -69,8 +70,11 @@ def _product(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
 
 
 def power(x: Expr, n: int) -> Expr:
-    """Return x**n for n > 0. Powers of integers wrap as products do. A float exponent that its type does not hold would
-    lose its parity, and a negative base or its derivative the sign: it is halved, and the base squared."""
+    """Return x**n for n > 0.
+
+    Powers of integers wrap as products do. A float exponent that its type does not hold would lose its parity, and a
+    negative base or its derivative the sign: the exponent is halved, and the base squared.
+    """
     if x.dtype.is_float:
         if n == 1:
             return x
@@ -94,7 +98,8 @@ class _Level(NamedTuple):
 
 
 def _sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
-    """The body times the number of points at which its guards hold; what they guard is read where there is one."""
+    """Return the body times the number of points at which its guards hold; the guarded body is read only where there is
+    one."""
     if body.dtype.is_bool or body.dtype.in_memory_only:
         return None
     if axis not in axes_of(body):
@@ -165,7 +170,7 @@ def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Ex
 
 
 def _quotient(rest: LinearForm, k: int, is_low: bool, dtype: DType) -> Expr:
-    """The least j with k*j + rest >= 0, or the greatest with rest - k*j >= 0."""
+    """Return the least j with k*j + rest >= 0, or the greatest with rest - k*j >= 0."""
     found = apply("floordiv", rest.expr(dtype), Const(k, dtype))
     return apply("neg", found) if is_low else found
 
@@ -177,5 +182,5 @@ def _extreme(fn: str, plain: Sequence[LinearForm], others: Sequence[Expr], dtype
 FOLDS: Mapping[str, Callable[[Expr, int, Sequence[int]], Expr | None]] = {
     "sum": _sum, "prod": _product, "max": _same, "min": _same, "argmax": _same, "argmin": _same,
 }  # fmt: skip
-"""By combiner: what stands for a body, reduced over an axis (its position) of the box of these extents; None: there is
-no closed form."""
+"""By combiner: a function that returns the closed form of a body reduced over an axis (its position) of the box of
+these extents; None if there is none."""

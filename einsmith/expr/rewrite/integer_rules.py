@@ -1,4 +1,4 @@
-"""The simplifier's rules for integer expressions, indices and integer comparisons. See `rules` for the table.
+"""Define the simplifier's rules for integer expressions, indices and integer comparisons. See `rules` for the table.
 
 Sums are in linear normal form; quotients and remainders by constants have every multiple of the divisor taken out, so
 that `i*W + j` gives back `i` and `j`; comparisons have one form each.
@@ -25,7 +25,7 @@ def fits(value: Any, dtype: DType) -> bool:
 
 
 def _expr(form: LinearForm, dtype: DType) -> Expr | None:
-    """The form as an expression, or None where a constant does not fit the type."""
+    """Return the form as an expression, or None where a constant does not fit the type."""
     if dtype.bits < 32 or not all(fits(v, dtype) for v in (form.const, *form.terms.values())):
         return None
     return form.expr(dtype)
@@ -57,13 +57,13 @@ def _fitting(form: LinearForm, dtype: DType, facts: Facts) -> bool:
 
 
 def _operand(form: LinearForm, dtype: DType, facts: Facts) -> Expr | None:
-    """The form as an expression to be divided, or None where a constant or a value does not fit the type."""
+    """Return the form as a dividend, or None where a constant or a value does not fit the type."""
     single = len(form.terms) == 1 and not form.const and 1 in form.terms.values()
     return _expr(form, dtype) if single or _fitting(form, dtype, facts) else None
 
 
 def collect_terms(e: Apply, facts: Facts) -> Expr | None:
-    """+, -, * by constants and widening casts in linear normal form, digits put together again."""
+    """Normalize +, -, * by constants and widening casts to a linear form, with digits joined."""
     form = linear(e)
     if len(form.terms) > 1:
         form = _join_digits(form, facts)
@@ -71,14 +71,14 @@ def collect_terms(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _digit(x: Expr, fn: str) -> tuple[Expr, int] | None:
-    """(a, n) where x is fn(a, n) with a constant n > 0."""
+    """Return (a, n) where x is fn(a, n) with a constant n > 0, else None."""
     if isinstance(x, Apply) and x.fn == fn and isinstance(x.args[1], Const) and x.args[1].value > 0:
         return x.args[0], int(x.args[1].value)
     return None
 
 
 def _join_digits(form: LinearForm, facts: Facts) -> LinearForm:
-    """c*(a % n) + c*n*(a // n) -> c*a, and c*(a % n) + c*n*((a//n) % m) -> c*(a % (n*m))."""
+    """Join digits: c*(a % n) + c*n*(a // n) -> c*a, and c*(a % n) + c*n*((a//n) % m) -> c*(a % (n*m))."""
     changed = True
     while changed:
         changed = False
@@ -107,7 +107,7 @@ def _join_digits(form: LinearForm, facts: Facts) -> LinearForm:
 
 
 def _quotient_of(inner: LinearForm, k: int, dtype: DType, facts: Facts) -> Expr | None:
-    """inner // k, k > 0, for a form that no multiple of k can be taken from: (a//m + c)//k -> (a + c*m)//(m*k)."""
+    """Return inner // k, k > 0, for a form without multiples of k: (a//m + c)//k -> (a + c*m)//(m*k)."""
     if len(inner.terms) == 1:
         ((atom, c),) = inner.terms.items()
         if c == 1 and atom.dtype is dtype:
@@ -129,8 +129,11 @@ def _quotient_of(inner: LinearForm, k: int, dtype: DType, facts: Facts) -> Expr 
 
 
 def divide_by_negative(e: Apply, facts: Facts) -> Expr | None:
-    """a // -k -> (-a) // k and a % -k -> -((-a) % k), k > 0 constant: divisors of integers are positive. None where the
-    type has no value for -a, whose quotient is another one."""
+    """Rewrite a // -k -> (-a) // k and a % -k -> -((-a) % k), k > 0 constant, so that divisors of integers are
+    positive.
+
+    None where the type has no value for -a, whose quotient is another one.
+    """
     if not isinstance(e.args[1], Const) or e.args[1].value >= 0:
         return None
     k, form = -int(e.args[1].value), linear(e.args[0]) * -1
@@ -144,8 +147,10 @@ def divide_by_negative(e: Apply, facts: Facts) -> Expr | None:
 
 
 def divide(e: Apply, facts: Facts) -> Expr | None:
-    """a // k and a % k, k > 0 constant: multiples of k and common factors are taken out; decided by bounds. By 0 both
-    are 0."""
+    """Simplify a // k and a % k, k > 0 constant: take out multiples of k and common factors, or decide by bounds.
+
+    By 0 both are 0.
+    """
     if not isinstance(e.args[1], Const) or e.args[1].value < 0:
         return None
     if e.args[1].value == 0:
@@ -176,7 +181,7 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _without_carry(form: LinearForm, k: int, facts: Facts) -> tuple[int, LinearForm]:
-    """(g, r) where the form is g*a + r with 0 <= r < g and g divides k: of g*a + r, r is a digit of its own."""
+    """Split the form into g*a + r with 0 <= r < g where g divides k, so that r is a digit of its own; return (g, r)."""
     divisors = {k}
     for c in form.terms.values():
         divisors |= {gcd(c, g) for g in divisors}
@@ -189,7 +194,7 @@ def _without_carry(form: LinearForm, k: int, facts: Facts) -> tuple[int, LinearF
 
 
 def decide_extreme(e: Apply, facts: Facts) -> Expr | None:
-    """min and max of integers whose order is known."""
+    """Replace min and max of integers whose order is known by the chosen operand."""
     a, b = e.args
     lo, hi = facts.interval(linear(a) - linear(b))
     if lo is not None and lo >= 0:
@@ -207,7 +212,8 @@ def decide_sign(e: Apply, facts: Facts) -> Expr | None:
 
 
 def decide(e: Expr, facts: Facts) -> Expr | None:
-    """An atom with one value only. Axes stay, even of extent 1: reads at the identity index keep their look."""
+    """Replace an atom with one value only by the constant. Axes stay, even of extent 1: reads at the identity index
+    keep their form."""
     if isinstance(e, (Axis, Const, Read)) or e.fn in SUMS or len(linear(e).terms) != 1:
         return None
     value = facts.quotient(linear(e), 1)
@@ -218,7 +224,7 @@ SUMS = ("add", "sub", "neg", "mul", "cast")
 
 
 def plain_index(e: Read, facts: Facts) -> Expr | None:
-    """Indices without widening casts, where int32 is certain to hold them."""
+    """Drop widening casts in a read's indices where int32 is certain to hold their values."""
     out = []
     for i in e.index:
         if isinstance(i, Apply) and i.fn in SUMS:
@@ -229,8 +235,12 @@ def plain_index(e: Read, facts: Facts) -> Expr | None:
 
 
 def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
-    """The type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold it.
-    Of elements that int32 is not certain to hold by their type, yet do lie in it (the number of a step), so does it."""
+    """Return the type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold
+    it.
+
+    A form of int32 elements whose type does not guarantee the range, but which is known to lie in int32 (the number of
+    a step), is int32 too.
+    """
     values = form.const, *form.terms.values()
     if any(x.dtype.bits > 32 for x in form.terms) or not all(fits(v, dt.i32) for v in values):
         return dt.i64
@@ -242,7 +252,8 @@ def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = 
 
 
 def compare(e: Apply, facts: Facts) -> Expr | None:
-    """Integer comparisons: decided, or the negative terms against the positive ones, over their common divisor."""
+    """Normalize integer comparisons: decide them, or compare the negative terms with the positive ones, over their
+    common divisor."""
     a, b = e.args
     if not a.dtype.is_int:
         return None
@@ -293,13 +304,13 @@ def _is_distance(x: Expr) -> bool:
 
 
 def _sides(form: LinearForm) -> tuple[LinearForm, LinearForm]:
-    """(the negative terms, negated; the positive terms)."""
+    """Return (the negative terms, negated; the positive terms)."""
     negative = LinearForm(0, {x: -c for x, c in form.terms.items() if c < 0})
     return negative, LinearForm(0, {x: c for x, c in form.terms.items() if c > 0})
 
 
 def decide_cast(e: Apply, facts: Facts) -> Expr | None:
-    """i32(condition) where the condition is decided."""
+    """Replace i32(condition) by a constant where the condition is decided."""
     if not e.args[0].dtype.is_bool:
         return None
     lo, hi = facts.interval(linear(e))

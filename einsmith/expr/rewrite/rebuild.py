@@ -1,4 +1,5 @@
-"""The ONE rebuild function, and what follows from it: substitution in expressions, replacement in graphs."""
+"""Rebuild expressions and graphs with one function; on it are based substitution in expressions and replacement in
+graphs."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def readers_of(nodes: Iterable[Tensor]) -> defaultdict[Tensor, list[Tensor]]:
 
 
 def with_args(node: Any, args: tuple) -> Any:
-    """`node` with other arguments (itself where they are the same)."""
+    """Return `node` with other arguments (`node` itself if they are equal)."""
     if args == node.args:
         return node
     if isinstance(node, Apply):
@@ -73,7 +74,7 @@ def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None
 
 
 def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int | Expr] | None = None) -> Expr:
-    """`x` with axes replaced by expressions, and slots renumbered or what is read of them replaced, all at once."""
+    """Return `x` with axes replaced by expressions, and slots renumbered or their reads replaced, all at once."""
 
     def rule(e):
         if isinstance(e, Axis):
@@ -87,9 +88,11 @@ def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int | Expr
 
 
 def operands(x: Expr, fn: str) -> list[Expr]:
-    """The operands of nested applications of `fn`, from left to right: [a, b, c] of (a + b) + c; [x] of others. An
-    application that stands several times is taken apart once, and is itself an operand elsewhere: a*a, squared, squared
-    again has few expressions and many factors."""
+    """Return the operands of nested applications of `fn`, from left to right: [a, b, c] of (a + b) + c; [x] of others.
+
+    An application that occurs several times is expanded once, and is itself an operand elsewhere: a*a, squared
+    repeatedly, has few expressions and many factors.
+    """
     out: list[Expr] = []
     stack = [x]
     seen: set[Expr] = set()
@@ -104,14 +107,15 @@ def operands(x: Expr, fn: str) -> list[Expr]:
 
 
 def guarded(guards: Sequence[Expr], x: Expr) -> Expr:
-    """x where every guard holds, else zero, one inside the other: each is evaluated where those before it hold."""
+    """Return x where every guard holds, else zero. Guards are nested: each is evaluated where the preceding ones
+    hold."""
     for g in reversed(guards):
         x = apply("where", g, x, Const(0, x.dtype))
     return x
 
 
 def whole_sum(t: Template) -> Piece | None:
-    """The piece of a template that is one sum of one body all over its output; None where it is no such template."""
+    """Return the piece of a template that is one sum of one body all over its output; None for other templates."""
     part = t.parts[0]
     if len(t.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Reduce) or part.extents != t.shape:
         return None
@@ -119,7 +123,8 @@ def whole_sum(t: Template) -> Piece | None:
 
 
 def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None) -> Template:
-    """The template with what `rule` makes of each part as its bodies (of a Scatter, the indices before the body)."""
+    """Return the template with the bodies of each part (of a Scatter, the indices, then the body) replaced by
+    `rule(part)`."""
     parts: list = []
     for part in t.parts:
         bodies = rule(part)
@@ -134,12 +139,12 @@ def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None)
 
 
 def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Template:
-    """The template with every body expression (indices of a Scatter too) passed through `rule`."""
+    """Return the template with every body expression (indices of a Scatter too) passed through `rule`."""
     return map_parts(t, lambda part: tuple(rule(b) for b in part.bodies), params)
 
 
 def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | Recurrence | None:
-    """A Compute or Recurrence of other templates, unread arguments dropped; None for other nodes."""
+    """Return a Compute or Recurrence with other templates, unread arguments dropped; None for other nodes."""
     if isinstance(node, Compute):
         return prune_args(rule(node.template), node.args)
     if isinstance(node, Recurrence):
@@ -150,7 +155,7 @@ def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | 
 
 
 def without_twins(t: Template) -> Template:
-    """The template without what only derivatives need."""
+    """Return the template without expressions that only derivatives need."""
 
     def rule(e: Any) -> Any:
         return e.args[0] if isinstance(e, Apply) and e.fn in ("stop_gradient", "differentiate_as") else None
@@ -159,7 +164,7 @@ def without_twins(t: Template) -> Template:
 
 
 def slots_read(t: Template) -> tuple[int, ...]:
-    """The slots that the template reads, each once, in order of first appearance. Computed once per template."""
+    """Return the slots that the template reads, each once, in order of first appearance. Computed once per template."""
 
     def find(t: Template) -> tuple[int, ...]:
         bodies = (b for part in t.parts for b in part.bodies)
@@ -169,13 +174,13 @@ def slots_read(t: Template) -> tuple[int, ...]:
 
 
 def renumbered(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> Template:
-    """The template with slots exchanged: (old, new) pairs. Done once per template and pairs."""
+    """Return the template with slots renumbered by (old, new) pairs. Computed once per template and pairs."""
     new = dict(slots)
     return t.memo(("renumbered", slots), lambda t: map_bodies(t, lambda b: substitute(b, {}, new), params))
 
 
 def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
-    """The Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
+    """Return the Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
     read = slots_read(t)
     order = {a: n for n, a in enumerate(dict.fromkeys(args[s] for s in read))}
     if len(order) == len(args) and read == tuple(range(len(args))):
@@ -185,7 +190,8 @@ def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
 
 
 def prune_recurrence(node: Recurrence) -> Recurrence:
-    """The recurrence with equal arguments merged and unread ones dropped, in the order of their first appearance."""
+    """Return the recurrence with equal arguments merged and unread ones dropped, in the order of their first
+    appearance."""
     read = {e.slot for t in node.members for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read)}
     args = tuple(dict.fromkeys(a for s, a in enumerate(node.args) if s in read))
     if args == node.args:
@@ -198,7 +204,8 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
 
 
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:
-    """The graph with every tensor rewritten by `rule`, with `memo` (see `rebuild`); updates keep their leaves."""
+    """Return the graph with every tensor rewritten by `rule`, with `memo` (see `rebuild`); updates keep their
+    leaves."""
     memo = {} if memo is None else memo
     rebuild(graph.roots, rule, memo)
     return exchanged(graph, memo)

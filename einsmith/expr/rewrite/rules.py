@@ -1,9 +1,9 @@
-"""The rules of the simplifier, as a table: what they match, what it becomes, and on what condition.
+"""Define the rules of the simplifier as a table: pattern, result, and condition.
 
-A rule is given one node, whose arguments are simplified already, and the facts that hold there; it answers a smaller or
-more canonical expression of the same value, or None. Values keep their NaN, infinities and signs of zero, but for
-`x + 0 -> x` and `x - -0 -> x`, which keep a -0.0 that the addition would have made 0.0. Nothing moves out of the side
-of a `where` that guards it.
+A rule is given one node, whose arguments are simplified already, and the facts that hold there; it returns a smaller or
+more canonical expression of equal value, or None. Values keep their NaN, infinities and signs of zero, except for `x +
+0 -> x` and `x - -0 -> x`, which keep a -0.0 that the addition would have made 0.0. Nothing moves out of the side of a
+`where` that guards it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Rewrite = Callable[[Any, Facts], "Expr | None"]
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """`rewrite(node, facts)` is tried on nodes of the functions `fns` ("read" being a Read) whose type has a kind in
-    `kinds`."""
+    """A rule `rewrite(node, facts)`, tried on nodes of the functions `fns` ("read" being a Read) whose type has a kind
+    in `kinds`."""
 
     name: str
     fns: tuple[str, ...]
@@ -54,8 +54,11 @@ class RewriteRule:
 
 @dataclass(frozen=True)
 class TermPattern:
-    """`fn` of patterns, of variables (strings), and of literals. A variable that starts with k matches constants only;
-    a variable that stands twice matches one and the same expression."""
+    """A pattern: `fn` of patterns, of variables (strings), and of literals.
+
+    A variable that starts with k matches constants only; a variable that occurs twice matches one and the same
+    expression.
+    """
 
     fn: str
     args: tuple[Any, ...]
@@ -97,7 +100,8 @@ def _build(pattern: Any, found: dict[str, Expr], dtype: DType) -> Expr:
 def rule(
     name: str, pattern: TermPattern, result: Any, kinds: str = "fib", when: Callable[..., bool] | None = None
 ) -> RewriteRule:
-    """`pattern -> result`, where `when(**variables)` holds. Literals of the result have the type of the node."""
+    """Return the rule `pattern -> result`, which applies where `when(**variables)` holds. Literals of the result have
+    the type of the node."""
 
     def rewrite(e: Apply, facts: Facts) -> Expr | None:
         found: dict[str, Expr] = {}
@@ -138,7 +142,7 @@ def _order(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _fold(e: Apply, facts: Facts) -> Expr | None:
-    """Constants: exactly for integers; for floats where double and the type itself give one and the same value."""
+    """Fold constants: exactly for integers; for floats where double and the type itself give one and the same value."""
     if not all(isinstance(a, Const) for a in e.args):
         return None
     x = [a.value for a in e.args]  # type: ignore[union-attr]
@@ -165,7 +169,7 @@ def _same_ints(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _known(e: Expr, facts: Facts) -> Expr | None:
-    """A condition that an enclosing `where` has decided."""
+    """Replace a condition that an enclosing `where` has decided by a constant."""
     for truth in (True, False):
         if (e, truth) in facts.known:
             return Const(truth, dt.bool_)
@@ -173,7 +177,7 @@ def _known(e: Expr, facts: Facts) -> Expr | None:
 
 
 def parts_of(e: Apply) -> list[Expr]:
-    """The operands of nested `and`s (or `or`s), each once, in canonical order."""
+    """Return the operands of nested `and`s (or `or`s), each once, in canonical order."""
     return sorted(set(operands(e, e.fn)), key=rank)
 
 
@@ -185,7 +189,8 @@ def connect(fn: str, parts: Iterable[Expr]) -> Expr:
 
 
 def _connective(e: Apply, facts: Facts) -> Expr | None:
-    """`and` and `or`: flat, in order, without what the other operands imply; False or True where they contradict."""
+    """Flatten and order `and` and `or`, and drop operands that the others imply; False or True where they
+    contradict."""
     unit = e.fn == "and"  # its neutral operand; operands are looked at while the others have this truth
     parts = [x for x in parts_of(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
     if any(isinstance(x, Const) for x in parts):
@@ -261,7 +266,7 @@ def _cast(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _cast_is_true(e: Apply, facts: Facts) -> Expr | None:
-    """A condition as a number, compared with 0 or 1."""
+    """Simplify a condition cast to a number and compared with 0 or 1."""
     x, k = e.args
     if not (isinstance(x, Apply) and x.fn == "cast" and x.args[0].dtype.is_bool and isinstance(k, Const)):
         return None
@@ -285,7 +290,7 @@ def _inverse(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _negated_constant(e: Apply, facts: Facts) -> Expr | None:
-    """x * k with x = -y, and -(x * k): the sign goes into the constant."""
+    """Move the sign into the constant in x * k with x = -y, and in -(x * k)."""
     product = e.args[0] if e.fn == "neg" else e
     if not (isinstance(product, Apply) and product.fn == "mul" and isinstance(product.args[1], Const)):
         return None
@@ -299,7 +304,7 @@ def _negated_constant(e: Apply, facts: Facts) -> Expr | None:
 
 
 def _clamp_again(e: Apply, facts: Facts) -> Expr | None:
-    """max(max(x, k), l) -> max(x, max(k, l)), and so min."""
+    """Merge clamps: max(max(x, k), l) -> max(x, max(k, l)), and likewise min."""
     x, k = e.args
     if not (isinstance(x, Apply) and x.fn == e.fn and isinstance(k, Const) and isinstance(x.args[1], Const)):
         return None

@@ -1,4 +1,4 @@
-"""Simplification: the rules of `rules`, bottom-up until none applies, each side of a `where` under its guard.
+"""Simplify by the rules of `rules`, bottom-up until none applies, each side of a `where` under its guard.
 
 before: where(0 <= i0 and i0 < 8, x[(2*i0 + r0)//2], 0.0)   with i0 < 8, r0 < 2
 after:  x[i0]
@@ -46,26 +46,27 @@ from einsmith.expr.rewrite.rebuild import (
 from einsmith.expr.rewrite.rules import PRUNED, RULES, RewriteRule, connect, parts_of
 
 _REWRITES = 100_000
-"""Rewrites of one expression at most; a table that goes round in circles stops there, its value still right."""
+"""Most rewrites of one expression; a rule table that cycles stops there, with the value still right."""
 
 _RENUMBERED = 1024
-"""Expressions that are simplified again, at most, to find a template's one numbering: enough for products of twelve
-factors, whose circles have up to 28 rounds. Templates of the benchmarks' networks take 8 rounds at most."""
+"""Most expressions that are simplified again to find a template's one numbering: enough for products of twelve factors,
+whose cycles have up to 28 rounds. Templates of the benchmarks' networks take 8 rounds at most."""
 _SHORTEST = 4
-"""Rounds of it that every template is given: the first makes it simple, the next show that it stays the same."""
+"""Fewest renumbering rounds of a template: the first simplifies it, the next ones show that it is a fixpoint."""
 
 _CONTEXTS = 4
-"""Sets of facts that one expression is simplified under, at most, in one run. Paths to a shared expression are
-exponentially many in its depth: under those beyond, it is simplified by what holds all over the box."""
+"""Most sets of facts that one expression is simplified under in one run. Paths to a shared expression are exponentially
+many in its depth: beyond the limit, it is simplified by the facts that hold all over the box."""
 
 _LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
-"""Functions whose rules ask what holds where they stand."""
+"""Functions whose rules query the facts that hold at their position."""
 
 
 def simplify(
     e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[RewriteRule, ...] = RULES
 ) -> Expr:
-    """An expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards hold.
+    """Return an expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards
+    hold.
 
     Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.
     """
@@ -89,10 +90,13 @@ def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> 
 def simplify_template(
     t: Template, rules: tuple[RewriteRule, ...] = RULES, boxes: dict[tuple[int, ...], Facts] | None = None
 ) -> Template:
-    """Every body simplified over its own box, with integers in types that hold them (`widths`); reductions
-    over axes that bodies do not depend on in closed form (`free_axes`), reduction axes of extent 1 dropped, a sum,
-    product, max or min of one body over no axes replaced by the body, empty pieces dropped. Arguments stay as they are.
-    `boxes`: facts by box, shared by templates with mostly the same conditions, so that each is proven once."""
+    """Return the template with every body simplified over its own box, and integers in types that hold them (`widths`).
+
+    Reductions over axes that bodies do not depend on get closed form (`free_axes`). Reduction axes of extent 1 are
+    dropped; a sum, product, max or min of one body over no axes is replaced by the body; empty pieces are dropped.
+    Arguments stay as they were. `boxes`: facts by box, shared by templates with mostly equal conditions, so that each
+    is proven once.
+    """
     if rules is not RULES:
         return _template(t, rules, {})
     out = t.memo("simplify", lambda t: _template(t, RULES, {} if boxes is None else boxes))
@@ -101,15 +105,19 @@ def simplify_template(
 
 
 def canonical(t: Template, args: Sequence[Tensor]) -> Compute:
-    """A template applied to tensors, simplified, with equal arguments merged, unread ones dropped, the rest numbered by
-    first appearance: one formula is one template, in whatever order its arguments were given."""
+    """Apply a template to tensors in canonical form: simplified, equal arguments merged, unread ones dropped, the rest
+    numbered by first appearance.
+
+    One formula gives one template, in whatever order its arguments were given.
+    """
     node = prune_args(t, tuple(args))
     final, slots = canonical_template(node.template)
     return Compute(final, tuple(node.args[s] for s in slots))
 
 
 def values_only(graph: Graph) -> Graph:
-    """The graph without what only derivatives need: `stop_gradient`, and the twins of `differentiate_as`."""
+    """Return the graph without nodes that only derivatives need: `stop_gradient`, and the twins of
+    `differentiate_as`."""
 
     def rule(node: Any) -> Any:
         if isinstance(node, Recurrence):
@@ -121,8 +129,8 @@ def values_only(graph: Graph) -> Graph:
 
 
 def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
-    """The template that `canonical` applies where no two arguments are equal, and the slot of `t` that each of its
-    arguments is."""
+    """Return the template that `canonical` applies where no two arguments are equal, and the slot of `t` of each of its
+    arguments."""
     return t.memo("canonical", _canonical)
 
 
@@ -203,7 +211,7 @@ def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
 def _reduced(
     combiner: str, extents: tuple[int, ...], bodies: tuple[Expr, ...], outer: tuple[int, ...], run: _Run
 ) -> Expr | Reduce:
-    """A reduction of simplified bodies, without the axes over which it has a closed form."""
+    """Return a reduction of simplified bodies, without the axes over which it has a closed form."""
     body: Expr | Reduce = Reduce(combiner, extents, bodies)
     while isinstance(body, Reduce):
         folded = fold_free_axes(body, outer)
@@ -226,7 +234,7 @@ def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
 
 
 def _by_function(rules: tuple[RewriteRule, ...]) -> dict[tuple[str, str], list[RewriteRule]]:
-    """The rules that may apply to a node, by its function and the kind of its type."""
+    """Return the rules that may apply to a node, by its function and the kind of its type."""
     table: dict[tuple[str, str], list[RewriteRule]] = defaultdict(list)
     for rule in rules:
         for fn in rule.fns:
@@ -240,8 +248,10 @@ _TABLE = _by_function(RULES)
 
 @dataclass(frozen=True, eq=False)
 class _Assumed:
-    """A condition that is known to hold, or not to, and which conditions it decides by itself; -1: it speaks of
-    integers, and may decide others."""
+    """A condition that is known to hold, or not to.
+
+    It also holds the conditions that it decides by itself, as bits; -1: it is about integers, and may decide others.
+    """
 
     condition: Expr
     truth: bool
@@ -249,7 +259,7 @@ class _Assumed:
 
 
 class _Run:
-    """One simplification: results are kept by (expression, facts), so that shared expressions are done once."""
+    """One simplification: results are cached by (expression, facts), so that shared expressions are simplified once."""
 
     def __init__(self, rules: tuple[RewriteRule, ...]):
         self.rules = _TABLE if rules is RULES else _by_function(rules)
@@ -273,7 +283,7 @@ class _Run:
         return self.local[e]
 
     def conditions(self, e: Expr) -> int:
-        """The conditions in an expression, as bits."""
+        """Return the conditions in an expression, as bits."""
         if e not in self.told:
             for x in postorder([e], self.told):
                 found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
@@ -314,7 +324,7 @@ class _Run:
         return known
 
     def under(self, known: Facts, c: Expr, truth: bool, was: Expr, side: Expr) -> Facts:
-        """The facts on a side of a `where` whose condition `was` has become c."""
+        """Return the facts on a side of a `where` whose condition `was` has become c."""
         if not self.depends(side):
             return self.base
         under = known.assume(c, truth)
@@ -376,8 +386,8 @@ class _Run:
         return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
 
     def _connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
-        """`and` or `or` with all operands of the nested ones simplified, so that the rule prunes them once, not the
-        first two, the first three, and so on."""
+        """Simplify all operands of nested `and` or `or` first, so that the rule prunes them once, not once for each
+        prefix."""
         parts = operands(e, e.fn)
         if not 2 < len(parts) <= PRUNED:
             return self._plain(e, known)
@@ -386,7 +396,7 @@ class _Run:
         return (None, missing) if missing else (connect(e.fn, (self.done[w] for w in wanted)), [])
 
     def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
-        """A `where` with its condition simplified, and each side under the condition, or the side that is chosen."""
+        """Simplify a `where`: its condition, and each side under the condition, or only the side that is chosen."""
         first = e.args[0], self.at(e.args[0], known)
         if first not in self.done:
             return None, [first]
@@ -412,8 +422,11 @@ class _Run:
         return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
 
     def _condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
-        """A simplified condition with the quotients and remainders in each of its parts simplified under the others, as
-        they are on the side that it guards: both then speak of one expression. Or what must be simplified first."""
+        """Simplify the quotients and remainders in each part of a condition under the other parts.
+
+        They are simplified so on the side that the condition guards, and both then have the same expression. Returns
+        the condition, and the (expression, facts) that must be simplified first, if any.
+        """
         if not (isinstance(c, Apply) and c.fn == "and"):
             return c, None
         parts = parts_of(c)
