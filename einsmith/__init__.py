@@ -1,8 +1,8 @@
-"""Einsmith: a training compiler. Operators and networks are formulas; gradients, fusion, kernels are derived."""
+"""Einsmith: a training compiler that derives gradients, fusion and kernels from formulas of operators and networks."""
 
 from typing import TYPE_CHECKING
 
-from einsmith import export as _export  # first, as a module that is imported later would take the function's name
+from einsmith import export as _export  # first: a module of that name, imported later, would replace it
 from einsmith import late
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ _PLACES = {
 
 if not TYPE_CHECKING:
     __getattr__ = late.names_of(__name__, {name: place for place, names in _PLACES.items() for name in names.split()})
-    del export, _export  # the module: the name is the function's
+    del export, _export  # delete the module: the name belongs to the function
 
 
 def __dir__() -> list[str]:

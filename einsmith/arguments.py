@@ -41,7 +41,7 @@ def checked(function: F) -> F:
     The wrapper raises KindError for an argument that does not fit its annotation, that is missing or one too many, and
     UnknownOptionError for an unknown keyword. Both messages show the function's signature.
     """
-    fits: list[_Fits] = []  # made at the first call: annotations may name what is defined further down
+    fits: list[_Fits] = []  # built at the first call: annotations may name classes defined further down
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -64,8 +64,10 @@ def check_options(kind: type, given: Iterable[str]) -> None:
 def bound(
     function: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any], what: Callable[[], str]
 ) -> inspect.BoundArguments:
-    """A call's arguments by the parameters of `function`. Raises KindError where one is missing or there is one too
-    many, which names the function as `what` does."""
+    """Bind a call's arguments to the parameters of `function`.
+
+    Raises KindError where one is missing or there is one too many; the message names the function as `what` does.
+    """
     signature = inspect.signature(function)
     try:
         return signature.bind(*args, **kwargs)
@@ -123,7 +125,7 @@ class Shown:
 
 def signature_of(f: Callable[..., Any]) -> str:
     """Return a function's name with its parameters, for messages; the name alone where its signature is unknown."""
-    own = getattr(f, "signature", None)  # of an operator, which has no parameters of Python's
+    own = getattr(f, "signature", None)  # an operator has no Python parameters
     if isinstance(own, str):
         return own
     name = getattr(f, "__name__", type(f).__name__)

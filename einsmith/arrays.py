@@ -31,7 +31,7 @@ def to_array(x: Any, name: str = "array") -> np.ndarray:
     """
     array = x if type(x) is np.ndarray else as_numpy(x, name)
     if array.dtype not in _SUPPORTED:
-        if array.dtype.name == "bfloat16":  # of ml_dtypes, which gives NumPy such a type
+        if array.dtype.name == "bfloat16":  # ml_dtypes gives NumPy such a type
             array = array.view(dt.BFLOAT16)
         if array.dtype.newbyteorder("=") not in _SUPPORTED:
             raise _unsupported(array, name)
@@ -117,12 +117,12 @@ def _foreign(x: Any, name: str) -> np.ndarray:
     """Return the elements of another library's array, where NumPy can read them."""
     given = x
     try:
-        for view in ("resolve_conj", "resolve_neg"):  # numbers that torch keeps as others with a sign to be put on
+        for view in ("resolve_conj", "resolve_neg"):  # conjugated or negated lazily by torch
             x = getattr(x, view)() if hasattr(x, view) else x
         return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
     except _UNREADABLE as e:
         remedy = _remedy(given)
-        if remedy is None and getattr(given, "requires_grad", False):  # torch refuses those where it records gradients
+        if remedy is None and getattr(given, "requires_grad", False):  # torch refuses while recording gradients
             raise _losing(name) from e
         raise DtypeError(f"{name} is {described(given)} that gives no NumPy array: {remedy or _first_line(e)}") from e
 

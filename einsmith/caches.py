@@ -41,7 +41,7 @@ class Bound:
 
     def caches(self) -> list[Cache]:
         """Return the caches that are still alive."""
-        found = [ref() for ref in self._caches.valuerefs()]  # at once, while other threads make and drop some
+        found = [ref() for ref in self._caches.valuerefs()]  # one atomic copy: other threads make and drop some
         return [c for c in found if c is not None]
 
     def _evict(self, last: Entry) -> list[tuple[Cache, Entry]]:
@@ -132,7 +132,7 @@ class Cache(Generic[K, V]):
             self._entries.pop(key, None)
             self._entries[key] = entry
             gone = self.bound._evict(entry)
-        if known is not None:  # values end outside the lock: what they hold may need others
+        if known is not None:  # values are freed outside the lock: their destructors may need other locks
             known.value = None
         for _, old in gone:
             old.value = None

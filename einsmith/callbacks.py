@@ -84,7 +84,7 @@ class Save(Callback):
 
     def on_begin(self, step: TrainStep) -> None:
         self._saved = step.steps
-        try:  # a place that cannot take a save is refused before hours are spent on it
+        try:  # fail now if the place cannot take a save, not after hours of training
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
@@ -149,7 +149,7 @@ class TensorBoard(Callback):
         self._written = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_writer": None}  # the file is its training's
+        return self.__dict__ | {"_writer": None}  # the file belongs to its training
 
     def on_begin(self, step: TrainStep) -> None:
         self._writer, self._written = self._make(str(self.folder)), step.steps

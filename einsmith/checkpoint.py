@@ -46,7 +46,7 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
     """Save a step, with other files in its folder. `others` maps a file's name to the function that writes it to a
     path."""
     target = _folder(path)
-    saved = _Snapshot(step)  # now: who waits for the turn waits with nothing that another thread may need for its own
+    saved = _Snapshot(step)  # now: a thread that waits for the turn must hold nothing that another may need
     try:
         if target in (here := Path.cwd(), *here.parents):
             raise SaveError(f"{target} is or holds the working directory, which cannot be replaced; name a new folder")
@@ -58,7 +58,7 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
                     raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
             with folders.replacing(target) as work:
                 saved.write(work, others)
-                for extra in sorted(target.iterdir()) if target.is_dir() else []:  # what a user has put there stays
+                for extra in sorted(target.iterdir()) if target.is_dir() else []:  # a user's own files stay
                     if extra.is_dir() and not extra.is_symlink():
                         shutil.copytree(extra, work / extra.name, symlinks=True)
                     elif extra.name not in (*FILES, *others):
@@ -271,7 +271,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str
             if left == 0 or (_description(source) == before and not moving):
                 raise
         else:
-            if _description(source) == before:  # which has the checksums of all that was read
+            if _description(source) == before:  # it has the checksums of all files read
                 return read
     raise SaveError(f"{source} was replaced {_READS} times while it was read; load it from a folder of its own")
 
@@ -286,7 +286,7 @@ def _description(source: Path) -> bytes | None:
 def _tensors(source: Path, name: str) -> dict[str, np.ndarray]:
     try:
         return load_file(source / name)
-    except Exception as e:  # of a file that is no safetensors the library raises errors of several kinds
+    except Exception as e:  # for an invalid safetensors file the library raises errors of several kinds
         raise SaveError(f"{source}: {name} does not hold tensors that can be read: {e}") from e
 
 

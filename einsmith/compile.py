@@ -98,7 +98,7 @@ class Executable:
         origins: Origins | None = None,
     ):
         start = time.perf_counter()
-        self.note: Any = None  # of whoever had it compiled
+        self.note: Any = None  # set by the caller that had it compiled
         self.threads = threads
         self._origins = origins or Origins()
         self.target = replace(target or registry.DEFAULT.target(threads), winograd=winograd)
@@ -279,7 +279,7 @@ class Executable:
         self._reserved = self._own + self._scratch_area()
         more += sum(bytes_beside(k, compiled[k], x) for k, x in beside.items())
         if more and self._shared.block.nbytes < self._reserved:
-            more += self._shared.block.nbytes  # which a run may have until it ends
+            more += self._shared.block.nbytes  # a run may hold it until it ends
         if self._memory is not None and self.held_bytes + more > self._memory:
             needed = self.held_bytes + more
             limit = show_size(self._memory, ROUND_FLOOR)
@@ -489,7 +489,7 @@ class Executable:
         """Point the program at the arena's current block and return the block, which the caller must keep alive during
         the run."""
         block = self._shared.reserve(self._reserved, self.backend.allocate)
-        # The block counts as seen at the end: what a signal or a fork leaves half done is done again.
+        # Marked as seen last: a signal or a fork in between makes the next run repeat the move.
         self.program.table[self._inside] = self._offsets + np.uint64(block.address)
         self.program.move_scratch(block.address + self._own)
         self._seen = block.number

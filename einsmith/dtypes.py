@@ -139,7 +139,7 @@ def dtype_of(value) -> DType:
     """Return the DType named by a string or a NumPy dtype, or carried by an array. Raises DtypeError for others."""
     if isinstance(value, DType):
         return value
-    if value is None:  # which NumPy takes for float64
+    if value is None:  # NumPy takes None for float64
         raise DtypeError("None is no element type; give one, such as 'float32'")
     if isinstance(value, np.ndarray) and value.dtype in _BY_NUMPY:
         return _BY_NUMPY[value.dtype]

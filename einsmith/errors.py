@@ -18,7 +18,7 @@ class StoreWarning(EinsmithWarning, RuntimeWarning):
     continues without the stored data."""
 
 
-_WIDTH = 160  # characters of a line that a message shows
+_WIDTH = 160  # most characters of a line in a message
 
 
 def _excerpt(line: str, place: int) -> tuple[str, int]:

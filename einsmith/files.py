@@ -50,7 +50,7 @@ def beside(path: Path) -> Iterator[Path]:
     try:
         yield path.with_name(name)
     finally:
-        for left in ("", "-wal", "-shm", "-journal"):  # SQLite's
+        for left in ("", "-wal", "-shm", "-journal"):  # suffixes of SQLite's own files
             with suppress(OSError):
                 path.with_name(name + left).unlink()
         _mine.discard(name)
@@ -110,7 +110,7 @@ def make_private(folder: Path) -> None:
     an existing folder must not be used (`distrust`)."""
     if not (problem := distrust(folder)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        problem = distrust(folder)  # somebody else may have been quicker
+        problem = distrust(folder)  # another process may have made it first
     if problem:
         raise PermissionError(problem)
 
@@ -123,7 +123,7 @@ def is_begun(name: str) -> bool:
 def _is_left(path: Path, where: str, process: int) -> bool:
     if where != machine():
         return time.time() - path.lstat().st_mtime > ABANDONED
-    if process == os.getpid():  # or an earlier process had that number
+    if process == os.getpid():  # or an earlier process that had this number
         return not any(path.name.startswith(name) for name in list(_mine))
     return not runs(process)
 

@@ -53,7 +53,7 @@ def turn(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if descriptor in _held:  # it is not in a process that was forked meanwhile
+        if descriptor in _held:  # the descriptor is not in a process that was forked meanwhile
             with suppress(OSError):
                 path.unlink()
             _release(descriptor)

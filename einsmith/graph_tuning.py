@@ -142,7 +142,7 @@ def _switched(run: Executable, gene: str, say: Callable[[str], None]) -> Program
     """Return the program with one gene switched; None where that changes nothing or fails."""
     try:
         other = run.compiled_without(run.without ^ {gene})
-    except (ArgumentError, CompileError) as e:  # more memory than it may hold
+    except (ArgumentError, CompileError) as e:  # MemoryLimitError: it needs more memory than allowed
         say(f"{gene} cannot be switched: {e}")
         return None
     kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, other)]

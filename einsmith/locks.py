@@ -106,7 +106,7 @@ class Reentrant:
         if not self._depth:
             self._owner = 0
         self._lock.release()
-        if self._waiting:  # who takes it again and again would leave nobody else a turn
+        if self._waiting:  # a thread that takes it repeatedly would starve the others
             time.sleep(_POLL)
 
     def _is_owned(self) -> bool:
@@ -129,7 +129,7 @@ class Reentrant:
                     raise self._cycle()
         finally:  # Ctrl-C too
             _go_on(me, before)
-            if me in self._waiting:  # it is not in a child that a handler has forked
+            if me in self._waiting:  # the lock is not held in a child that a handler has forked
                 self._waiting.remove(me)
 
     def _cycle(self) -> EinsmithError:
@@ -222,7 +222,7 @@ class Awaited(Reentrant):
             held.append(self)
         else:
             _inside[me] = [self]
-            while _forking:  # looked at after this thread is entered: a fork does it the other way round
+            while _forking:  # checked after this thread is entered: a fork does it in the other order
                 del _inside[me]
                 time.sleep(_POLL)
                 _inside[me] = [self]
@@ -231,7 +231,7 @@ class Awaited(Reentrant):
                 self._wait(me)
             self._owner = me
             self._depth += 1
-        except BaseException:  # a signal, which may come after the lock was taken too
+        except BaseException:  # a signal may arrive after the lock was taken, too
             if _inside[me].count(self) == 1 and self._lock._is_owned():  # type: ignore[attr-defined]
                 self._owner, self._depth = 0, 0
                 self._lock.release()
@@ -254,8 +254,8 @@ class Awaited(Reentrant):
             time.sleep(_POLL)
 
     def restore(self, depth: int) -> None:
-        """Give back what a signal, which may come anywhere, has kept this thread from giving back, so that it holds the
-        lock `depth` times."""
+        """Release the lock until this thread holds it `depth` times: a signal, which may come anywhere, has prevented a
+        release."""
         me = get_ident()
         while self._owner == me and self._depth > depth:
             self._depth -= 1
@@ -296,7 +296,7 @@ class Guard:
     def __init__(self, others: Iterable[Guard] = ()):
         self._lock = _GuardLock("using parameters or state")
         self._above: Guard | None = None
-        self._held: list[Awaited] = []  # which lock each entry has taken: another one after a join in between
+        self._held: list[Awaited] = []  # the lock that each entry took: a join in between changes it
         self._others = tuple(others)
         self._number = next(_guard_numbers)
 
@@ -330,8 +330,11 @@ class Guard:
         return (lock._depth, len(self._held)) if lock._owner == get_ident() else (0, 0)
 
     def restore(self, mark: tuple[int, int]) -> None:
-        """Hold the lock as often as at a `mark`: for a caller whose `with` an error has left, as a signal that raises
-        within `__exit__` itself keeps that from its end."""
+        """Release the lock until this thread holds it as often as at a `mark`.
+
+        For a caller whose `with` was left by an error: a signal that raises within `__exit__` itself keeps that from
+        finishing.
+        """
         lock = self._root()._lock
         if lock._owner == get_ident():
             del self._held[mark[1] :]
@@ -364,7 +367,7 @@ def join(guards: Iterable[Guard]) -> None:
                 stack.enter_context(root._lock)
             if any(root._above is not None for root in order):
                 continue
-            # The outermost of those that this thread held before is released last.
+            # The lock that this thread took first is released last.
             held = _inside[get_ident()]
             first = min(order, key=lambda root: held.index(root._lock))
             for root in order:

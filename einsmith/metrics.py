@@ -65,7 +65,7 @@ class top_k(Shown):  # noqa: N801  # used as a function
         out, classes = _classes(output, target)
         if self.k > output.shape[1]:
             raise ArgumentError(f"k={self.k} is more than the {output.shape[1]} classes")
-        # A class is among the k largest where fewer than k outputs are larger, the first of equal ones counting first.
+        # A class is among the k largest if fewer than k outputs are larger; of equal ones the first counts first.
         own = np.take_along_axis(out, classes[:, None], 1)
         before = np.arange(out.shape[1]) < classes[:, None]
         among = ((out > own) | ((out == own) & before)).sum(1) < self.k
@@ -160,8 +160,11 @@ class r2(Shown):  # noqa: N801
         self.seen, self.mean, self.spread, self.wrong = 0, 0.0, 0.0, 0.0
 
     def update(self, output: Any, target: np.ndarray) -> None:
-        """Take a batch. Squared distances from the mean are merged: sums of squares cancel where the mean is large.
-        Source: T. Chan, G. Golub, R. LeVeque, Updating Formulae and a Pairwise Algorithm, 1979."""
+        """Add a batch. Squared distances from the mean are merged, since sums of squares cancel where the mean is
+        large.
+
+        Source: T. Chan, G. Golub, R. LeVeque, Updating Formulae and a Pairwise Algorithm, 1979.
+        """
         a, b = _same(output, target)
         if not b.size:
             return

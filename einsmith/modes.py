@@ -311,7 +311,7 @@ class Jitted:
         known = self._depends.get(key, [])
         met = [r() for r in known]
         known = known + [weakref.ref(m) for m in compiled[1].depends if not any(m is n for n in met)]
-        compiled[1].depends = []  # a cache that belongs to a module does not keep it
+        compiled[1].depends = []  # weak, so that a module's own cache does not keep the module alive
         entry = self._cache.put(_whole(key, known), compiled)
         self._depends[key] = known
         return entry
@@ -332,7 +332,7 @@ class Jitted:
         arguments = arguments_of(args, kwargs, static, self._called)
         structure = flatten((list(args), kwargs))[1]
         threads = self.threads or get_threads()
-        version = trace.version()  # what changes from here on is not in what is traced
+        version = trace.version()  # changes from here on are not in the trace
         key = (structure, tuple(a.key for a in arguments), threads)
         current = self._current(key)
         if current is None:

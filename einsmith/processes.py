@@ -28,7 +28,7 @@ def end_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):  # a system without
         return
-    if os.getppid() != parent:  # it had ended before this process asked
+    if os.getppid() != parent:  # the parent ended before the signal was requested
         sys.exit(1)
 
 

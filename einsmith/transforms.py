@@ -234,7 +234,7 @@ def _pullback(f: Callable) -> Jitted:
     def run(primals: tuple, cotangent: Any, key: Any) -> tuple:
         under_way = trace.current_trace()
         assert under_way is not None
-        if key is not None:  # the numbers that f drew when its output was computed
+        if key is not None:  # the random numbers that f drew when its output was computed
             under_way.key = key[0], key[1]
         updates = dict(under_way.updates)
         _, pull = _linearize(f, primals)

@@ -108,7 +108,7 @@ def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Te
     if texts:
         try:
             ratios = alternated(run, run.with_decisions(texts), inputs, end)[2]
-        except ArgumentError:  # what is faster takes more memory than the program may hold
+        except ArgumentError:  # the faster program takes more memory than it may hold
             ratios = {}
         for f in found:
             if f.best:

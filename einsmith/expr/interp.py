@@ -152,7 +152,7 @@ def _widen(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarra
 def _chunks(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
     """Yield boxes that cover the domain, cut along the first output axes, of about POINTS_AT_ONCE points or fewer."""
     inner = prod(domain[rank:])
-    cut = rank  # axes before `cut` are walked one by one
+    cut = rank  # axes before `cut` are iterated one point at a time
     for cut in range(rank + 1):
         if prod(domain[cut:]) <= POINTS_AT_ONCE:
             break
@@ -263,7 +263,7 @@ def _apply(e: Apply, args: list[np.ndarray]) -> np.ndarray:
 def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:
     """Round floats towards zero; those out of range saturate and NaN gives 0."""
     ends = np.iinfo(dtype.numpy)
-    low, high = float(ends.min), float(ends.max)  # of 64 bits the upper end, rounded up, is out of range itself
+    low, high = float(ends.min), float(ends.max)  # for 64 bits the upper end, rounded up, is out of range itself
     inside = (low <= x) & (x < high)
     out = np.where(inside, x, 0.0).astype(np.int64)
     return np.where(inside | np.isnan(x), out, np.where(x < 0, ends.min, ends.max))

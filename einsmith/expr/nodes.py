@@ -69,7 +69,7 @@ class Read(Node):
     args: tuple[Expr, ...]
 
 
-Read.args = Read.__dict__["index"]  # one field by two names: nodes are walked by `args`
+Read.args = Read.__dict__["index"]  # an alias of the field: nodes are walked by `args`
 
 
 class Apply(Node):
@@ -474,7 +474,7 @@ def postorder(roots: Iterable[Node], known: Container[Node] = ()) -> Iterator[An
     """
     seen: set[Node] = set()
     for root in roots:
-        stack: list[Any] = [root]  # None stands above a node whose arguments have been done
+        stack: list[Any] = [root]  # None is pushed above a node whose arguments are done
         while stack:
             node = stack.pop()
             if node is None:

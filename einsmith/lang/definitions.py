@@ -39,7 +39,7 @@ from einsmith.lang.program import FormulaProgram, Line, conditions, reads_of
 from einsmith.lang.result_types import float_type, of_type, result_type
 from einsmith.lang.sweeps import in_one_sweep
 
-_COUNTABLE = 1_000_000  # elements up to which a message names the one that is missing
+_COUNTABLE = 1_000_000  # most elements for which a message names the missing one
 
 
 def tensors(
@@ -114,7 +114,7 @@ def _cycle(
             for n in group
         }
         found = {n: formula.join((types[n], *(b.ty for b in own))) for n, own in bodies.items()}
-        if found == types:  # what is no more than a number is of the formula's float type
+        if found == types:  # a plain number takes the formula's float type
             every = [b for own in bodies.values() for b in own]
             number = float_type(every)
             whole = result_type(every) if all(ty is WeakForm.INT for ty in found.values()) else number

@@ -51,7 +51,7 @@ class AxisVar:
         self.name, self.extent = name, extent
 
     def __copy__(self) -> AxisVar:
-        return self  # it is what it is by its identity
+        return self  # compared by identity
 
     def __deepcopy__(self, memo: dict) -> AxisVar:
         return self
@@ -65,7 +65,7 @@ class Form:
     contains a Load; `at`: (source text, offset) for messages, where known."""
 
     __slots__ = ("ty", "free", "folds", "loads", "at", "args")
-    wraps = False  # whether it is integer arithmetic on elements of tensors that may leave its type
+    wraps = False  # whether it is integer arithmetic on elements of tensors that may overflow its type
     ty: Ty
     free: frozenset[AxisVar]
     folds: bool

@@ -100,9 +100,9 @@ def gradient_text(
     if not outputs:
         raise GradientError(f"no output of {operator.name} is a float, so it has no gradient")
     cotangents = {n: leaf(made[n].shape, made[n].dtype) for n in outputs}
-    tensors = [v.tensor for v in made.values()]  # all of them, to know what each became
+    tensors = [v.tensor for v in made.values()]  # all of them, so that the result of each is known
     tensors, grads = gradients(tensors, [cotangents.get(n) for n in made], [leaves[n] for n in wrt])
-    # Text says values; read again it is differentiated as it stands.
+    # The text defines values only; parsed again it is differentiated as written.
     tensors, grads = _split(values_only(Graph((), (*tensors, *grads), (), ())).outputs, len(tensors))
     names = _Names(program)
     known: dict[Tensor, _Named] = {}
@@ -189,7 +189,7 @@ class _Writer:
         self.names, self.known = names, known
         self.lines: list[str] = []
         self.shapes: dict[str, tuple[int, ...]] = {}  # of the tensors that are written
-        self.dims: dict[Tensor, list[str | None]] = {}  # of tensors without a name: what their readers call them
+        self.dims: dict[Tensor, list[str | None]] = {}  # unnamed tensors: names that their readers use
 
     def write(
         self,
@@ -204,7 +204,7 @@ class _Writer:
                 if node is not t and node not in done and not isinstance(node, Leaf):
                     self._tensor(node)
                     done.add(node)
-            if t in done or isinstance(t, Leaf) or _is_member(t):  # a copy under the name that is expected
+            if t in done or isinstance(t, Leaf) or _is_member(t):  # a copy under the expected name
                 at = tuple(Axis(d) for d in range(len(t.shape)))
                 t = Compute(template(t.shape, [(t.dtype, t.shape)], Read(0, at, t.dtype)), (t,))
             self.known[t] = _Named(name, list(dims))

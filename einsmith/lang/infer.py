@@ -28,7 +28,7 @@ from einsmith.lang.program import FormulaProgram, Line, ReadSite
 
 Key = tuple  # ("axis", line, name) or ("dim", tensor, dimension)
 LARGEST = 2**31 - 1
-MOST = 2**60  # elements of 8 bytes that an address of 64 bits, with its sign, can tell apart
+MOST = 2**60  # most elements of 8 bytes that a signed 64-bit address can address
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Inference:
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
                     if (site.node.name, d) in uneven and site.node.name in cycle[line.statement.name]:
-                        continue  # y[t+1] = f(y[t]): what is read at t reaches as far as what is defined at t+1
+                        continue  # y[t+1] = f(y[t]): reads at t extend as far as definitions at t+1
                     if self.plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
                         if not self.guarded(site, {i.id}):
                             self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)

@@ -29,7 +29,7 @@ def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
     """
     found = ranges.reach_of(e.fn, [a.reach for a in e.args])
     dtype = e.ty if isinstance(e.ty, DType) else dt.i64
-    if dtype is not e.ty:  # of literals alone, which have the type of what they meet, perhaps a float
+    if dtype is not e.ty:  # literals alone take the type of the other operands, perhaps a float
         return e.ty, False, dtype.range if ranges.leaves(found, dtype) else found
     wide = [a for a in e.args if not isinstance(a.ty, DType) and ranges.leaves(a.reach, dtype)]
     if any(a.loads or a.folds for a in wide):  # arithmetic on run-time numbers and reductions, which are int64

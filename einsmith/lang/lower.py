@@ -255,7 +255,7 @@ def _wrapping(node: FormulaOp, args: Sequence[Expr], ty: DType) -> Expr:
     wide, own = _computed_in(node, ty), node.ty if node.wraps and node.ty is dt.u8 else ty
     if wide is own:
         return apply(node.fn, *args)
-    if node.fn in _RING:  # sums and products of what has wrapped wrap to the same value as those of what has not
+    if node.fn in _RING:  # sums and products of wrapped values wrap to the same result as those of unwrapped values
         args = [
             _before_wrap(e) if isinstance(a, FormulaOp) and a.wraps and a.ty is node.ty and a.fn in _RING else e
             for a, e in zip(node.args, args, strict=True)
@@ -339,7 +339,7 @@ def _compute(
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:
-        # What holds by a guard in the words that the guard has may not be found once both are simplified.
+        # A bound that follows from a guard as written may not be provable once both are simplified.
         try:
             verify_template(t)
         except BoundsError:

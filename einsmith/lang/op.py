@@ -67,7 +67,7 @@ class Operator:
         self._bound: Cache[tuple, _Bound] = Cache(BOUND)
 
     def __reduce__(self) -> tuple:
-        return Operator, self._made_of  # made anew: the number of an operator belongs to its process
+        return Operator, self._made_of  # created anew: an operator's number belongs to its process
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from einsmith.lang.parser import (
 )
 
 Guard = tuple[Ast, bool]
-MOST_AXES = 32  # as many as NumPy's arrays have had dimensions
+MOST_AXES = 32  # NumPy's former limit of dimensions
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class FormulaProgram:
     order: tuple[tuple[str, ...], ...]
     extents: dict[str, int | Ast] = field(default_factory=dict)
     integer_inputs: frozenset[str] = frozenset()
-    places: dict[str, int] = field(default_factory=dict)  # where a parameter first stands in the text
+    places: dict[str, int] = field(default_factory=dict)  # offset of a parameter's first occurrence in the text
     in_index: frozenset[str] = frozenset()
 
     @property
@@ -237,7 +237,7 @@ def _whole_numbers(index: Ast) -> set[str]:
     while todo:
         node = todo.pop()
         if isinstance(node, ParsedRead):
-            found.add(node.name)  # what stands in its own index is looked at as that
+            found.add(node.name)  # a nested read's index is examined with that read
         elif not isinstance(node, Cast) and not (isinstance(node, ParsedApply) and node.fn in ("lt", "le", "eq", "ne")):
             todo += node.args
     return found

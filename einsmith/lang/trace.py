@@ -102,7 +102,7 @@ class Override:
 
     def set(self, owner: Any, value: Any) -> None:
         """Override the attribute of `owner` with a value."""
-        self._values[id(owner)] = owner, value  # which keeps its id
+        self._values[id(owner)] = owner, value  # holds the owner so that its id stays unique
         self._version = object()
 
     def version(self) -> object:

@@ -213,7 +213,7 @@ def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
         raise KindError(f"compute: fn={shown(fn)} must be a function of an element's place")
     try:
         parameters = inspect.signature(fn)
-    except (TypeError, ValueError):  # of one that is not written in Python
+    except (TypeError, ValueError):  # for a function that is not written in Python
         return [f"i{d}" for d in range(len(shape))]
     try:
         parameters.bind(*shape)

@@ -21,12 +21,12 @@ from einsmith.expr.analysis.sample import Sample
 from einsmith.expr.nodes import Apply, Axis, Const, Expr
 from einsmith.expr.rewrite.rebuild import operands
 
-_DEPTH = 2  # lines combined one after the other in the search for one bound
-_LINES = 24  # lines tried at each turn of that search
-_FEW = 4  # lines with which a search takes less than a look at the points of the sample
-_CASES = 3  # disjunctions split into cases
-_NESTING = 40  # atoms inside atoms looked into
-_CHOICES = 2  # integer `where`s whose conditions are assumed one inside the other
+_DEPTH = 2  # most lines combined in the search for one bound
+_LINES = 24  # most lines tried at each step of that search
+_FEW = 4  # most lines with which a search is cheaper than evaluating sample points
+_CASES = 3  # most disjunctions split into cases
+_NESTING = 40  # most nested atoms examined
+_CHOICES = 2  # most nested integer `where`s whose conditions are assumed
 
 
 def bounds(e: Expr, extents: Sequence[int], guards: Sequence[Expr] = ()) -> Interval:
@@ -64,16 +64,16 @@ class Facts:
         self.feasible = all(n > 0 for n in self.extents)
         self._tight: Mapping[Expr, Interval] = {}
         self._atoms: dict[Expr, Interval] = {}
-        self._plain: dict[Expr, Interval] = {}  # by the intervals of their parts, without lines
+        self._plain: dict[Expr, Interval] = {}  # from the intervals of their parts, without lines
         self._low: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
-        self._ends: dict[int, tuple[LinearForm, tuple[int, dict[Expr, int]] | None]] = {}  # by line, held with it
+        self._ends: dict[int, tuple[LinearForm, tuple[int, dict[Expr, int]] | None]] = {}  # by id; holds the line
         self._line_seen: dict[int, tuple[LinearForm, np.ndarray | None]] = {}
         self._children: dict[tuple[tuple[tuple[Expr, bool], ...], bool, int], Facts] = {}
         self._depth = 0
         self._reach = _DEPTH
         self._choices = 0
         self._sample = Sample(self.extents)
-        self._here: np.ndarray | None = None  # at which points of the sample the known conditions hold
+        self._here: np.ndarray | None = None  # mask of the sample points where the known conditions hold
 
     @staticmethod
     def of(extents: Sequence[int], guards: Iterable[Expr] = ()) -> Facts:
@@ -172,7 +172,7 @@ class Facts:
                 holds, differs = lines_of(c, truth)
                 lines += holds
                 unequal += differs
-                # A guard on e//k, abs(e) and the like says something of e: their lines tie the two together.
+                # A guard on e//k, abs(e) and the like bounds e: their lines connect the two.
                 atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
                 lines += [own for a in atoms for own in own_lines(a)]
         out.known, out.cases = frozenset(known), tuple(cases)
@@ -256,7 +256,7 @@ class Facts:
         """Tighten the intervals of the atoms by every line, in a few rounds."""
         tight = dict(self._tight)
         self._tight = tight
-        self._reach = 1  # what is inside an atom is looked at again in each turn
+        self._reach = 1  # arguments of atoms are examined again in each round
         for _ in range(4):
             changed = False
             for line in self.lines:
@@ -359,7 +359,7 @@ class Facts:
         most, lengths = ends
         out = a * low - b * most
         for atom, mine in form.terms.items():
-            # What cancels is not taken from one end for the form and from the other for the line.
+            # A term that cancels must not count with one end in the form and the other in the line.
             if atom in line.terms and mine * (c := line.terms[atom]) > 0:
                 out += min(abs(a * mine), abs(b * c)) * lengths[atom]
         return out
@@ -375,7 +375,7 @@ class Facts:
         if key not in self._low:
             form0 = LinearForm(0, form.terms)
             best = plain_low = self._sum_low(form0)
-            # No bound is above what the form is somewhere: one that is there needs no search.
+            # No bound exceeds the form's value at some point: a bound that reaches it needs no search.
             seen = self._seen(form0) if len(self.lines) > _FEW else None
             most = None if seen is None else int(seen.min())
             terms, tried = form.terms, 0
@@ -414,7 +414,7 @@ class Facts:
                 self._reach = reach
             found = known[atom] = intervals.meet(known.get(atom, (None, None)), self._own_interval(atom))
             self._depth -= 1
-            if reach and self._ends:  # lines had what was known of the atom so far
+            if reach and self._ends:  # lines used the atom's interval so far
                 self._ends = {n: end for n, end in self._ends.items() if atom not in end[0].terms}
         tight = self._tight.get(atom)
         return found if tight is None else intervals.meet(found, tight)
@@ -490,7 +490,7 @@ class Facts:
         return all(self._child(((c, t),), True).prove(cond, truth, splits - 1) for c, t in self.cases[0])
 
     def _proves(self, cond: Expr, truth: bool) -> bool:
-        todo = [(cond, truth)]  # all of these are to be proven
+        todo = [(cond, truth)]  # all of these must be proven
         while todo:
             c, truth = todo.pop()
             if (c, truth) in self.known:
@@ -505,7 +505,7 @@ class Facts:
             elif (c.fn, truth) in (("and", True), ("or", False)):
                 todo += [(a, truth) for a in c.args]
             elif c.fn in ("and", "or"):
-                # One of several holds: where their negations together are impossible.
+                # A disjunction holds where the negations of its operands contradict each other.
                 if self.assume(c, not truth).feasible and not any(self._proves(d, truth) for d in operands(c, c.fn)):
                     return False
             elif c.fn == "where":

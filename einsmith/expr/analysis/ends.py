@@ -30,7 +30,7 @@ def end_of(condition: Expr, axis: int) -> AxisEnd | None:
     rest, sign = form.without(Axis(axis)), form.coefficient(Axis(axis))
     if abs(sign) != 1 or axis in axes_of(*rest.terms):
         return None
-    # Places are exact, and elements may differ from them by more than their type holds.
+    # Positions are exact in i64; elements may differ from them by more than their type holds.
     return AxisEnd(True, (rest * -1).expr(dt.i64)) if sign == 1 else AxisEnd(False, (rest + 1).expr(dt.i64))
 
 

@@ -60,7 +60,7 @@ def _by_path(
         if isinstance(e, Apply) and e.fn == "where":
             stack.append((e.args[0], known))
             for truth, side in ((True, e.args[1]), (False, e.args[2])):
-                # Only guards that speak of axes can help; a side that is never chosen needs no proof.
+                # Only guards about axes can help; a side that is never chosen needs no proof.
                 under = known.assume(e.args[0], truth) if side in around else known
                 if under.feasible:
                     stack.append((side, under))
@@ -76,7 +76,7 @@ def _by_expression(
     contexts: dict[Expr, dict[Facts, None]] = {e: {} for e in around}
     for b in bodies:
         contexts.get(b, {})[facts] = None
-    for e in reversed(list(postorder(bodies))):  # what uses an expression comes before it
+    for e in reversed(list(postorder(bodies))):  # users come before the expressions that they use
         if e not in around:
             continue
         here = list(contexts.pop(e))

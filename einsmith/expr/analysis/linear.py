@@ -24,7 +24,7 @@ class LinearForm:
     terms: dict[Expr, int]
 
     def __init__(self, const: int = 0, terms: dict[Expr, int] | None = None):
-        own = self.__dict__  # several times as fast as a frozen class sets its fields
+        own = self.__dict__  # several times as fast as the assignments of a frozen class
         own["const"], own["terms"] = const, {} if terms is None else terms
 
     def __add__(self, other: LinearForm | int) -> LinearForm:

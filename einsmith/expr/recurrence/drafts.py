@@ -286,7 +286,7 @@ def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[R
             facts = Facts(part.domain)
             if not facts.assume(inside).prove(c, truth) or not facts.assume(inside, False).prove(c, not truth):
                 continue
-            # Slot s stands for index s - slots (s + extent where time runs downward), read where the axis says so.
+            # Slot s holds index s - slots (s + extent where time runs downward), at the position read.
             places[0] = moved(Axis(0), -slots - first if sign > 0 else extent - first)
             if not {x.position for x in postorder([other]) if isinstance(x, Axis)} <= set(places):
                 continue

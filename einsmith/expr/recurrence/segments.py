@@ -74,7 +74,7 @@ class _Builder:
     def __init__(self, node: Recurrence, size: int, base: int, count: int):
         self.node, self.size = node, size
         self.out = Segment(base, count, leaf((), dt.i32))
-        self.found: list[Tensor] = []  # what the segment's recurrence reads
+        self.found: list[Tensor] = []  # leaves that the segment's recurrence reads
         self.depth = self._depth()
         self.spans: dict[tuple[int, int, int], tuple[int, int]] = {}  # (slot, dimension, coefficient of t): offsets
         self.parts: dict[tuple[int, int, int], Leaf] = {}
@@ -375,7 +375,7 @@ class _Lift:
         return self.args.index(t)
 
     def _member(self, t: Tensor) -> int:
-        """The number of a member that is a step's tensor in all steps."""
+        """Return the number of the member that is a step's tensor over all steps."""
         if t not in self.place:
             at = tuple(_axes(t.shape, 1))
             body = self._read(t, at, t.dtype)

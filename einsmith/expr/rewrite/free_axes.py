@@ -49,7 +49,7 @@ def _fold(
     rank, kept = len(outer), list(range(len(extents)))
     for k in () if 0 in extents else range(len(extents)):
         if combiner.startswith("arg") and kept.index(k):
-            break  # positions count the points of the axes behind: only the outermost one leaves them as they are
+            break  # positions count the points of inner axes: only removing the outermost axis keeps them
         folded = [FOLDS[combiner](b, rank + k, (*outer, *extents)) for b in bodies]
         if rank + k not in axes_of(*index) and all(f is not None for f in folded):
             bodies = tuple(f for f in folded if f is not None)
@@ -116,7 +116,7 @@ def _sum(body: Expr, axis: int, extents: Sequence[int]) -> Expr | None:
     first = next(n for n, level in enumerate(levels) if level.bound)
     conditions = [c for level in levels for c in level.bound]
     if any(has_read(c) for level in levels[first + 1 :] for c in level.bound):
-        return None  # maybe in bounds only where the conditions before it hold
+        return None  # its reads may be in bounds only where the preceding conditions hold
     count = _points(conditions, axis, extents)
     if count is None:
         return None
@@ -155,7 +155,7 @@ def _points(conditions: Sequence[Expr], axis: int, extents: Sequence[int]) -> Ex
     for form in forms:
         k, rest = form.coefficient(at), form.without(at)
         if k == 0 or axis in rest.axes or any(a.dtype.bits > 32 for a in rest.atoms):
-            return None  # of int64, a difference may leave the type where the comparison does not
+            return None  # an int64 difference may overflow where the comparison does not
         wide |= bool(rest.atoms)
         if abs(k) == 1:
             (low if k > 0 else high).append(rest * -k)

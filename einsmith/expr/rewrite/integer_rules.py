@@ -235,11 +235,11 @@ def plain_index(e: Read, facts: Facts) -> Expr | None:
 
 
 def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = False) -> DType:
-    """Return the type of a form made of integers that lie in their types: int32, unless int64 alone is certain to hold
+    """Return the type of a form made of integers that lie in their types: int32, unless only int64 is certain to hold
     it.
 
-    A form of int32 elements whose type does not guarantee the range, but which is known to lie in int32 (the number of
-    a step), is int32 too.
+    A form made of the int32 expressions `old` is int32 too if the types of their elements do not guarantee that they
+    lie in int32, yet they do (the number of a step).
     """
     values = form.const, *form.terms.values()
     if any(x.dtype.bits > 32 for x in form.terms) or not all(fits(v, dt.i32) for v in values):
@@ -247,7 +247,7 @@ def _type_of(form: LinearForm, old: Sequence[Expr], facts: Facts, equal: bool = 
     if _fitting(form, dt.i32, facts):
         return dt.i32
     narrow = all(x.dtype.bits <= 32 for x in old)
-    # The sides of an equation differ by what those that it comes from do, less than 2^32: a wrapped sum is as good.
+    # Both sides of an equation differ by as much as in the original, less than 2^32: a wrapped sum is right.
     return dt.i32 if narrow and (equal or not all(_fitting(linear(x), dt.i32, facts) for x in old)) else dt.i64
 
 

@@ -191,7 +191,7 @@ def connect(fn: str, parts: Iterable[Expr]) -> Expr:
 def _connective(e: Apply, facts: Facts) -> Expr | None:
     """Flatten and order `and` and `or`, and drop operands that the others imply; False or True where they
     contradict."""
-    unit = e.fn == "and"  # its neutral operand; operands are looked at while the others have this truth
+    unit = e.fn == "and"  # the identity operand; operands are examined while the others have this truth
     parts = [x for x in parts_of(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
     if any(isinstance(x, Const) for x in parts):
         return Const(not unit, dt.bool_)

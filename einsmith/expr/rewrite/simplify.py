@@ -135,9 +135,9 @@ def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
 
 
 def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
-    # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where that goes round in
-    # a circle, the circle's least ranks decide. A circle is as long as the order of a permutation of the operands may
-    # be, exponentially long in their number: of one that is not closed in time, the least ranks so far do.
+    # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where this
+    # cycles, the cycle's least ranks decide. A cycle is as long as the order of a permutation of the operands
+    # may be, exponential in their number: if it is not closed in time, the least ranks so far decide.
     boxes: dict[tuple[int, ...], Facts] = {}
     seen: dict[Template, tuple[int, ...]] = {}
     found, slots = _numbered(t, tuple(range(len(t.params))))
@@ -198,7 +198,7 @@ def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int
         else:
             parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
     if isinstance(parts[-1], Scatter) and all(_is(part, parts[-1].neutral) for part in parts[:-1]):
-        parts = parts[-1:]  # it starts from that anyhow
+        parts = parts[-1:]  # the scatter starts from the identity element anyway
     full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
     return widened(Template(t.shape, t.params, tuple(full or parts[:1])))
 
@@ -266,7 +266,7 @@ class _Run:
         self.done: dict[tuple[Expr, Facts], Expr] = {}
         self.local: dict[Expr, bool] = {}
         self.base = Facts(())
-        self.assumed: dict[Facts, tuple[_Assumed, ...]] = {}  # what a context holds beyond the base, outermost first
+        self.assumed: dict[Facts, tuple[_Assumed, ...]] = {}  # conditions beyond the base's, outermost first
         self.kept: dict[tuple[Expr, Facts], Facts] = {}
         self.contexts: dict[Expr, set[Facts]] = defaultdict(set)
         self.told: dict[Expr, int] = {}
@@ -349,7 +349,7 @@ class _Run:
             self.base = facts
             self.assumed[facts] = ()
             self.contexts.clear()
-        # (expression, facts, what it became by a rule); an expression waits on the stack below what it needs first.
+        # (expression, facts, result of a rule); an expression waits on the stack below those it needs first.
         stack: list[tuple[Expr, Facts, Expr | None]] = [(root, facts, None)]
         while stack:
             e, known, became = stack.pop()
