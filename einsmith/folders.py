@@ -35,7 +35,7 @@ _held: set[int] = set()
 
 
 class TakenError(OSError):
-    """Another writer has kept a folder for longer than PATIENCE; the message names it."""
+    """Error for a folder that another writer has held for longer than PATIENCE; the message names it."""
 
 
 def _lock_of(place: Path) -> Path:

@@ -129,7 +129,7 @@ class Reentrant:
                     raise self._cycle()
         finally:  # Ctrl-C too
             _go_on(me, before)
-            if me in self._waiting:  # the lock is not held in a child that a handler has forked
+            if me in self._waiting:  # not in a child that a handler has forked
                 self._waiting.remove(me)
 
     def _cycle(self) -> EinsmithError:

@@ -36,7 +36,7 @@ def _integer(x: Any) -> bool:
 
 
 def _count(x: Any) -> bool:
-    return _integer(x) and 0 <= x < 2**53  # largest count that the step's float64 represents exactly
+    return _integer(x) and 0 <= x < 2**53  # counts that the step's float64 represents exactly
 
 
 def _number(x: Any) -> bool:

@@ -311,7 +311,7 @@ class Jitted:
         known = self._depends.get(key, [])
         met = [r() for r in known]
         known = known + [weakref.ref(m) for m in compiled[1].depends if not any(m is n for n in met)]
-        compiled[1].depends = []  # weak, so that a module's own cache does not keep the module alive
+        compiled[1].depends = []  # a module's own cache must not keep the module alive
         entry = self._cache.put(_whole(key, known), compiled)
         self._depends[key] = known
         return entry
