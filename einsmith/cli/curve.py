@@ -1,4 +1,4 @@
-"""The loss curve of a run, as a PNG."""
+"""Draw the loss curve of a run as a PNG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from einsmith.cli.progress import metric_text
 
 
 def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Path, title: str) -> None:
-    """Writes the loss of every step, its running mean, and the epochs' test loss and its metric to `path`."""
+    """Write a PNG with the loss of every step, its running mean, and the epochs' test loss and metric to `path`."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -42,7 +42,7 @@ def draw(losses: Sequence[float], history: Sequence[dict[str, float]], path: Pat
 
 
 def running_mean(values: Sequence[float], weight: float = 0.05) -> np.ndarray:
-    """Exponential mean, started at the first values' plain mean."""
+    """Return the exponential running mean of values; the first 1/weight values are averaged equally."""
     out = np.empty(len(values))
     mean = 0.0
     for n, v in enumerate(values):

@@ -1,4 +1,4 @@
-"""`einsmith explain`: what a program's kernels are, why they are as they are, and how long they take."""
+"""Explain a program's kernels for `einsmith explain`: what they compute, why they were chosen, how long they take."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def explain(
     as_json: bool,
     html: Path | None,
 ) -> None:
-    """Compiles a model's training step, a Python file's `step` or a formula, and prints its kernels. overrides: each a
-    kernel's digest, a pattern and genes (`backends.override`). html: where they are shown as a page instead."""
+    """Compile a model's training step, a Python file's `step` or a formula, and print its kernels.
+
+    overrides: each a kernel's digest, a pattern and genes (`backends.override`); html: file for a page instead."""
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")
@@ -65,17 +66,17 @@ def explain(
 
 
 def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measure: bool) -> dict[str, Any]:
-    """Everything that is printed, ready for JSON; times are in seconds.
+    """Return the report on a program, ready for JSON; times are in seconds.
 
-    measure: also the median time of each kernel inside whole runs, in all turns of its loop together (`turns`, of each
-    of which a prediction tells), and of each candidate shown, alone with warm caches. `fusion`: of a kernel of several
-    stages, predicted seconds of a kernel for each, and the `reward`, those less its own, in a turn. `call`: the number
-    of a kernel's call, or of the loop that it is in, among those of the plan. `bytes`: of the tensors that one turn
-    reads and writes, each once. `tuned`: measuring has found what is compiled (`einsmith tune --list`); `unfollowed`:
-    why what it has found is not compiled, else empty. `share`: of the time of all kernels, measured or else predicted.
-    `again`: it makes once more what an earlier kernel has made. `layouts`: what does not lie as it is in memory
-    (`order`: its dimensions, the outer ones first), and what the next best order would cost `more`. `without`: the
-    passes without which the program was measured to be faster.
+    measure: also the median time of each kernel inside whole runs, for all turns of its loop together (a prediction is
+    for one of the `turns`), and of each shown candidate alone, with warm caches. `fusion`: predicted seconds of
+    separate kernels for the stages of a fused kernel, and the `reward`, these seconds minus the fused kernel's, per
+    turn. `call`: number of the kernel's call in the plan, or of the loop that contains it. `bytes`: size of the tensors
+    that one turn reads and writes, each counted once. `tuned`: whether the configuration was found by measuring
+    (`einsmith tune --list`); `unfollowed`: why a tuned configuration is not compiled, else "". `share`: fraction of the
+    time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
+    `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
+    next best order (`more`). `without`: passes without which the program was measured to be faster.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     kernels = []
@@ -162,7 +163,9 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
 
 
 def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str, Any] | None:
-    """What the kernels would take that a kernel, which takes so many seconds, stands for; None where it is one."""
+    """Return the number and predicted seconds of separate kernels for a fused kernel's stages, and the seconds saved.
+
+    seconds: predicted time of the fused kernel. Return None where the kernel is not fused."""
     kernels = list(apart(kernel))
     if len(kernels) < 2:
         return None
@@ -171,12 +174,12 @@ def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str,
 
 
 def seconds_of(kernel: Mapping[str, Any], measured: bool) -> float:
-    """What a kernel takes in all turns of its loop."""
+    """Return a kernel's measured or predicted seconds in all turns of its loop."""
     return kernel["measured"] if measured else kernel["predicted"]["seconds"] * kernel["turns"]
 
 
 def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What some kernels take together, in all turns of their loops."""
+    """Sum the seconds of kernels, in all turns of their loops, as the row `name` of the report."""
     known = all(k["measured"] is not None for k in kernels)
     return {
         "part": name,
@@ -187,9 +190,11 @@ def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bytes, at rest and over time: at each call of the plan those of results that the forward pass `saved` for later,
-    of the `rest` and of kernels' workspaces; and the `tensors` that live where it is most, the largest first, with
-    their first and last call and the number of the kernel that makes them."""
+    """Return the bytes that a program holds, at rest and over time.
+
+    `live`: bytes at each call of the plan of results that the forward pass saves for later calls (`saved`), of other
+    results (`rest`) and of kernels' workspaces. `tensors`: tensors live at the peak, largest first, with their first
+    and last call and the number of the kernel that makes them."""
     arrays, batch = run.fixed_bytes()
     calls = len(run.plan.calls)
     of_call: list[list[int]] = [[] for _ in range(calls)]  # the numbers of its kernels
@@ -234,7 +239,7 @@ def _type(x: Any) -> str:
 def _shown(
     alternatives: Sequence[tuple[str, Any, Cost]], count: int, taken: tuple[str, Any]
 ) -> list[tuple[str, Any, Cost]]:
-    """The `count` cheapest, the one that is taken, and the cheapest of every other pattern that takes the kernel."""
+    """Select the `count` cheapest alternatives, the chosen one, and the cheapest of every other pattern."""
     out = list(alternatives[: max(1, count)])
     out += [x for x in alternatives if x[:2] == taken and x not in out]
     for found in alternatives if count > 0 else ():
@@ -244,14 +249,14 @@ def _shown(
 
 
 def _stage(shape: Sequence[int], stage: Any) -> str:
-    """One stage of a kernel in a word and a shape."""
+    """Describe one stage of a kernel by its kind and shape, as "sum 64x128"."""
     part = stage.template.parts[0]
     kind = getattr(getattr(part, "body", None), "combiner", None) or "pointwise"
     return f"{'scatter' if stage.template.is_scatter else kind} {'x'.join(map(str, shape)) or 'scalar'}"
 
 
 def terms(cost: Cost) -> dict[str, float]:
-    """A prediction and what it is made of: the larger of arithmetic and memory, plus special functions and launches."""
+    """Return a predicted cost and its terms in seconds: max(arithmetic, memory) plus special functions and launches."""
     return {
         "seconds": cost.seconds,
         "arithmetic": cost.arithmetic,
@@ -262,7 +267,7 @@ def terms(cost: Cost) -> dict[str, float]:
 
 
 def text_of(report: dict[str, Any]) -> str:
-    """The report for people: microseconds, one block a kernel, and the sums of forward, backward and update."""
+    """Format the report as text: one block per kernel, in microseconds, and the sums by role."""
     kernels = report["kernels"]
     several = len(report["parts"]) > 2
     lines = [
@@ -291,26 +296,26 @@ def text_of(report: dict[str, Any]) -> str:
 
 
 def laid(layout: Mapping[str, Any]) -> str:
-    """How tensors lie that do not lie as they are, and the next best order."""
+    """Describe the layout of tensors that are stored in another order, and the next best order."""
     beside = f" (next best: {layout['next']})" if layout["next"] else ""
     return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{beside}"
 
 
 def fused(kernel: Mapping[str, Any]) -> str:
-    """The stages of a kernel, and what it gains that they are one."""
+    """Describe the stages of a fused kernel and the predicted gain of fusing them."""
     f = kernel["fusion"]
     gain = f"{f['kernels']} kernels apart {us(f['apart'])}, reward {us(f['reward'])}"
     return f"fused: {' -> '.join(kernel['fused'])} ({gain})"
 
 
 def fused_in_all(report: Mapping[str, Any]) -> str:
-    """What fusion gains in the whole program."""
+    """Describe the predicted gain of fusion in the whole program."""
     f = report["fusion"]
     return f"{f['launched']} kernels in the place of {f['apart']}, reward {us(f['reward'])}"
 
 
 def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
-    """What a kernel was compiled to and what else was considered, each with what its prediction is made of."""
+    """List the chosen candidate of a kernel and the alternatives, each with the terms of its prediction."""
     lines = []
     for c in kernel["candidates"]:
         p = c["predicted"]
@@ -326,7 +331,7 @@ def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """The report in a line."""
+    """Summarize the report in one line."""
     return f"{len(report['kernels'])} kernels, {_times(report['parts'][-1])}"
 
 
@@ -336,5 +341,5 @@ def _times(part: Mapping[str, Any]) -> str:
 
 
 def us(seconds: float) -> str:
-    """Microseconds."""
+    """Format seconds in microseconds."""
     return f"{seconds * 1e6:.1f} us"

@@ -1,4 +1,4 @@
-"""`einsmith export`: a model, or a run that `einsmith train` has saved, as a library."""
+"""Export a model, or a run that `einsmith train` has saved, as a library, for `einsmith export`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def export_command(
     what: str, folder: Path, *, batch: int | None, settings: Sequence[str], threads: int | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Exports what a name or a folder stands for, and prints the files and their sizes."""
+    """Export the model of a name or the run of a folder, and print the library's functions, files and sizes."""
     place = Path(what)
     if manifest.is_saved_step(place):
         if settings:

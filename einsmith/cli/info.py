@@ -1,4 +1,4 @@
-"""`einsmith info`, `einsmith calibrate` and `einsmith cache`."""
+"""Implement the commands `einsmith info`, `einsmith calibrate` and `einsmith cache`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARIES = ("einsmith", "numpy", "llvmlite")
 
 
 def info(as_json: bool) -> None:
-    """Prints what a report of a fault should hold."""
+    """Print the facts that a bug report should contain."""
     facts = gather()
     if as_json:
         click.echo(json.dumps(facts))
@@ -35,7 +35,7 @@ def info(as_json: bool) -> None:
 
 
 def gather() -> dict[str, Any]:
-    """Versions, machine, folders, models and knobs, ready for JSON."""
+    """Return versions, machine, folders, models and environment variables, ready for JSON."""
     static = native.host_target()
     target = asdict(static)
     machine = {n: target[n] for n in ("vector_bytes", "vector_registers", "l1", "l2", "l3", "cores")}
@@ -61,7 +61,7 @@ def _source(recorded: Target | None) -> str:
 
 
 def coefficients(target: Target) -> dict[str, Any]:
-    """What predictions are made of, by name: seconds, bytes per second and multiply-adds per second."""
+    """Return the coefficients of predictions by name: seconds, bytes per second and multiply-adds per second."""
     found = asdict(target)
     out = {name: found[name] for name in store.COEFFICIENTS if name not in ("bytes_per_second", "special_seconds")}
     levels = zip(("l1", "l2", "l3"), target.bytes_per_second, strict=True)
@@ -82,7 +82,7 @@ def _readable(name: str, value: Any) -> Any:
 
 
 def calibrate(as_json: bool) -> None:
-    """Measures the machine, keeps the figures and prints them beside the static ones."""
+    """Measure the machine, store the coefficients, and print them next to the static ones."""
     from einsmith.tune import calibrate
 
     try:
@@ -107,7 +107,7 @@ def calibrate(as_json: bool) -> None:
 
 
 def cache(clear: bool, as_json: bool) -> None:
-    """Prints, or empties, the cache of compiled code; fetched data is only counted: it may not be to be had again."""
+    """Print or clear the cache of compiled code. Fetched data is only counted, as it may not be available again."""
     entries, size = objects.usage()
     data_files, data_size = _count(knobs.cache_dir() / "data")
     if clear:
@@ -143,7 +143,7 @@ def _first_line(documented: Callable) -> str:
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """Return the processor's model name, or else the platform's name for it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""The command `einsmith`: its commands, and how their errors and exit statuses look."""
+"""Define the command line of `einsmith`: its commands, error messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 
 
 class _Size(click.ParamType):
-    """Bytes, as 800MB."""
+    """Parameter type of a number of bytes, as 800MB."""
 
     name = "SIZE"
 
@@ -107,12 +107,12 @@ _OVERRIDE = "What a kernel (its digits, as printed) is compiled to instead; the 
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a page to look at instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_command(what: str, **options) -> None:
-    """Show the kernels of a program: what was fused, what was chosen, and what was rejected at which predicted cost.
+    """Show the kernels of a program: fused stages, the chosen configuration, rejected ones and their predicted cost.
 
-    MODEL, as in `einsmith train`, stands for its training step. FILE is a Python file that defines `step`, a TrainStep
-    or a function, and `inputs`, the tuple of its arguments; a .onnx file, whose network is shown as it evaluates, where
-    --shape gives shapes that it leaves open and --set numbers that it takes; any other file is a formula, whose inputs'
-    shapes --shape gives.
+    MODEL, as in `einsmith train`, means its training step. FILE is a Python file that defines `step`, a TrainStep or a
+    function, and `inputs`, the tuple of its arguments; or a .onnx file, whose network is shown in evaluation mode,
+    where --shape gives shapes that it leaves open and --set numbers that it takes; any other file is a formula, whose
+    inputs' shapes --shape gives.
     """
     from einsmith.cli.explain import explain
 
@@ -126,7 +126,7 @@ def explain_command(what: str, **options) -> None:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an output.")
 def run_command(what: str, **options) -> None:
-    """Show what the network of a file of ONNX gives for arrays, in evaluation mode."""
+    """Show the outputs of an ONNX file's network for arrays, in evaluation mode."""
     from einsmith.cli.onnx_files import run
 
     run(what, **options)
@@ -149,7 +149,7 @@ def export_command(what: str, folder: Path, **options) -> None:
     weights and a manifest.
 
     MODEL, as in `einsmith train`, has new weights and Adam's rule; DIR is a run that `einsmith train --save` wrote,
-    which goes on from where it stands (its schedule of learning rates needs --schedule).
+    which continues from its last step (its schedule of learning rates needs --schedule).
     """
     from einsmith.cli.export import export_command
 
@@ -159,11 +159,11 @@ def export_command(what: str, folder: Path, **options) -> None:
 @app.command("calibrate")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(as_json: bool) -> None:
-    """Measure this machine anew (3 seconds, or up to 9) and keep the figures, by which kernels are chosen.
+    """Measure this machine anew (3 seconds, or up to 9) and store the figures, by which kernels are chosen.
 
-    This happens by itself at the first use on a machine. What is measured beside other work is not kept: the figures of
-    before stand, and programs that find none measure for themselves. New figures may lead to other choices, and so to
-    other rounding: a run that was saved before does not go on bitwise as it would have.
+    This happens automatically at the first use on a machine. Figures that were disturbed by other work are not stored:
+    earlier figures stay valid, and programs that find none measure again. New figures may lead to other choices, and so
+    to other rounding: a run that was saved before does not continue bitwise as it would have.
     """
     from einsmith.cli.info import calibrate
 
@@ -194,10 +194,10 @@ _GRAPH = "First find out, in half of the time, which passes the program is faste
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.pass_context
 def tune_command(context: click.Context, what: str | None, as_json: bool, **options) -> None:
-    """Find faster configurations of a program's kernels by measuring them, and keep what was found.
+    """Find faster configurations of a program's kernels by measuring them, and store the results.
 
-    MODEL and FILE are as in `einsmith explain`. Programs that are compiled from then on use what was found on this
-    machine, unless EINSMITH_TUNED is 0. What a file of another machine says is only where a search begins.
+    MODEL and FILE are as in `einsmith explain`. Programs that are compiled later use the results of this machine,
+    unless EINSMITH_TUNED is 0. Results from a file of another machine only seed a search.
     """
     stored = {name: options.pop(name) for name in ("listed", "forget", "export_to", "import_from")}
     if what is None:
@@ -231,14 +231,14 @@ def info_command(as_json: bool) -> None:
 @click.option("--clear", is_flag=True, help="Remove the compiled code; fetched data stays.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cache_command(clear: bool, as_json: bool) -> None:
-    """Show what is kept on disk, or remove the compiled code."""
+    """Show the files in the cache, or remove the compiled code."""
     from einsmith.cli.info import cache
 
     cache(clear, as_json)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status: 0, 1 (failed), 2 (wrong use)."""
+    """Run the command line and return the exit status: 0, 1 (failed), 2 (wrong use)."""
     try:
         app.main(args=None if arguments is None else list(arguments), prog_name="einsmith", standalone_mode=False)
         return OK
@@ -256,7 +256,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except EinsmithError as e:
         return _failed(str(e), FAILED)
     except BrokenPipeError:
-        # Whoever read the output has gone; the interpreter must not complain about it at exit.
+        # The reader of the output has gone; the interpreter must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as e:
@@ -275,7 +275,7 @@ def _failed(message: str, status: int) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run())
 
 

@@ -1,4 +1,4 @@
-"""Files of ONNX on the command line: what they are trained on, examples of their inputs, and `einsmith run`."""
+"""Handle ONNX files on the command line: choose their training data, make example inputs, run `einsmith run`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from einsmith.nn.module import Module
 
 SUFFIX = ".onnx"
 SIZE = 8
-"""The extent of dimensions of an example that the file leaves open, behind the first."""
+"""Extent that example inputs get in open dimensions after the first."""
 
 
 def is_file(what: str) -> bool:
-    """Whether an argument names a file of ONNX."""
+    """Return whether an argument names an ONNX file."""
     return Path(what).suffix == SUFFIX
 
 
 def network(what: str) -> OnnxModule:
-    """The network of a file. Raises click's error where `onnx` is missing."""
+    """Load the network of an ONNX file. Raises click's error where the package `onnx` is missing."""
     try:
         return load(what)
     except ImportError as e:
@@ -45,7 +45,7 @@ def _inputs(what: str, changed: float) -> tuple[Input, ...]:
 
 
 def inputs_of(what: str) -> tuple[Input, ...]:
-    """What the network of a file takes. Raises DataError."""
+    """Return the inputs of the network of an ONNX file. Raises DataError where there is no such file."""
     path = Path(what)
     if not path.is_file():
         raise DataError(f"{what} is no file")
@@ -56,7 +56,9 @@ def inputs_of(what: str) -> tuple[Input, ...]:
 
 
 class Arrays(Task):
-    """Arrays of a .npz file: x and y, to learn from, test_x and test_y, to test; without those a tenth of x and y."""
+    """Task of the arrays of a .npz file: x and y for training, test_x and test_y for tests.
+
+    Without test arrays the last tenth of x and y is held out for tests."""
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         try:
@@ -87,7 +89,9 @@ class Arrays(Task):
 
 
 def task_of_file(what: str, data: str | None) -> Task:
-    """What a file's network learns from: arrays of a .npz file, or images where its input has their shape."""
+    """Choose the task of an ONNX file's network: the arrays of a .npz file, or images where the input's rank fits.
+
+    Raises click's usage error for networks of several inputs or with a fixed batch size."""
     taken = inputs_of(what)
     if len(taken) != 1:
         raise click.UsageError(
@@ -112,8 +116,10 @@ def task_of_file(what: str, data: str | None) -> Task:
 
 
 def example(what: str, batch: int | None, shapes: Sequence[str], settings: Sequence[str]) -> tuple[OnnxModule, tuple]:
-    """(the network in evaluation mode, random inputs). batch: extents of first dimensions that the file leaves open;
-    shapes: "name=1,3,224,224" of others; settings: "name=value" of inputs that are one number."""
+    """Return (the network in evaluation mode, random inputs).
+
+    batch: extent of open first dimensions; shapes: "name=1,3,224,224" for inputs with other open dimensions; settings:
+    "name=value" for inputs that hold one number."""
     model = network(what)
     model.eval()
     if batch is not None and not any(i.shape and not isinstance(i.shape[0], int) for i in model.inputs):
@@ -146,7 +152,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
 
 
 def traceable(model: OnnxModule, inputs: tuple) -> tuple[Module, tuple]:
-    """(the network, its inputs) with inputs whose values extents depend on as constants."""
+    """Return (the network, its inputs), where inputs whose values determine extents have become constants."""
     static = {i.name for i in model.static}
     if not static:
         return model, inputs
@@ -159,8 +165,9 @@ def traceable(model: OnnxModule, inputs: tuple) -> tuple[Module, tuple]:
 
 
 def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int | None, as_json: bool) -> None:
-    """Prints what a network gives for arrays of .npy files, "X.npy" each in order or "name=X.npy". output: an .npz file
-    that takes the outputs by name."""
+    """Run an ONNX network on arrays of .npy files and print its outputs.
+
+    inputs: "X.npy", in order, or "name=X.npy"; output: a .npz file for the outputs by name instead."""
     if not is_file(what):
         raise click.UsageError(f"{what!r} is no file of ONNX; `einsmith run` takes FILE{SUFFIX}")
     if output is not None and output.suffix != ".npz":

@@ -1,4 +1,4 @@
-"""The programs that commands are about, by the names that users give them, and files that are to be written."""
+"""Compile the program that a command's argument names, and check files that a command writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def program(
     threads: int | None,
     memory_limit: int | None,
 ) -> tuple[Executable, list[np.ndarray], int | None]:
-    """The program, its inputs, and a model's batch."""
+    """Return the compiled program of a model, Python file, formula or ONNX file, its inputs, and a model's batch size.
+
+    shapes, settings: "name=value" options of the command line. Raises click's usage errors."""
     path = Path(what)
     if path.suffix == ".onnx":
         if memory_limit is not None:
@@ -83,7 +85,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
 
 
 def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
-    """`step` of a Python file, with the file's `inputs`: a tuple of arguments, or a function that makes it."""
+    """Compile `step` of a Python file for the file's `inputs`, a tuple of arguments or a function that returns it."""
     try:
         found = runpy.run_path(str(path))
     except EinsmithError:
@@ -134,7 +136,9 @@ def _formula(
 
 @contextmanager
 def to_be_written(file: Path, option: str) -> Iterator[None]:
-    """Finds out whether a file can be written before anything else is done. Where the rest fails, it is as before."""
+    """Context that first checks that a file can be written, and removes a newly made file where its body fails.
+
+    option: name of the option, for messages."""
     new = not file.exists()
     try:
         file.open("a").close()

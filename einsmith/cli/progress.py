@@ -1,4 +1,4 @@
-"""What a long command prints: a bar on a terminal, plain lines elsewhere, JSON lines where asked for."""
+"""Print the progress of a long command: a bar on a terminal, plain lines elsewhere, JSON lines with --json."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import click
 
 
 class TrainProgress:
-    """Of a training run. Epochs go to stdout, as lines or as JSON; the bar goes to stderr where that is a terminal.
+    """Progress of a training run. Epochs go to stdout, as lines or as JSON; a bar goes to stderr if it is a terminal.
 
-    things: what the samples are called.
+    things: the noun for samples.
     """
 
     def __init__(self, as_json: bool, things: str = "images"):
@@ -49,11 +49,11 @@ class TrainProgress:
             self._bar.stop()
 
     def say(self, line: str) -> None:
-        """A remark, on stderr, so that the output stays the results."""
+        """Print a remark on stderr, so that stdout holds only results."""
         click.echo(line, err=True)
 
     def step(self, epoch: int, epochs: int, position: int, length: int, loss: float, batch: int) -> None:
-        """After every step. The loss shown is a running mean: single batches jump."""
+        """Update the bar after a step. The loss shown is a running mean, as losses of single batches vary."""
         done, now = epoch * length + position, time.perf_counter()
         if self._first < 0:
             self._first, self._began, self._loss = done, now, loss
@@ -72,11 +72,11 @@ class TrainProgress:
         )
 
     def rate(self, done: int, now: float, batch: int) -> float:
-        """Samples a second since the first step; the first one compiles and does not count."""
+        """Return the samples per second since the first step, which compiles and does not count."""
         return (done - self._first) * batch / (now - self._began) if done > self._first else 0.0
 
     def epoch(self, row: dict[str, float], epochs: int) -> None:
-        """After every epoch and its evaluation."""
+        """Print the results of an epoch after its evaluation."""
         if self._json:
             click.echo(json.dumps(row))
             return
@@ -93,7 +93,7 @@ class TrainProgress:
             click.echo(line)
 
     def final(self, row: dict[str, float], run: Any, target: Path | None) -> None:
-        """The end of the run."""
+        """Print the final result of the run. row: results of its last epoch; target: its save folder, if any."""
         if self._json:
             name = "perplexity" if "perplexity" in row else "accuracy"
             result = {"loss": row.get("test_loss"), name: row.get(name), "epochs": row.get("epoch", 0)}
@@ -105,7 +105,7 @@ class TrainProgress:
 
 
 def metric_text(row: Mapping[str, float]) -> str:
-    """What an epoch is judged by, in words; empty where it has nothing but a loss."""
+    """Format an epoch's accuracy or perplexity; return "" where it has neither."""
     if "accuracy" in row:
         return f"accuracy {100 * row['accuracy']:.2f} %"
     return f"perplexity {row['perplexity']:.2f}" if "perplexity" in row else ""

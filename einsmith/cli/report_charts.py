@@ -1,4 +1,4 @@
-"""The pictures of `einsmith explain --html` as inline SVG: kernels in time, and memory over the calls."""
+"""Draw the charts of `einsmith explain --html` as inline SVG: kernels in time, and memory over the calls."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from einsmith.sizes import show_size
 
 WIDTH = 960
 LEFT = 74
-"""What is left of the axis, for its labels."""
+"""X coordinate at which the axis begins; labels stand to its left."""
 RIGHT = WIDTH - 20
-"""Where the axis ends."""
+"""X coordinate at which the axis ends."""
 SPAN = RIGHT - LEFT
 LANE = 40
 """Height of a row of kernels."""
 HEIGHT = 190
-"""Of the picture of memory, above its axis."""
+"""Height of the memory chart above its axis."""
 KINDS = {
     "saved": "saved by the forward pass for later",
     "rest": "other results",
@@ -30,12 +30,12 @@ Report = Mapping[str, Any]
 
 
 def colour_of(kernel: Mapping[str, Any]) -> str:
-    """The class that gives a kernel its colour."""
+    """Return the CSS class that colours a kernel."""
     return "again" if kernel["again"] else kernel["role"]
 
 
 def title_of(number: int, kernel: Mapping[str, Any]) -> str:
-    """A kernel in a few lines."""
+    """Describe a kernel in a few lines, as a tooltip."""
     measured = "" if kernel["measured"] is None else f", measured {us(kernel['measured'])}"
     role = kernel["role"] + (" (again)" if kernel["again"] else "")
     return (
@@ -45,7 +45,7 @@ def title_of(number: int, kernel: Mapping[str, Any]) -> str:
 
 
 def ticks(largest: float, most: int = 8) -> list[float]:
-    """Round numbers from 0 to the largest: 1, 2 or 5 times a power of ten apart."""
+    """Return at most `most` + 1 round ticks from 0 to `largest`; their distance is 1, 2 or 5 times a power of ten."""
     if largest <= 0:
         return [0.0]
     unit = 10.0 ** floor(log10(largest / most))
@@ -63,13 +63,13 @@ def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") 
 
 
 def legend(entries: Mapping[str, str]) -> str:
-    """Colours by class, and what they mean."""
+    """Return the HTML legend of entries {CSS class: meaning}."""
     found = (f'<span><i class="{kind}"></i>{escape(text)}</span>' for kind, text in entries.items())
     return f'<p class="legend">{"".join(found)}</p>'
 
 
 def timeline(report: Report) -> str:
-    """The kernels in order, as wide as they take time: as predicted and, where that is known, as measured."""
+    """Draw the kernels in order with widths proportional to their predicted and, where known, measured time."""
     kernels = report["kernels"]
     lanes = [("predicted", False)] + ([("measured", True)] if report["parts"][-1]["measured"] is not None else [])
     longest = max(sum(seconds_of(k, m) for k in kernels) for _, m in lanes)
@@ -104,8 +104,9 @@ def _bars(kernels: Sequence[Mapping[str, Any]], y: float, scale: float, measured
 
 
 def memory(report: Report) -> str:
-    """The bytes of intermediate results that live at each call, what is saved for the backward pass below the rest; a
-    line where the arena ends, and a band of the calls' roles."""
+    """Draw the live bytes of intermediate results at each call, stacked by kind, results saved for later at the bottom.
+
+    A line marks the size of the arena, and a band below shows the roles of the calls."""
     told = report["memory"]
     live = told["live"]
     calls = len(live["saved"])
@@ -146,7 +147,7 @@ def memory(report: Report) -> str:
 
 
 def _area(kind: str, below: Sequence[int], above: Sequence[int], across: float, up: float, bottom: float) -> str:
-    """The steps from one row of heights to another."""
+    """Draw the filled area between two step curves."""
 
     def steps(heights: Sequence[int], order: Sequence[int], first: int) -> str:
         # Runs of one height are one line.
@@ -162,7 +163,7 @@ def _area(kind: str, below: Sequence[int], above: Sequence[int], across: float, 
 
 
 def _roles(kernels: Sequence[Mapping[str, Any]], across: float, y: float) -> Iterator[str]:
-    """A band of the roles of calls, those of a loop by its first kernel."""
+    """Draw a band of the roles of calls; a loop has the role of its first kernel."""
     first = {k["call"]: colour_of(k) for k in reversed(kernels)}
     for colour, run in groupby(sorted(first), first.__getitem__):
         numbers = list(run)

@@ -1,4 +1,4 @@
-"""The page of `einsmith explain --html`: one file with all that it needs, readable without a script too."""
+"""Make the page of `einsmith explain --html`: one self-contained file, readable without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory,
 from einsmith.sizes import show_size
 
 TENSORS = 20
-"""Of those that live at the peak, shown."""
+"""Most tensors shown of those live at the peak of memory."""
 ROLES = {
     "forward": "forward",
     "backward": "backward",
@@ -86,7 +86,7 @@ unfold();
 
 
 def page(report: Report) -> str:
-    """The report (`explain.gather`, with `what` and `batch`) as a page."""
+    """Return the report (`explain.gather`, with `what` and `batch`) as an HTML page."""
     name = escape(Path(report["what"]).name)
     body = [f"<h1>{name}</h1>", _head(report), *_time(report), *_memory(report), *_kernels(report),
             *_layouts(report), *_plan(report)]  # fmt: skip
@@ -198,7 +198,7 @@ def _row(n: int, k: Mapping[str, Any], measured: bool, most: float) -> str:
 
 
 def _what(k: Mapping[str, Any]) -> str:
-    """What a kernel computes, how, and what else it might have been."""
+    """Return the HTML of a kernel's formula, configuration and candidates."""
     times = f", {k['turns']} times {us(k['predicted']['seconds'])}" if k["turns"] > 1 else ""
     shape = "x".join(map(str, k["shape"])) or "scalar"
     lines = [

@@ -1,4 +1,4 @@
-"""`einsmith tune MODEL`: a search over the kernels of a program, shown while it runs and drawn when it is done."""
+"""Search for faster kernels of a program, for `einsmith tune MODEL`; show the search and draw it at the end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from einsmith.training.progress import SearchProgress
 
 
 class Dot(NamedTuple):
-    """A candidate that was measured: when, of which kernel, its time over the choice's (infinity: it cannot run), and
-    what all kernels together took at that moment, as far as they were measured."""
+    """A measured candidate.
+
+    at: seconds since the search began; kernel: the first digits of its kernel's name; ratio: its time divided by that
+    of the model's choice, infinity where it cannot run; step: seconds of all kernels at that moment."""
 
     at: float
     kernel: str
@@ -32,7 +34,9 @@ def search(
     what: str, *, batch: int | None, shapes: Sequence[str], settings: Sequence[str], threads: int | None,
     memory_limit: int | None, seconds: float, graph: bool, picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Compiles what is named as `einsmith explain` does, searches its kernels and prints what came of it."""
+    """Compile a program, named as for `einsmith explain`, search its kernels for `seconds`, and print the report.
+
+    graph: use half of the time to find passes without which the program is faster; picture: file for a PNG."""
     with to_be_written(picture, "--picture") if picture is not None else nullcontext():
         run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
         decided = None
@@ -60,7 +64,7 @@ def search(
 
 
 def as_object(report: tuning.Report) -> dict[str, Any]:
-    """The report, ready for JSON."""
+    """Return the report of a search, ready for JSON."""
     kept = [
         {"kernel": name_of(f.kernel), "choice": str(f.choice), "best": str(f.best), "prior": f.prior,
          "seconds": f.seconds, "turns": f.turns} for f in report.kept
@@ -76,8 +80,8 @@ def as_object(report: tuning.Report) -> dict[str, Any]:
 
 
 def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
-    """Writes a PNG: every candidate's time over the model's choice's, and what all kernels take, over the time of the
-    search."""
+    """Write a PNG of the search over time: each candidate's time relative to the model's choice, and all kernels'
+    time."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""What the networks by name are trained on: data sets, batches, the sizes that follow from them, and usual settings."""
+"""Define the training tasks of the networks by name: data sets, batches, sizes that follow from data, settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class TaskSettings(Protocol):
-    """What a task reads of a run."""
+    """The settings of a run that a task reads."""
 
     data: str
     batch: int
@@ -63,10 +63,10 @@ class Loaded:
 class Task:
     """A kind of data that models are trained on.
 
-    names: the data sets that --data knows, the default first; folder: what another folder must be; things: what is
-    counted a second; batch: samples a step where --batch is not given; rates: learning rates that suit the optimizers;
-    options: the settings of a run that are this task's alone; usual: those of them that are not as in other tasks where
-    they are not given; metric: what an evaluation is reported by; loss: of the model's output and the target.
+    names: data sets that --data knows, the default first; folder: description of a folder of the user's data, for
+    messages; things: noun for samples; batch: default samples per step; rates: default learning rates by optimizer;
+    options: settings of a run that only this task has; usual: settings whose defaults differ from those of a Run;
+    metric: name of the metric of an evaluation; loss: function of the model's output and the target.
     """
 
     names: tuple[str, ...]
@@ -80,19 +80,19 @@ class Task:
     loss: Callable = functional.cross_entropy
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
-        """Reads the data. Raises DataError."""
+        """Read the data for a run. say: prints remarks. Raises DataError."""
         raise NotImplementedError
 
     def example(self, batch: int, arguments: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        """A random batch for a model with these arguments, of the shapes that training has by default."""
+        """Return a random batch for a model with the given arguments, in the default shapes of training."""
         raise NotImplementedError
 
     def sizes(self, batch: int) -> dict[str, Any]:
-        """The model's arguments that follow from the batch."""
+        """Return the model's arguments that follow from the batch size."""
         return {}
 
     def check(self, data: str) -> None:
-        """Raises click's error where --data names nothing."""
+        """Raise click's error where `data`, the value of --data, names neither a data set nor a folder."""
         if data not in self.names and not Path(data).is_dir():
             raise click.BadParameter(
                 f"{data!r} is neither {' nor '.join(self.names)} nor a folder{self.folder}", param_hint="--data"
@@ -181,7 +181,7 @@ class Colours(Task):
 
 
 class TextTask(Task):
-    """A text as one long sequence of words or characters, each to be told from those before it."""
+    """A text as one long sequence of words or characters, each predicted from all tokens before it."""
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         train, test, count = self._tokens(run, say)
@@ -189,7 +189,7 @@ class TextTask(Task):
         return Loaded(read[0], read[1], {"vocabulary": count} | self.sizes(run.batch))
 
     def _tokens(self, run: TaskSettings, say: Say) -> tuple[np.ndarray, np.ndarray, int]:
-        """Those to learn and those to test, as numbers, and how many distinct ones there are."""
+        """Return the numbers of the training tokens and the test tokens, and the size of the vocabulary."""
         train, test = (
             text(run.data, split, say=say) if run.data in self.names else text_folder(run.data, split)
             for split in ("train", "test")
@@ -207,7 +207,7 @@ class TextTask(Task):
 
 
 class Windows(TextTask):
-    """A text as windows [B, T] in any order, in which each token is to be told from those before it in its window."""
+    """A text as windows [B, T] in any order; each token is predicted from the tokens before it in its window."""
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         train, test, count = self._tokens(run, say)
@@ -228,7 +228,7 @@ class Windows(TextTask):
 
 
 def token_loss(logits: Any, target: Any) -> Any:
-    """The mean cross entropy of logits [B, T, vocabulary] and the tokens [B, T] that they are to tell."""
+    """Return the mean cross entropy of logits [B, T, vocabulary] and target tokens [B, T]."""
     return functional.cross_entropy(functional.flatten(logits, 0, 1), functional.flatten(target))
 
 
@@ -257,14 +257,15 @@ WINDOWS = Windows(
 TASKS: dict[str, Task] = {
     "lstm-lm": TEXT, "gpt_small": WINDOWS, "capsulenet": replace(IMAGES, loss=functional.margin_loss),
 } | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
-"""By model, where `task_of` does not find it in the model's arguments."""
+"""Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
 ELSEWHERE = {"bert_base": "ids of words", "unet": "images with a class for each pixel"}
-"""Models that learn from what this program reads from no folder."""
+"""Models that the command line has no data for, with a description of their inputs."""
 
 
 def task_of(model: str, data: str | None = None) -> Task:
-    """What a model, or the network of a file of ONNX, is trained on, where `data` is chosen. Raises click's error where
-    that is nothing that the command line reads."""
+    """Return the task of a model, or of the network of an ONNX file. data: the value of --data, if given.
+
+    Raises click's usage error where the command line has no data for the model."""
     if model.endswith(".onnx"):
         from einsmith.cli.onnx_files import task_of_file  # reads files only with the package onnx
 
@@ -274,7 +275,7 @@ def task_of(model: str, data: str | None = None) -> Task:
             f"{model} takes {ELSEWHERE[model]}, which this command has no data set of; train it with es.TrainStep"
         )
     known = TASKS.get(model)
-    if known is None:  # who chooses the number of classes, or has three channels, is no network of digits alone
+    if known is None:  # a network with a choice of classes, or with three channels, is not for digits alone
         arguments = _parameters(model)
         colours = "num_classes" in arguments or "channels" in arguments and arguments["channels"].default == 3
         known = COLOURS if colours else IMAGES
@@ -286,18 +287,20 @@ def _parameters(model: str) -> Mapping[str, inspect.Parameter]:
 
 
 def defaults(model: str) -> dict[str, Any]:
-    """The model's arguments where nothing is chosen."""
+    """Return the default arguments of a model."""
     return {name: p.default for name, p in _parameters(model).items() if p.default is not p.empty}
 
 
 def fitting(model: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what follows from the data, the arguments that the model has."""
+    """Select from `found`, the sizes that follow from the data, the arguments that the model has."""
     known = _parameters(model)
     return {name: value for name, value in found.items() if name in known}
 
 
 def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | float]:
-    """The arguments that --set gives a model. Raises click's errors for what is no number or no argument of it."""
+    """Parse the --set options of a model, "name=number" each.
+
+    Raises click's usage error for a value that is no number or a name that is no argument of the model."""
     known = [n for n in _parameters(model) if n != "dtype"]
     out = {}
     for given in assignments:
@@ -309,7 +312,7 @@ def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | f
 
 
 def assignment(text: str, option: str, example: str) -> tuple[str, str]:
-    """Name and value of an option's NAME=VALUE."""
+    """Split NAME=VALUE of an option into name and value. Raises click's usage error, which shows `example`."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.UsageError(f"{option} takes NAME=VALUE, as in {option} {example}, not {text!r}")
@@ -317,7 +320,7 @@ def assignment(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 def number(text: str) -> int | float:
-    """The value of a --set."""
+    """Parse the number of a --set option. Raises click's usage error."""
     try:
         return int(text)
     except ValueError:

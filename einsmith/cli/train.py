@@ -1,4 +1,4 @@
-"""`einsmith train`: a network by name on a data set, with progress, a saved run and its loss curve."""
+"""Train a network by name on a data set, with progress, a saved run and its loss curve, for `einsmith train`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from einsmith.errors import SaveError
 from einsmith.training import TrainStep
 
 MATRICES = ("muon",)
-"""Optimizers of matrices alone: AdamW, at a tenth of the rate, has the other parameters."""
+"""Optimizers of matrices only; AdamW at a tenth of the rate updates all other parameters."""
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     name.lower(): make for name, make in optim.STANDARD.items() if name.lower() not in MATRICES
 } | {
@@ -35,28 +35,29 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adamw": lambda lr: optim.AdamW(lr=lr, weight_decay=0.05),
     "muon": lambda lr: optim.Groups(optim.AdamW(lr=lr / 10), matrix=optim.Group(ndim=2, rule=optim.Muon(lr=lr))),
 }
-"""By name, how it is made from a learning rate."""
+"""Optimizers by name, each a function of the learning rate."""
 SETTINGS = "run.json"
 SINCE = ("size", "augment", "clip", "accumulate", "ema")
-"""Settings that older runs do not have."""
+"""Settings that may be missing in older saved runs."""
 CURVE = "loss.png"
 REDRAWN = 2.0
-"""Seconds after which the curve of a run that goes on is drawn again; it takes 0.1 s, as long as a short epoch."""
+"""Least seconds between two drawings of the loss curve; drawing takes 0.1 s, as long as a short epoch."""
 
 OPTIONS = dict.fromkeys(("steps", "vocabulary", "unit"), "language models") | dict.fromkeys(
     ("size", "augment"), "networks of colour images"
 )
-"""What the settings that not every task has are for."""
+"""Kinds of networks, for messages, by the settings that only their tasks have."""
 
 WARM_UP = 0.2
-"""The part of a run in which the cosine schedule rises."""
+"""Fraction of a run in which the cosine schedule rises."""
 
 
 @dataclass
 class Run:
     """The settings and the history of a run, kept as run.json in its save folder.
 
-    steps, vocabulary, unit: of a language model's windows and words; arguments: the model's, where they were chosen.
+    steps, vocabulary, unit: tokens per window, most distinct tokens, and kind of token of a language model; arguments:
+    the model's arguments that the user chose.
     """
 
     model: str
@@ -81,8 +82,9 @@ class Run:
     seconds: float = 0.0
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of step number `step` (from 0) of `steps`. The cosine rises linearly over the first fifth
-        and ends at a hundredth."""
+        """Return the learning rate of step number `step` (from 0) of `steps`.
+
+        The cosine schedule rises linearly over the first fifth and ends at a hundredth of `lr`."""
         if self.schedule == "constant":
             return self.lr
         done = min((step + 1) / max(1, steps), 1.0)
@@ -93,7 +95,7 @@ class Run:
 
 
 class Interrupted(Exception):
-    """Ctrl-C came during the step that has just ended."""
+    """Raised after a step during which Ctrl-C came."""
 
 
 def train(
@@ -108,8 +110,10 @@ def train(
     arguments: Sequence[str] = (),
     **chosen: Any,
 ) -> None:
-    """Trains and reports; `chosen` are settings of a Run, None meaning its default, or the saved one when resuming;
-    `arguments`, "name=value" each, are the model's.
+    """Train a model and report progress and results.
+
+    chosen: settings of a Run; None means the default, or the saved value when resuming. arguments: "name=value", the
+    model's arguments.
 
     Raises click's usage errors for wrong options and EinsmithErrors for what fails.
     """
@@ -152,7 +156,7 @@ def train(
 
 
 def fresh(run: Run, data: Loaded) -> nn.Module:
-    """The network that a run begins with, its initial weights a function of the seed, or those of a file."""
+    """Make the network that a run begins with; its weights are a function of the seed, or those of an ONNX file."""
     if run.model.endswith(".onnx"):
         return _of_file(run.model)
     nn.manual_seed(run.seed)
@@ -206,21 +210,21 @@ def _loop(
 
 
 def _set_rate(step: TrainStep, run: Run, total: int) -> None:
-    """Every rule's learning rate for the next of `total` updates, in proportion to the one it was made with."""
+    """Set every rule's learning rate for the next of `total` updates; AdamW beside a matrix optimizer gets a tenth."""
     rate = run.rate(step.steps, total)
     for group, rule in step.optimizer.rules.items():
         rule.lr = rate / 10 if group == optim.REST and run.optimizer in MATRICES else rate
 
 
 def _metric(name: str, result: dict[str, float]) -> dict[str, float]:
-    """What an evaluation is reported by, beside its loss."""
+    """Return the metric `name` of an evaluation's result, by name; empty where the result has none."""
     if name == "perplexity":
         return {"perplexity": math.exp(min(result["loss"], 700.0))}  # a larger one has no float
     return {name: result[name]} if name in result else {}
 
 
 def _epoch_loss(run: Run, data: Batches | Stream, end: int) -> float:
-    """The mean over the samples of the epoch that ends at batch `end`, those before an interruption included."""
+    """Return the mean loss over the samples of the epoch that ends at batch `end`, batches before a resume included."""
     losses = run.losses[end - len(data) : end]
     sizes = np.full(len(losses), data.size, np.float64)
     sizes[-1] = data.samples - data.size * (len(data) - 1)
@@ -254,7 +258,7 @@ def _start(model: str, chosen: dict[str, Any]) -> Run:
 
 
 def _usual_rate(optimizer: str) -> float:
-    """The learning rate that a rule has by itself."""
+    """Return the default learning rate of a rule of es.optim."""
     names = {name.lower(): name for name in optim.STANDARD}
     return inspect.signature(optim.STANDARD[names[optimizer]]).parameters["lr"].default
 
@@ -289,7 +293,7 @@ def _of_file(file: str) -> nn.Module:
 
 
 def _own_loss(model: str, network: nn.Module | None) -> Callable | None:
-    """The loss that a model is trained by, where a save does not tell it."""
+    """Return the loss of a model's task where a save cannot name it, else None."""
     if network is not None:
         return None
     loss = task_of(model).loss
@@ -297,7 +301,7 @@ def _own_loss(model: str, network: nn.Module | None) -> Callable | None:
 
 
 def _writable(target: Path) -> None:
-    """Refuses a place that cannot take the save before hours are spent on it."""
+    """Make the save folder and check that it can be written, before time is spent on training. Raises SaveError."""
     if target.exists() and not (target.is_dir() and ((target / SETTINGS).exists() or not any(target.iterdir()))):
         raise SaveError(f"{target} exists and is no saved run; choose another folder or remove it")
     try:
@@ -309,7 +313,7 @@ def _writable(target: Path) -> None:
 
 
 def _save(run: Run, step: TrainStep, target: Path) -> None:
-    """Weights and state and settings with the history in one, so that a kill at any point leaves a whole save."""
+    """Save weights, state, settings and history atomically, so that a kill at any point leaves a whole save."""
     others: dict[str, Callable[[Path], None]] = {SETTINGS: lambda file: _write_settings(run, file)}
     if run.model.endswith(".onnx"):
         from einsmith.frontends.onnx import save
@@ -319,7 +323,7 @@ def _save(run: Run, step: TrainStep, target: Path) -> None:
 
 
 def _draw(run: Run, target: Path, say: Callable[[str], None]) -> None:
-    """The curve, beside a save that is as good without it."""
+    """Draw the loss curve into the save folder; a failure is only reported, as the save is valid without it."""
     from einsmith.cli.curve import draw
 
     try:
@@ -334,7 +338,7 @@ def _write_settings(run: Run, file: Path) -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """A function that tells whether Ctrl-C came. The second one ends the program at once, as ever."""
+    """Context that yields a function returning whether Ctrl-C came. A second Ctrl-C interrupts at once, as usual."""
     came = False
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""`einsmith tune`: what tuning has found, shown, forgotten, and given to other machines."""
+"""Show, remove, export and import the records of tuning, for `einsmith tune` without a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = "all"
 def manage(
     *, listed: bool, forget: str | None, export_to: Path | None, import_from: Path | None, as_json: bool
 ) -> None:
-    """Does the one thing that is asked for. Raises click's usage errors and StoreError."""
+    """Do the one requested action on the records. Raises click's usage errors and StoreError."""
     asked = [listed, forget is not None, export_to is not None, import_from is not None]
     if sum(asked) != 1:
         raise click.UsageError("one of --list, --forget, --export and --import is needed, and one alone")
@@ -54,7 +54,7 @@ def _check(digits: str) -> None:
 
 
 def show(as_json: bool) -> None:
-    """Prints every record, the newest first."""
+    """Print every record, newest first."""
     here = _machines()
     rows = [row(x, here) for x in records.every()]
     if as_json:
@@ -76,7 +76,7 @@ def show(as_json: bool) -> None:
 
 
 def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
-    """A record ready for JSON. used: programs on this machine (one of `here`) are compiled so."""
+    """Return a record ready for JSON. here: identifiers of this machine; `used`: whether programs here follow it."""
     current = x.version == records.version()
     origin = (
         "imported" if not x.own else "another machine" if x.machine not in here else "other sources" if not current
@@ -87,7 +87,7 @@ def row(x: StoredRecord, here: set[str]) -> dict[str, Any]:
 
 
 def _machines() -> set[str]:
-    """What this machine is known by, for all numbers of threads and options of programs."""
+    """Return the identifiers of this machine in the store, for all thread counts and program options."""
     host = native.host_target()
     ways = product(range(1, host.cores + 1), (False, True), (KEPT, KEPT_BESIDE))
     return {store.machine_of(replace(host, cores=n, winograd=w, kept=k)) for n, w, k in ways}

@@ -1,12 +1,11 @@
-"""What exploring may cost: a part of the time that a program trains.
+"""Limit the time that exploring takes from training to a fraction of the training time.
 
-Four things take time from the steps: that somebody looks whether to explore, what is tried in them, what threads of
-this process do (they keep the interpreter from the thread that trains), and what another process does, which shares
-processors and caches. Steps in which nothing of it goes on, nor has in the step before (it leaves cold caches), tell
-how long a step takes; what others take beyond that is lost. So is what the threads work, where the steps do not show
-it: there is time between them, too.
-Whoever is about to do something asks first whether there is time left for it, and what can be stopped is, as long as
-there is none. So the time that is lost is a part of the whole, or of one unit of work more, however short a step is.
+Four things take time from the steps: bookkeeping, trials inside steps, threads of this process (they hold the
+interpreter lock), and the workshop process, which shares processors and caches. Quiet steps, in which none of these
+happens and none happened in the step before (which leaves cold caches), measure the usual time of a step. The time of
+other steps beyond it is lost. Work of threads between steps, which no step shows, is lost as well.
+Every unit of work first asks whether there is time left for it, and work that can be stopped is stopped while there is
+none. So the lost time is at most the given fraction plus one unit of work, however short a step is.
 """
 
 from __future__ import annotations
@@ -14,37 +13,36 @@ from __future__ import annotations
 from einsmith import locks
 
 SUSPENDED = 100.0
-"""How many times as long as usual a step takes at most; in one that takes longer the machine did something else."""
+"""Most usual steps that one step counts as; in a longer one the machine was suspended or did something else."""
 QUIET = 3.0
-"""The same of a step in which nothing goes on: what disturbs it once says nothing about the next ones."""
+"""Most usual steps that one quiet step counts as in the mean; a single disturbance says nothing about later steps."""
 COLD = 5
-"""Quiet steps of which the shortest counts: the first ones meet cold caches and memory that was never touched."""
+"""First quiet steps, of which the shortest counts: they meet cold caches and untouched memory."""
 CREDIT = 3.0
-"""Usual steps that may be won, by steps that are quicker than these, and lost again: more says that the usual time was
-measured too long."""
+"""Most usual steps of credit from steps faster than usual; more means that the usual time is overestimated."""
 MEMORY = 100
-"""Steps, about, of which the usual time is the mean."""
+"""Approximate number of quiet steps over which the usual time is averaged."""
 RESUMED = 0.8
-"""The part of what may be lost that is lost at most where work that was stopped goes on: it is not stopped and begun
-at every step."""
+"""Fraction of the allowed loss below which stopped work resumes; the hysteresis avoids a switch at every step."""
 
 
 class Budget:
-    """share: of the time of all steps, which may be lost. Used by the thread that trains and by others. total, lost:
-    seconds so far."""
+    """Account of the time that exploring costs; used by the training thread and by others.
+
+    share: fraction of the time of all steps that may be lost; total, lost: seconds so far."""
 
     def __init__(self, share: float):
         self.share = share
         self.total = 0.0
         self._in_steps = self._beside_threads = self._in_threads = 0.0
-        """Lost in steps while no thread works, and while one does, and what the threads have worked."""
+        """Seconds lost in steps without and with a working thread, and seconds of the threads' work."""
         self._beside_steps = 0.0
         self._usual = self._steps = 0.0
         self._settled = True
-        """Whether nothing else went on in the step before."""
+        """Whether the previous step was quiet."""
         self._lock = locks.lock()
         self.stopped = False
-        """Whether work that can be stopped is to rest."""
+        """Whether work that can be stopped has to rest."""
 
     @property
     def lost(self) -> float:
@@ -52,16 +50,22 @@ class Budget:
 
     @property
     def usual(self) -> float:
-        """Seconds of a step in which nothing else goes on."""
+        """Seconds of a quiet step; 0 before the first one."""
         return self._usual
 
     def may(self, seconds: float = 0.0) -> bool:
-        """Whether so much more may be lost."""
+        """Return whether `seconds` more may be lost."""
         return self.lost + seconds <= self.share * self.total
 
     def step(self, seconds: float, quiet: bool, threads: bool = False, more: float = 0.0) -> None:
-        """A step is done, in which nothing (quiet) or something else was going on; threads: work of threads; more:
-        seconds that exploring has taken beside the step."""
+        """Account for a finished step.
+
+        Args:
+            seconds: time of the step.
+            quiet: whether no exploring happened in it.
+            threads: whether threads worked in it.
+            more: bookkeeping seconds outside the step.
+        """
         self.total += seconds + more
         self._beside_steps += more
         settled, self._settled = self._settled, quiet
@@ -83,6 +87,6 @@ class Budget:
         self.stopped = self.lost > (RESUMED * allowed if self.stopped else allowed)
 
     def work(self, seconds: float) -> None:
-        """A thread has worked so long."""
+        """Account for `seconds` of a thread's work."""
         with self._lock:
             self._in_threads += seconds

@@ -1,4 +1,4 @@
-"""Gradient clipping inside the step, as in torch.nn.utils: by the norm of all gradients together, and by value."""
+"""Clip gradients inside the step, as torch.nn.utils does: by the norm of all gradients together, and by value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einsmith.lang.builder import Value
 
 
 def total_norm(grads: Sequence[Value], norm_type: float) -> Value:
-    """The norm of all elements of all gradients, 0-d: (sum of |g|**norm_type)**(1/norm_type), the largest for inf."""
+    """Return the norm of all elements of all gradients, 0-d: (sum |g|**norm_type)**(1/norm_type), max |g| for inf."""
     if norm_type == math.inf:
         return reduce(builder.maximum, (builder.max(builder.abs(g)) for g in grads))
     if norm_type == 2:
@@ -20,12 +20,12 @@ def total_norm(grads: Sequence[Value], norm_type: float) -> Value:
 
 
 def clip_by_norm(grads: Sequence[Value], limit: Value, norm_type: float) -> tuple[list[Value], Value]:
-    """(the gradients times min(1, limit/(norm + 1e-6)), the norm), as torch.nn.utils.clip_grad_norm_ does it."""
+    """Return (the gradients times min(1, limit/(norm + 1e-6)), the norm), as torch.nn.utils.clip_grad_norm_ does."""
     norm = total_norm(grads, norm_type)
     factor = builder.minimum(limit / (norm + 1e-6), 1.0)
     return [(g * factor).astype(g.dtype) for g in grads], norm
 
 
 def clip_by_value(grads: Sequence[Value], limit: Value) -> list[Value]:
-    """Every element between -limit and limit."""
+    """Clamp every element of the gradients to [-limit, limit]."""
     return [builder.maximum(builder.minimum(g, limit), -limit).astype(g.dtype) for g in grads]

@@ -1,4 +1,4 @@
-"""How many updates each parameter has had, which is what its rule calls `step`, as in torch.optim."""
+"""Count the updates of each parameter, which its rule reads as `step`, as in torch.optim."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 @dataclass(eq=False)
 class CountGroup:
-    """Parameters that were always updated together: `done` updates so far, and the memory in which programs find the
-    number of the next one."""
+    """Parameters that were always updated together.
+
+    done: updates so far; memory: 0-d array from which programs read the number of the next update."""
 
     names: set[str]
     done: int = 0
@@ -19,26 +20,29 @@ class CountGroup:
 
 
 class Counts:
-    """The updates of all parameters. One that is frozen, unused or new has had fewer than the others: what its rule
-    makes of `step`, such as Adam's correction of means that began at zero, goes by its own number."""
+    """Counts of the updates of all parameters.
+
+    A parameter that is frozen, unused or new has fewer updates than others; terms of its rule that depend on `step`,
+    such as Adam's bias correction, use its own count."""
 
     def __init__(self, names: Iterable[str]):
         self.groups = [CountGroup(set(names))]
 
     def begin(self, names: Collection[str]) -> None:
-        """These have had no update yet."""
+        """Set the counts of the named parameters to zero."""
         for g in self.groups:
             g.names.difference_update(names)
         self.groups = [g for g in self.groups if g.names] + [CountGroup(set(names))]
 
     def restrict(self, names: Collection[str]) -> None:
-        """Forgets all others."""
+        """Forget all parameters but the named ones."""
         for g in self.groups:
             g.names.intersection_update(names)
 
     def together(self, names: Collection[str]) -> tuple[list[CountGroup], bool]:
-        """(the groups of parameters that a program updates, whether some had to be divided for that: programs that were
-        made before then know too few numbers)."""
+        """Return (the groups that consist of the named parameters, whether a group was split for that).
+
+        After a split, programs compiled before it are invalid: they read too few counts."""
         chosen: list[CountGroup] = []
         rest: list[CountGroup] = []
         divided = False
@@ -53,16 +57,16 @@ class Counts:
         return chosen, divided
 
     def set(self) -> None:
-        """Tells programs the numbers of the updates that come next."""
+        """Write the number of each group's next update to the memory that programs read."""
         for g in self.groups:
             g.memory[...] = g.done + 1
 
     def by_name(self) -> dict[str, int]:
-        """The updates of each parameter so far."""
+        """Return the number of updates so far of each parameter."""
         return {n: g.done for g in self.groups for n in sorted(g.names)}
 
     def restore(self, done: Mapping[str, int]) -> None:
-        """Parameters and their updates, as `by_name` gave them."""
+        """Replace all counts by those that `by_name` returned."""
         known: dict[int, set[str]] = {}
         for name, n in done.items():
             known.setdefault(n, set()).add(name)

@@ -1,11 +1,11 @@
-"""Dynamic mode: a program's kernels are tuned while it trains.
+"""Dynamic mode: tune a program's kernels while the program trains.
 
-An exploring thread asks for configurations to try, a code-generating thread has them compiled and vetted (a bounded
-queue between them), both in a process that gets what time the processors have left (`backends.backend.Workshop`); the
-thread that trains tries them, several kernels at a time: in one step they run beside the program's own kernels, into
-memory of their own, and what differs is dropped; then steps alternate between the program as it is and with them, and
-each kernel is timed. What is faster with confidence stays, and is recorded. Every step is a training step on the user's
-data, whichever of the programs runs it. All of this goes on as far as a budget of time allows (`training.budget`).
+An exploring thread proposes configurations and a code-generating thread has them compiled and vetted; a bounded queue
+connects them, and both use a low-priority process (`backends.backend.Workshop`). The training thread tries several
+kernels at a time. In one step the candidates run in addition to the program's own kernels, into separate memory, and a
+candidate whose result differs is dropped. Then steps alternate between the current program and the candidate program,
+and each kernel is timed. A candidate that is significantly faster is installed and recorded. Every step is a training
+step on the user's data, whichever program runs it. A budget of time limits all of this (`training.budget`).
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
 from einsmith.training.trial import FEWEST, KernelRecord, Seconds, Trial, of_kernels, spread, told_apart
 
 LOST = 0.02
-"""The part of the time of all steps that exploring may cost."""
+"""Fraction of the time of all steps that exploring may cost."""
 UNIT = 8e-3
-"""Seconds that a unit of work is held to take before one was done."""
+"""Seconds that a unit of work is expected to take before the first unit of its kind is measured."""
 PROFILED = 3
-"""Steps that are timed before anything is tried."""
+"""Steps that are timed, kernel by kernel, before the first trial."""
 TOGETHER = 6
-"""Kernels that are tried at once."""
+"""Most kernels in one trial, and most configurations in the queue."""
 WORTH = 0.004
-"""The part of a step below which a kernel is left alone."""
+"""Fraction of a step's kernel time below which a kernel is not tuned."""
 PEAK = 0.95
-"""A kernel that does this part of what its bytes and operations allow is left alone."""
+"""Fraction of the roofline bound beyond which a kernel is not tuned: its least seconds exceed PEAK times its time."""
 LEFT = 0.01
-"""The part of a step that all kernels together may gain at the most, below which exploring ends."""
+"""Fraction of a step; exploring ends when the possible gain of all kernels together is smaller."""
 BARREN = 12
-"""Configurations of a kernel in a row that bring nothing, after which it is left alone."""
+"""Consecutive configurations of a kernel without a gain after which the kernel is not tuned any more."""
 UNSTEADY = 0.25
-"""The spread of equal steps from which on the machine is too busy to tell anything."""
+"""Largest spread (`trial.spread`) of the times of equal steps; beyond it the machine is too busy to compare times."""
 BUSY = 4
-"""Trials in a row on a machine that is too busy, after which exploring ends."""
+"""Consecutive trials on a machine that is too busy after which exploring ends."""
 DUTY = 0.5
-"""The part of the time in which the other process works at the most: steps while it rests tell what it costs."""
+"""Largest fraction of the time in which the workshop process works: steps while it rests show what it costs."""
 BESIDE_BYTES = 256 << 20
-"""Memory of results that are compared."""
+"""Bytes of buffers of the kernels in one trial, counted twice, beyond which no further kernel joins it."""
 UNSEEN = 16
-"""Short steps in a row that nobody looks at, at the most, while nothing goes on: that takes time, too."""
+"""Most consecutive steps run without bookkeeping while exploring is idle; bookkeeping costs time on short steps."""
 PAUSE = 1.0
-"""Seconds that the other process rests at the least unless another step says so; PAUSED_STEPS, the same in steps."""
+"""Shortest rest of the workshop process, in seconds, and in usual steps (PAUSED_STEPS); the longer one counts."""
 PAUSED_STEPS = 4
 
 T = TypeVar("T")
@@ -69,15 +69,18 @@ Step = tuple[int, list[np.ndarray]]
 
 
 class Exploration:
-    """One program that is explored. Its thread calls `step` in the place of the program; what stays, the program is
-    from the next step on. log: what was found, in words, faults of configurations among it; over: why it has ended."""
+    """The search for faster kernels of one program while it trains.
+
+    The training thread calls `step` in place of the program. A configuration that wins is part of the program from the
+    next step on. log: findings, a line each, with the faults of configurations; over: the reason why exploring ended.
+    """
 
     def __init__(self, run: Executable, workshop: Workshop, seconds: float = inf):
         self.run, self._workshop = run, workshop
         self.log: list[str] = []
         self.over = ""
         self._failure = ""
-        """An error that has ended exploring, until the thread that trains has warned of it."""
+        """Error that ended exploring and that the training thread has not yet warned of."""
         self.budget = Budget(LOST)
         self.kernels: dict[Kernel | Rows, KernelRecord] = {}
         self.tried = 0
@@ -85,16 +88,16 @@ class Exploration:
         self._end = time.monotonic() + seconds
         self._profiled: list[Seconds] = []
         self._unbounded: list[Kernel | Rows] = []
-        """Kernels of which it is not known what they take at the least."""
+        """Kernels whose roofline bound is not yet known."""
         self._rests = 0.0
-        """Until when the other process rests in any case (0: it works)."""
+        """Time (`perf_counter`) after which the workshop's rest is renewed; 0 while it works."""
         self._unseen = 0
-        """Steps to come that nobody looks at."""
+        """Coming steps to run without bookkeeping."""
         self._beside_steps = 0.0
-        """Seconds that `step` has taken beside the last step itself."""
+        """Bookkeeping seconds of the last call of `step`, without the program's run."""
         self._works = 0
         self._working: set[str] = set()
-        """How many units of work threads have begun, and the kinds of those that go on."""
+        """Units of work begun by threads, and the kinds of the unfinished ones."""
         self._took: dict[str, float] = {}
         """Seconds of the last unit of each kind of work."""
         self._trial: Trial | None = None
@@ -117,7 +120,7 @@ class Exploration:
     # -- the training thread
 
     def step(self, arrays: Sequence[np.ndarray]) -> Step:
-        """A run of the program, as it is or with what is tried. Returns and raises what that does."""
+        """Run one training step, with the current program or with a candidate. Returns and raises as the program."""
         if self.over or os.getpid() != self._pid:
             if os.getpid() == self._pid:
                 self._finish()
@@ -147,7 +150,7 @@ class Exploration:
         return out
 
     def _pause(self, now: float) -> None:
-        """Lets the other process rest as long as it is to: that is said again before the pause is over."""
+        """Pause the workshop process while the budget is exceeded; renew the pause before it runs out."""
         if not self.budget.stopped:
             self._workshop.pause(0.0)
             self._rests = 0.0
@@ -157,7 +160,7 @@ class Exploration:
             self._rests = now + rest / PAUSED_STEPS
 
     def _step(self, arrays: Sequence[np.ndarray]) -> tuple[bool, Step]:
-        """Whether the step was a plain one, and what came of it."""
+        """Run one training step. Return (whether it ran the current program untimed, the program's result)."""
         trial, budget = self._trial, self.budget
         if len(self._profiled) < PROFILED:
             return (False, self._profile(arrays)) if budget.may(UNIT) else (True, self.run(arrays))
@@ -188,7 +191,7 @@ class Exploration:
         return False, (status, outputs)
 
     def _finish(self) -> None:
-        """After the end: what won and was not yet installed is now."""
+        """Install the configurations that won before exploring ended, and record the findings that wait."""
         trial, self._trial = self._trial, None
         if trial is not None and trial.won:
             self._aside(self._install, trial)
@@ -205,14 +208,14 @@ class Exploration:
         return status, outputs
 
     def _aside(self, work: Callable[..., None], *arguments: object) -> None:
-        """What is no part of a step: where it fails exploring ends, and the step has been made all the same."""
+        """Do work that is no part of a training step: its error ends exploring and leaves the step valid."""
         try:
             work(*arguments)
         except Exception as e:
             self.fail(e)
 
     def _pair(self, trial: Trial, seconds: Seconds) -> None:
-        """Notes a pair of steps, and decides about what it tells apart."""
+        """Record the time ratios of a pair of steps, and decide the configurations whose difference is significant."""
         trial.steps.append(sum(trial.first.values()))
         for k in trial.texts:
             trial.ratios.setdefault(k, []).append(seconds[k] / trial.first[k] if trial.first[k] > 0 else inf)
@@ -236,13 +239,13 @@ class Exploration:
             self.end("the machine is too busy")
 
     def _keep(self, trial: Trial, kernel: Kernel | Rows, confirmed: bool) -> None:
-        """Has recorded what won; confirmed: the program is made of it."""
+        """Queue a configuration that won for recording; confirmed: whether it is installed in the program."""
         known, ratios = self.kernels[kernel], trial.ratios[kernel]
         seconds, prior = known.seconds * median(ratios), known.seconds / known.part
         self._found.put((kernel, trial.won[kernel], seconds, spread(ratios), prior, confirmed))
 
     def _install(self, trial: Trial) -> None:
-        """The program is from now on made of what won."""
+        """Hot-swap the program for one with the configurations that won."""
         while trial.won:
             texts, made = self._fitting(trial.won)
             if made is not None:
@@ -257,7 +260,7 @@ class Exploration:
                 del trial.won[k]
 
     def _without_decided(self, trial: Trial) -> None:
-        """Goes on without the kernels that are decided about."""
+        """Install the winners and continue the trial with the undecided kernels alone."""
         decided = [*trial.won, *trial.lost]
         self._install(trial)
         self._flying.difference_update(decided)
@@ -265,7 +268,7 @@ class Exploration:
         self._go_on(trial)
 
     def _go_on(self, trial: Trial) -> None:
-        """Tries what is undecided, as much of it as there is memory for; the rest later, in another trial."""
+        """Continue the trial with as many undecided kernels as fit in memory; leave the rest to another trial."""
         undecided, trial.other = trial.texts, None
         if undecided:
             trial.texts, trial.other = self._fitting(undecided)
@@ -276,8 +279,8 @@ class Exploration:
     def _fitting(
         self, texts: Mapping[Kernel | Rows, str], beside: bool = False
     ) -> tuple[dict[Kernel | Rows, str], Executable | None]:
-        """As many of these configurations as there is memory for at once, and the program with them: None where there
-        cannot be one, then they are never used."""
+        """Return as many of the configurations as fit in memory at once, and the program with them. The program is None
+        where it cannot be made; its configurations are then marked as faulty."""
         texts = dict(texts)
         while True:
             try:
@@ -292,7 +295,7 @@ class Exploration:
                 return texts, None
 
     def _program(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
-        """The program with other configurations."""
+        """Return a copy of the program with the given configurations."""
         begun = time.thread_time()
         made = self.run.with_decisions(texts, beside)
         self._took["_program"] = time.thread_time() - begun
@@ -302,15 +305,15 @@ class Exploration:
         self._flying.difference_update((*trial.texts, *trial.won, *trial.lost))
         self._trial = None
 
-    # -- the exploring and the code-generating thread: what each does again and again, and for how
-    # long it waits then. It does so without the exploration: a program which nobody has any more is not kept
+    # -- the exploring and the code-generating thread: each function does one turn of its thread's loop and returns the
+    # seconds to wait. Threads wait without a reference to the exploration, so that an unused program can be freed
 
     def _work(self, work: Callable[..., T], *arguments: Any) -> T | None:
-        """Does a unit of work, or none (None) where the budget does not allow it yet."""
+        """Do a unit of work and return its result; return None without working where the budget does not allow it."""
         if not self.budget.may(self._expected(work.__name__)):
             return None
         begun, name = time.thread_time(), work.__name__
-        if name.startswith("_"):  # nobody else is asked, who tells that he is busy
+        if name.startswith("_"):  # work in this process; the workshop reports its own
             self._working.add(name)
             self._works += 1
         try:
@@ -321,11 +324,11 @@ class Exploration:
             self._working.discard(name)
 
     def _expected(self, work: str) -> float:
-        """Seconds that a unit of work is held to take."""
+        """Return the seconds that a unit of work is expected to take: as its last unit, else UNIT."""
         return self._took.get(work, UNIT)
 
     def _begin(self) -> None:
-        """Looks at the kernels for the first time."""
+        """Make the records of all kernels from the profiled steps, and exclude kernels that are not worth tuning."""
         found = {k: min(p[k] for p in self._profiled) for k in self._profiled[0]}
         whole = sum(found.values())
         runs: dict[Kernel | Rows, int] = {}
@@ -343,7 +346,7 @@ class Exploration:
         self._unbounded = [k for k, known in self.kernels.items() if not known.over]
 
     def _bound(self) -> bool:
-        """Finds out what one more kernel takes at the least."""
+        """Compute the roofline bound of one more kernel, and exclude a kernel that is close to it."""
         known = self.kernels[self._unbounded[-1]]
         known.least = self._workshop.least(self._unbounded.pop())
         if known.seconds * PEAK < known.least:
@@ -351,7 +354,7 @@ class Exploration:
         return True
 
     def _propose(self) -> float:
-        """Puts a configuration that is to be tried into the queue."""
+        """Put the next configuration into the queue. Return the seconds to wait until the next call."""
         if not self.kernels:
             self._begin()
         if self._unbounded:
@@ -379,7 +382,7 @@ class Exploration:
         return 0.0
 
     def _worthiest(self) -> Kernel | Rows | None:
-        """The kernel whose next configuration may gain most; None where all are being tried or left alone."""
+        """Return the kernel whose next configuration may gain most; None where all are in a trial or excluded."""
         for known in self.kernels.values():
             if known.barren >= BARREN:
                 known.over = known.over or f"{BARREN} configurations in a row brought nothing"
@@ -390,8 +393,8 @@ class Exploration:
         return max(free, key=free.__getitem__) if free else None
 
     def _generate(self) -> float:
-        """Has a configuration compiled and vetted, hands some of them together to the training thread, and compares
-        what that has made of them."""
+        """Have a configuration compiled and vetted, hand a batch of them to the training thread, or compare the results
+        of its step. Return the seconds to wait until the next call."""
         trial = self._trial
         if trial is not None and trial.ran:
             self._work(self._judge, trial)
@@ -408,7 +411,7 @@ class Exploration:
         return self._vet(*self._unvetted)
 
     def _full(self) -> bool:
-        """Whether no more is tried at once."""
+        """Return whether the next trial has as many kernels, or as large buffers, as one may have."""
         size = 2 * sum(b.nbytes for k in [*self._ready] for b in k.buffers)
         return len(self._ready) >= TOGETHER or size >= BESIDE_BYTES
 
@@ -426,14 +429,14 @@ class Exploration:
         return self._rest(vetted.seconds)
 
     def _hand_over(self) -> None:
-        """Makes a trial of what is ready, or of as much of it as there is memory for."""
+        """Make a trial of the vetted configurations, or of as many of them as fit in memory."""
         texts, made = self._fitting(self._ready, beside=True)
         self._ready = {k: text for k, text in self._ready.items() if k not in texts}
         if made is not None and not self._stop.up:
             self._trial = Trial(texts, made)
 
     def _judge(self, trial: Trial) -> None:
-        """Compares what ran beside the program's kernels; what differs is dropped."""
+        """Compare the candidates' results with those of the program's kernels, and drop candidates that differ."""
         assert trial.beside is not None
         for kernel, x in trial.beside.beside.items():
             if fault := x.difference():
@@ -444,11 +447,11 @@ class Exploration:
         trial.ran = False
 
     def _record(self) -> None:
-        """Records what was found: the training thread does not wait for the disk."""
+        """Write queued findings to the store, on a background thread so that training does not wait for the disk."""
         record(self._workshop, self._found, self._recording)
 
     def _rest(self, seconds: float) -> float:
-        """For how long to wait so that work of so many seconds was DUTY of the time."""
+        """Return the seconds to wait so that `seconds` of work are DUTY of the time; at most until the time limit."""
         return min(seconds * (1 / DUTY - 1), max(0.0, self._end - time.monotonic()))
 
     # -- both
@@ -483,7 +486,7 @@ class Exploration:
             )  # fmt: skip
 
     def end(self, why: str) -> None:
-        """Explores no further. What won and was not yet installed is with the next step, if there is one."""
+        """Stop exploring. Configurations that won and are not yet installed are installed at the next step."""
         if not self.over:
             self.over, trial = why, self._trial
             won = [name_of(k)[:8] for k in [*trial.won]] if trial is not None else []
@@ -493,5 +496,5 @@ class Exploration:
         self.close()
 
     def close(self) -> None:
-        """Ends the threads and the other process."""
+        """End the threads and the workshop process."""
         close(self._pid, self._stop, self._workshop, self._threads, self._found, self._recording)

@@ -1,4 +1,4 @@
-"""Evaluation: mean losses and metrics over batches of any size, training nothing."""
+"""Evaluate a model: mean losses and metrics over batches of any size, without training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Mean:
-    """A metric that is a function of a batch's outputs and targets: its mean over the samples."""
+    """A metric from a function of a batch's outputs and targets: the mean of its results over the samples."""
 
     def __init__(self, f: Callable[[Any, np.ndarray], Any]):
         self.f = f
@@ -45,8 +45,9 @@ class _Mean:
 
 
 def checked(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as objects with reset, update and compute. Raises ArgumentError for what is neither such nor a
-    function."""
+    """Return the metrics as objects with reset, update and compute; a function becomes its mean over samples.
+
+    Raises ArgumentError for a metric that is neither an object with these methods nor a function."""
     out = {}
     for name, metric in metrics.items():
         if all(callable(getattr(metric, part, None)) for part in ("reset", "update", "compute")):
@@ -72,7 +73,7 @@ def _raised_as_ours(batches: Iterable) -> Iterator[Any]:
 
 
 def as_tuple(batch: Any) -> Sequence[Any]:
-    """A batch as (inputs..., target). Raises ArgumentError for what is no tuple or list."""
+    """Return a batch as (inputs..., target). Raises ArgumentError where it is no tuple or list of two or more."""
     if isinstance(batch, (tuple, list)) and len(batch) >= 2:
         return batch
     if isinstance(batch, Mapping):
@@ -84,7 +85,7 @@ def as_tuple(batch: Any) -> Sequence[Any]:
 
 
 def evaluated(step: TrainStep) -> Callable:
-    """A function of a batch's inputs, in a tuple, and its target: the loss, the outputs, all losses by name."""
+    """Return a function (tuple of inputs, target) -> (the trained loss, the outputs, all losses by name)."""
 
     def run(inputs: tuple, target: Any) -> Any:
         out = step.model(*inputs)
@@ -95,7 +96,7 @@ def evaluated(step: TrainStep) -> Callable:
 
 
 def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """See TrainStep.evaluate."""
+    """Evaluate a step's model on batches, as TrainStep.evaluate documents."""
     measured = checked(metrics)
     if step._evaluate is None:
         step._evaluate = Jitted(evaluated(step), threads=step.threads, winograd=step.winograd)

@@ -1,4 +1,4 @@
-"""Which program of a training step is explored."""
+"""Choose which program of a training step is explored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from einsmith.training.dynamic import Exploration
 
 
 class Explorer:
-    """Explores the programs of a training step, one at a time: two would take each other's processors."""
+    """Explorer of the programs of a training step, one at a time: two would compete for processors."""
 
     def __init__(self) -> None:
         self._now: weakref.ref[Exploration] | None = None
@@ -18,7 +18,9 @@ class Explorer:
     def begin(
         self, run: Executable, threads: int, seconds: float, programs: Sequence[Executable]
     ) -> Exploration | None:
-        """Explores a program, unless another one of `programs`, which are all that there are, is explored still."""
+        """Begin to explore a program; return None where another one of `programs` (all of the step) is being explored.
+
+        threads: worker threads of the program; seconds: time limit."""
         now = None if self._now is None else self._now()
         if now is not None and not now.over:
             if any(other is now.run for other in programs):

@@ -1,4 +1,4 @@
-"""The threads that explore: what they do again and again, for how long they wait, and how they end."""
+"""Run and end the background threads of an exploration."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from einsmith.training.dynamic import Exploration
 
 LOOK = 0.1
-"""Seconds between two looks of a thread that waits."""
+"""Seconds between two polls of a waiting thread."""
 LEFT_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""
 
 Kept = tuple[Kernel | Rows, str, float, float, float, bool]
-"""What a workshop is told of a configuration that stays (`Workshop.keep`)."""
+"""Arguments of `Workshop.keep` for a configuration that won."""
 
 
 class Flag:
-    """What threads look at now and then: waiting for it needs no lock, which a fork could leave held."""
+    """A flag that threads poll: waiting for it needs no lock, which a fork could leave held."""
 
     up = False
 
 
 def loop(ref: weakref.ref[Exploration], name: str) -> None:
-    """What a thread does until its exploration ends, or nobody has it any more."""
+    """Call the exploration's method `name`, and wait the seconds that it returns, until the exploration ends or is
+    garbage-collected. Errors end the exploration, not the training."""
     while (own := ref()) is not None and not own._stop.up:
         stop, seconds = own._stop, 0.0
         try:
@@ -66,7 +67,7 @@ def close(
 
 
 def record(workshop: Workshop, found: queue.SimpleQueue[Kept], recording: Any) -> None:
-    """Records what was found, in the order in which it was."""
+    """Write queued findings to the workshop's store, in their order."""
     with recording:
         while not found.empty():
             workshop.keep(*found.get())

@@ -1,4 +1,4 @@
-"""The loop over epochs and batches, and what is told of them."""
+"""Loop over epochs and batches of a training, and report them to callbacks, history and progress."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Callback(Shown):
-    """What `fit` calls: base of `es.callbacks`, and of a user's own. Every method may be left as it is."""
+    """A callback of `fit`: base class of `es.callbacks` and of a user's own. No method has to be overridden."""
 
     def on_begin(self, step: TrainStep) -> bool | None:
-        """Before the first batch of a call of `fit`; true where there is nothing to be done."""
+        """Called before the first batch of a call of `fit`; return true to train nothing."""
 
     def on_step(self, step: TrainStep, loss: float) -> None:
-        """After a batch."""
+        """Called after each batch with its loss."""
 
     def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> bool | None:
-        """After an epoch, of which `row` tells, the last of `step.history`; true ends the training."""
+        """Called after each epoch with its results, the last row of `step.history`; return true to end the training."""
 
     def on_end(self, step: TrainStep) -> None:
-        """At the end of a call of `fit`, an error's too."""
+        """Called at the end of a call of `fit`, also after an error."""
 
 
 @dataclass
 class Fit:
-    """One call of `TrainStep.fit`, whose arguments it has."""
+    """One call of `TrainStep.fit`, with its arguments."""
 
     step: TrainStep
     batches: Iterable
@@ -49,7 +49,7 @@ class Fit:
     callbacks: Sequence[Any] = ()
 
     def run(self) -> list[float]:
-        """Trains; the mean loss of each epoch."""
+        """Train and return the mean loss of each epoch."""
         self._check()
         history: list[float] = []
         report = Progress(self.progress)
@@ -92,7 +92,7 @@ class Fit:
         checked(self.metrics or {})
 
     def _epoch(self, report: Progress, each: Sequence[Callable], start: float) -> None:
-        """The rest of the epoch that the step stands in."""
+        """Train on the rest of the step's current epoch."""
         step = self.step
         begun = step.epoch_samples
         length = len(self.batches) if isinstance(self.batches, Sized) else None
@@ -113,7 +113,7 @@ class Fit:
             raise ShapeError(f"the batches are empty in epoch {step.epoch + 1}{hint}")
 
     def _batches(self) -> Iterator[Any]:
-        """Those of the epoch that the step stands in, from its position on."""
+        """Yield the batches of the step's current epoch, from its position on. Raises DataError where they raise."""
         step, batches = self.step, self.batches
         epoch, start = step.epoch, step.position
         try:
@@ -140,7 +140,7 @@ class Fit:
             ) from e
 
     def _row(self, seconds: float) -> dict[str, Any]:
-        """What is told of the epoch that has just ended."""
+        """Return the row of `history` of the epoch that has just ended, without validation. seconds: its duration."""
         step = self.step
         n = max(step.epoch_samples, 1)
         row: dict[str, Any] = {"epoch": step.epoch + 1, "steps": step.steps, "loss": step.epoch_loss / n}
@@ -160,8 +160,9 @@ class Fit:
 
 
 class _Source:
-    """The batches of one epoch of an iterator, which gives each once: those that were drawn and have trained nothing
-    when `fit` was interrupted are kept for the next call."""
+    """The batches of one epoch of an iterator, which yields each batch once.
+
+    Batches that were drawn but not trained on when `fit` was interrupted are kept for the next call."""
 
     def __init__(self, batches: Iterator[Any]):
         self.batches = batches
@@ -170,8 +171,8 @@ class _Source:
         self._failed = False
 
     def rest(self, step: TrainStep) -> Iterator[Any]:
-        """Yield the batches from the step's position on. Raises DataError where the iterator has ended by an error, as
-        a generator does."""
+        """Yield the batches from the step's position on. Raises DataError where the iterator has ended after an error,
+        as a generator does."""
         number, none = step.position, object()
         while True:
             while self._drawn <= number:
@@ -191,7 +192,7 @@ class _Source:
 
 
 def _marked(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Batches, each with whether it is the last."""
+    """Yield (batch, whether it is the last)."""
     none = object()
     batch = next(batches, none)
     while batch is not none:
@@ -201,13 +202,13 @@ def _marked(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def _generator_state(batches: Any) -> str | None:
-    """That of the random numbers which decide the order of a torch DataLoader that has a generator of its own."""
+    """Return the state, in hexadecimal, of the random generator that a torch DataLoader has for its order, or None."""
     generator: Any = getattr(batches, "generator", None)
     return np.asarray(generator.get_state()).tobytes().hex() if hasattr(generator, "get_state") else None
 
 
 def _set_epoch(batches: Any, epoch: int, step: TrainStep) -> None:
-    """Brings a torch DataLoader to the order of the epoch in which the step stands."""
+    """Set a torch DataLoader to the order of the step's current epoch."""
     if hasattr(getattr(batches, "sampler", None), "set_epoch"):
         batches.sampler.set_epoch(epoch)
     state = _generator_state(batches)

@@ -1,4 +1,4 @@
-"""The graph of a training step: the loss, its gradients, what is done to them, and the updates of all memory."""
+"""Build the graph of a training step: loss, gradients, accumulation, clipping, and the updates of all memory."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from einsmith.training.step import TrainStep
 
 GRADIENT, AVERAGE = "#gradient", "#average"
-"""The step's own state of a parameter, beside that of its rule: no rule can have such names."""
+"""Names of the step's own state of a parameter; no rule's state can have a name that begins with #."""
 OWN = (GRADIENT, AVERAGE)
 
 
 @dataclass
 class StepGraph:
-    """graph, bind: for `Executable`; live: captured objects with their memory; depends: modules that were met; reports:
-    names of the outputs behind the loss; groups: of the parameters that are updated; divided: whether groups that older
-    programs know were divided."""
+    """The traced graph of a step.
+
+    graph, bind: arguments of `Executable`; live: captured objects with their memory; depends: modules met while
+    tracing; reports: names of the outputs after the loss; groups: counts of the updated parameters; divided: whether
+    groups that older programs read were split; origins: source positions, for messages."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
@@ -58,13 +60,13 @@ class _Build:
         self.divided = False
 
     def number(self, memory: np.ndarray) -> Value:
-        """A number that is set at each run."""
+        """Capture a 0-d float64 number that is set at each run."""
         x = leaf((), dt.f64)
         self.own.append((memory, x))
         return Value(x, weak=True)
 
     def state(self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray) -> tuple[Value, Leaf]:
-        """State of the parameter `name`, in its layout where it has its shape."""
+        """Capture state of the parameter `name`, in the parameter's layout where the shapes are equal."""
         memory = self.step.store.parameters[name].memory
         layout = memory.layout if shape == memory.shape else None
         slot = self.step.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
@@ -121,8 +123,9 @@ class _Build:
         return StepGraph(graph, bind, live, dict(t.depends), tuple(reports), self.groups, self.divided, origins)
 
     def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
-        """Gradients weighed by their batches' samples are added up in state; where `gather` is not set the result is
-        their mean. The first batch does not read what the state holds."""
+        """Add the gradients, weighted by the batch's samples, to the accumulated ones in state.
+
+        Return the mean gradients, or nothing where `gather` is set. The first batch overwrites the state."""
         number = self.step._number
         weight, begins = self.number(number("weight")), self.number(number("begins")) > 0
         total = self.number(number("samples")) if not gather else None
@@ -149,7 +152,7 @@ class _Build:
     def update(
         self, parameters: dict[str, Value], leaves: dict[str, Leaf], grads: dict[str, Value], count: Value
     ) -> None:
-        """Every parameter and its state by its own rule, and the averages."""
+        """Update every parameter and its state by its own rule, and the averages of the weights."""
         step, hyper = self.step, {}
         decay = self.number(step._number("ema")) if self.settings.ema is not None else None
         self.groups, self.divided = step.counts.together(parameters)
@@ -174,13 +177,13 @@ class _Build:
 
 
 def names_of_batch(model: Any, count: int) -> list[str]:
-    """What messages call a batch's arrays: the model's own names of its inputs, and the target."""
+    """Return the names of a batch's `count` arrays in messages: the model's names of its inputs, then "the target"."""
     named = names_of(model.forward)[: count - 1]
     return [*named, *(f"input {n}" for n in range(len(named), count - 1)), "the target"]
 
 
 def build(step: TrainStep, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
-    """The graph of a step for a batch. gather: gradients are added to those of other batches and nothing is updated.
+    """Build the graph of a step for a batch. gather: gradients are added to accumulated ones and nothing is updated.
 
     Raises GradientError where the loss is no float scalar or trains nothing.
     """
@@ -188,14 +191,14 @@ def build(step: TrainStep, arrays: Sequence[np.ndarray], gather: bool) -> StepGr
 
 
 def untouched_bytes(step: TrainStep, made: StepGraph) -> int:
-    """Return the bytes of state that a program does not touch: one that gathers leaves the optimizer's alone."""
+    """Return the bytes of state that a program does not touch, as a gathering program the optimizer's state."""
     touched = set(map(id, made.bind.values()))
     memories = [slot.memory.physical for slot in step.store.state.values()]
     return sum(a.nbytes for a in memories if id(a) not in touched)
 
 
 def check_rules(step: TrainStep) -> None:
-    """Raises what is wrong with a rule for a parameter before anything runs, naming the parameter."""
+    """Check that every rule applies to its parameter. Raises ShapeError, which names the parameter."""
     for name, (_, rule) in step.rules.items():
         p = step.store.parameters[name]
         if p.requires_grad:

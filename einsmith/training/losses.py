@@ -1,4 +1,4 @@
-"""What a loss function returns: one scalar, or several under names, of which one or their sum is trained."""
+"""Read the result of a loss function: one scalar, or several with names, of which one or their sum is trained."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from einsmith.lang.builder import Value, as_value
 
 
 def named(result: Any, trained: str) -> tuple[Value, dict[str, Value]]:
-    """(the trained scalar, all scalars by name where there are several). Those of a tuple are loss_0, loss_1, ...
+    """Return (the trained scalar, all scalars by name where there are several). A tuple's are loss_0, loss_1, ...
 
-    trained: "first" or "sum". Raises GradientError for what is no float scalar.
+    trained: "first" or "sum". Raises GradientError where a loss is no float scalar.
     """
     if isinstance(result, Mapping):
         parts = {str(n): as_value(v) for n, v in result.items()}

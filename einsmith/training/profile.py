@@ -1,4 +1,4 @@
-"""What the kernels of a training step take, measured one by one."""
+"""Measure the time of each kernel of a training step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Profile:
     step_seconds: float
 
     def part(self, name: str) -> float:
-        """Seconds of all kernels of forward, backward or update."""
+        """Return the measured seconds of all kernels of one role: "forward", "backward" or "update"."""
         return sum(r[3] for r in self.rows if r[0] == name)
 
     def __str__(self) -> str:
@@ -36,7 +36,9 @@ class Profile:
 
 
 def measured(run: Executable, arrays: Sequence[np.ndarray], repeats: int) -> Profile:
-    """Times a step and each of its kernels, so often; what a step changes is taken back."""
+    """Time a step and each of its kernels, `repeats` times each. Parameters and state are restored afterwards.
+
+    The step's time is the median."""
     with run.preserved():
         run(arrays)
         times = []

@@ -1,4 +1,4 @@
-"""How far a training is: a bar on terminals and in notebooks, plain lines elsewhere."""
+"""Show the progress of a training or a search: a bar on terminals and in notebooks, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Progress:
             self._handle.update(content)
 
     def close(self) -> None:
-        """Ends the bar, so that the terminal is as it was."""
+        """End the bar and restore the terminal."""
         if self._rich is not None and self._process == os.getpid():
             self._rich.stop()
         self._rich = None
@@ -90,7 +90,7 @@ class Progress:
 
 
 def _notebook() -> Any:
-    """IPython.display inside a notebook's kernel, else None. A program that has not imported IPython is in none."""
+    """Return the module IPython.display inside a notebook's kernel, else None. Does not import IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or type(shell).__name__ != "ZMQInteractiveShell":
@@ -99,9 +99,12 @@ def _notebook() -> Any:
 
 
 class SearchProgress:
-    """How far a search of kernels is: a bar on a terminal, elsewhere a plain line every LINE_SECONDS. It is told of
-    what was measured, as `tuning.tune` tells it. step: seconds of a run of the program that each kernel is predicted
-    to take, in all of its turns."""
+    """Progress of a kernel search: a bar on a terminal, elsewhere a plain line every LINE_SECONDS.
+
+    An instance is the callback of `tuning.tune` for measured candidates.
+
+    seconds: time of the search; step: predicted seconds of each kernel in a run of the program, in all turns of loops;
+    show: False for no output."""
 
     LINE_SECONDS = 10.0
 
@@ -125,7 +128,7 @@ class SearchProgress:
 
     @property
     def total(self) -> float:
-        """Seconds of all kernels in a run, as far as they were measured, else as predicted."""
+        """Seconds of all kernels in a run, measured where known, else predicted."""
         return sum(self._parts.values())
 
     def __call__(self, found: Any, candidate: Any, seconds: float) -> None:

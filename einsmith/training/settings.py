@@ -1,4 +1,4 @@
-"""What a training step does beside its model, loss and rule: clipping, accumulation, averages, several losses."""
+"""Check and hold the settings of a training step: clipping, accumulation, weight averages, several losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """See TrainStep. Raises ArgumentError for values that cannot be."""
+    """Settings of a TrainStep, which documents them. Raises ArgumentError for values that are not allowed."""
 
     clip_grad_norm: float | None = None
     norm_type: float = 2.0
@@ -52,7 +52,7 @@ class Settings:
 
     @property
     def structure(self) -> tuple:
-        """What programs are compiled for: the rest are numbers in them."""
+        """The settings that programs are compiled for; all others are numbers that programs read at each run."""
         return (
             self.clip_grad_norm is not None, self.norm_type, self.clip_grad_value is not None, self.accumulate > 1,
             self.ema is not None, self.trained,
@@ -60,7 +60,7 @@ class Settings:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What is set at each run."""
+        """The settings that programs read at each run, by name, where they are given."""
         given = {"clip_grad_norm": self.clip_grad_norm, "clip_grad_value": self.clip_grad_value, "ema": self.ema}
         return {n: float(v) for n, v in given.items() if v is not None}
 

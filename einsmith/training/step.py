@@ -1,4 +1,4 @@
-"""TrainStep: forward, backward and update of a model as one native call (API "Networks and training")."""
+"""Run forward, backward and update of a model as one native call: TrainStep (API "Networks and training")."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from einsmith.training.settings import Setting, Settings
 MODES = "static", "dynamic"
 _WORLDS = Bound("states of modules in training steps", 1024)
 _NUMBERS = count()
-"""Of such states: programs are known by them."""
+"""Numbers of the modules' states (`_WORLDS`), which are part of the programs' keys."""
 
 
 class Note(NamedTuple):
-    """What a step knows of one of its programs: the groups of rules that it updates by, and how it is tuned."""
+    """A step's record of one of its programs: the counts of the parameters it updates, and its exploration, if any."""
 
     groups: Sequence[Any]
     exploration: Exploration | None
 
 
 class TrainStep:
-    """Trains `model`: `step(*inputs, target)` runs one step on a batch and returns the loss as a Python float.
+    """A training step of `model`: `step(*inputs, target)` trains on a batch and returns the loss as a Python float.
 
     loss: a function of (model's output, target) giving a float scalar, or several in a tuple or under names in a
     dictionary, of which the first or (trained="sum") their sum is trained; all are in `losses` after a step.
@@ -69,22 +69,22 @@ class TrainStep:
     one batch as large as all. Between updates nothing but buffers changes. ema: the decay of an exponential moving
     average of the weights, which `averaged`, `evaluate` and `averages` give. All of these can be set at any time.
 
-    memory_limit: what a step may hold in all, as bytes or "800MB": parameters, state, batch and intermediate results,
-    of which some are computed again before their gradients where they are too large, those first that cost the least
-    time for a byte. What a step computes is bitwise the same. Raises ArgumentError, which says how much is needed,
-    where no way is found. It can be set at any time; evaluation has no limit.
+    memory_limit: most memory of a step, as bytes or "800MB": parameters, state, batch and intermediate results. Where
+    intermediate results are too large, some are recomputed before their gradients, first those that cost the least
+    time per byte; a step's results stay bitwise the same. Raises ArgumentError, which says how much is needed, where
+    the limit cannot be kept. It can be set at any time; evaluation has no limit.
 
-    tune: seconds, of all batch shapes together, in which their kernels are searched for faster configurations when a
-    batch shape is first compiled (docs/tuning.md), after a minute for their graphs where it is "graph". What is found
-    is kept for later processes too. Only the order changes in which sums are added. mode: "dynamic" searches while a
-    program trains instead, for `tune` seconds, or (0) as long as something is to be gained: other configurations are
-    tried in some of the steps, and those that are faster stay. `explored` tells what was found. It can be set at any
-    time, for programs that are compiled from then on.
+    tune: seconds, for all batch shapes together, to search for faster kernel configurations when a batch shape is first
+    compiled (docs/tuning.md); "graph" also searches a minute for better graphs before. Results are kept for later
+    processes. Tuning changes only the order in which sums are added. mode: "dynamic" searches while a program trains
+    instead, for `tune` seconds, or (0) as long as something is to be gained: other configurations are tried in some of
+    the steps, and faster ones stay. `explored` shows the results. It can be set at any time, for programs that are
+    compiled from then on.
 
-    steps: how many updates were made; epoch, position: where `fit` stands, position counting the batches of the epoch;
-    epoch_loss, epoch_samples: the sum of the samples' losses in that epoch, and how many they are; history: what `fit`
-    found in each epoch. A new `optimizer` begins without state; so do parameters that replace others. Frozen ones
-    (`requires_grad`) keep theirs.
+    steps: number of updates made; epoch, position: epochs done by `fit`, and batches done in the current epoch;
+    epoch_loss, epoch_samples: sum of the samples' losses in the current epoch, and the number of samples; history: a
+    row of results of each epoch of `fit`. A new `optimizer` begins without state; so do parameters that replace others.
+    Frozen parameters (`requires_grad`) keep their state.
     """
 
     clip_grad_norm, norm_type, clip_grad_value = Setting(), Setting(), Setting()
@@ -116,7 +116,7 @@ class TrainStep:
         self.losses: dict[str, float] = {}
         self.grad_norm: float | None = None
         self.gathered, self.gathered_samples = 0, 0
-        """Batches whose gradients wait for the update, and their samples."""
+        """Number of batches whose gradients wait for the update, and of their samples."""
         self.source: Any = None  # an iterator's batches, while its epoch goes on
         self.loader_state: str | None = None  # of the random order of the epoch's batches, where torch decides it
         self.store = ParameterStore()
@@ -133,7 +133,7 @@ class TrainStep:
         self._arena = Arena()  # of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self._generation = 0
-        """Changes with what all programs depend on: those of an older one are not used."""
+        """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
         self.memory_limit = memory_limit
         (self._search_left, self._graph_left), self._explorer = tuning.asked(tune), Explorer()
         self._evaluate: Jitted | None = None
@@ -147,7 +147,7 @@ class TrainStep:
 
     @property
     def mode(self) -> str:
-        """static: programs are compiled once; dynamic: their kernels are tuned while they train."""
+        """When kernels are tuned: "static", at compilation, or "dynamic", while programs train."""
         return self._mode
 
     @mode.setter
@@ -158,7 +158,7 @@ class TrainStep:
 
     @property
     def memory_limit(self) -> int | None:
-        """In bytes."""
+        """Most memory of a step, in bytes; None for no limit."""
         return self._memory
 
     @memory_limit.setter
@@ -175,7 +175,7 @@ class TrainStep:
         )
 
     def change(self, **settings: Any) -> None:
-        """Sets some of the settings. Raises ArgumentError for values that cannot be."""
+        """Set settings by name. Raises ArgumentError for values that are not allowed."""
         check_options(Settings, settings)
         with self.store.guard:
             self.settings = replace(self.settings, **settings)
@@ -184,7 +184,7 @@ class TrainStep:
     # -- compiling
 
     def compile(self, *batch: Any) -> TrainStep:
-        """Compiles the step for the shapes and types of a batch (inputs..., target), without training."""
+        """Compile the step for the shapes and types of a batch (inputs..., target), without training."""
         arrays = self._arrays(batch)
         for gather in (False, True)[: 1 + (self.accumulate > 1)]:
             self._program(arrays, gather)
@@ -209,7 +209,7 @@ class TrainStep:
             self._compile(arrays, gather)
 
     def _compiled(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
-        """Return the program for a batch, if there is one that still holds; the caller has the guard."""
+        """Return the valid program for a batch, or None. The caller holds the guard."""
         if (
             self._version is not trace.version()
             or self._made_for[0] is not self.optimizer
@@ -223,7 +223,7 @@ class TrainStep:
         return shapes, self.threads or get_threads(), self._world, gather
 
     def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
-        """Compile the program for a batch. Steps of other shapes wait while the graph is made, not while code is."""
+        """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
         if gather and self._memory is not None:
             self._program(arrays)  # needs more: what a limit lacks is told before anything is gathered
         with self.store.guard:
@@ -254,8 +254,10 @@ class TrainStep:
         self._generation += 1
 
     def _compare(self) -> None:
-        """Find what has changed of all that programs depend on: they belong to one state of the modules (`_world`), and
-        none of them outlives the optimizer, the loss, the settings, or the memory that it was made for."""
+        """Update `_world` and drop invalid programs after a change of anything that programs depend on.
+
+        A program is valid for one state of the modules (`_world`). All programs are dropped when the optimizer, the
+        loss, the structure of the settings, a parameter or captured memory is replaced."""
         if self._averaged:
             raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
         _check_parts(self.model, self.loss)
@@ -298,14 +300,14 @@ class TrainStep:
         self._world = found
 
     def current_state(self) -> dict[str, Slot]:
-        """The optimizer's state that the next step goes on with, as `parameter/state`: what belongs to an optimizer or
-        to a parameter that was replaced is not part of it."""
+        """Return the optimizer's state that the next step starts from, by `parameter/state`. State of a replaced
+        optimizer or parameter is not part of it."""
         with self.store.guard:
             self._compare()
             return self.store.state
 
     def traced(self, arrays: list[np.ndarray], gather: bool = False) -> graph.StepGraph:
-        """The graph of a step for a batch; gather: of one whose gradients are added to others and update nothing."""
+        """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
         with self.store.guard:
             self._compare()
             with trace.compiling(), self.model.in_mode(training=True):
@@ -321,7 +323,7 @@ class TrainStep:
             return made
 
     def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
-        """The program with what a search of its kernels finds in the time that is left for it."""
+        """Search for faster graphs and kernels in the time that is left, and return the resulting program."""
         self._set_inputs(arrays)
         run, self._graph_left = graph_tuning.tuned(run, arrays, self._graph_left)
         with SearchProgress(self._search_left, tuning.predicted(run)) as progress:
@@ -330,7 +332,7 @@ class TrainStep:
         return report.run
 
     def _number(self, name: str) -> np.ndarray:
-        """The memory of a number that programs read."""
+        """Return the 0-d memory of the number `name` that programs read, made at the first use."""
         return self._numbers.setdefault(name, np.zeros((), np.float64))
 
     # -- running
@@ -339,8 +341,10 @@ class TrainStep:
         return self._step(self._arrays(batch))
 
     def _step(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
-        """Train on a batch. samples: of the batch, where it is one of the epoch that `fit` goes through; last: whether
-        the update is made with this batch, however many were gathered."""
+        """Train on a batch and return its loss.
+
+        samples: size of the batch where it belongs to an epoch of `fit`, else None; last: whether this batch makes the
+        update, however many were gathered."""
         while True:
             # A signal that comes while native code runs is handled when it ends: weights and counters move together.
             # One that comes while the guard is taken or released must not leave it held.
@@ -353,7 +357,7 @@ class TrainStep:
             self._compile(arrays, gather)
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
-        """Run a step's program and count what it has done; the caller has the guard, and signals wait."""
+        """Run a step's program and count the step. The caller holds the guard and defers signals."""
         if under_way:
             check_store(self.store.guard)  # before the numbers are set that a run reads
         self._set_scalars()
@@ -387,7 +391,7 @@ class TrainStep:
         return value
 
     def _set_inputs(self, arrays: list[np.ndarray]) -> None:
-        """Set the numbers that the next run of a program for this batch reads."""
+        """Set all numbers that the next run of a program for this batch reads."""
         with self.store.guard:
             check_store(self.store.guard)
             self._set_scalars()
@@ -402,7 +406,7 @@ class TrainStep:
                 self._hyper[name][...] = value
 
     def _set_numbers(self, arrays: list[np.ndarray]) -> None:
-        """What the settings add to the numbers of a run."""
+        """Set the numbers of a run that follow from the settings: limits, decay, and accumulation of the batch."""
         samples = _samples(arrays)
         now = self.settings.numbers | {
             "draw": self.steps * self.accumulate + self.gathered + 1, "weight": samples,
@@ -423,7 +427,7 @@ class TrainStep:
         on_epoch: Callable[[TrainStep, float], None] | None = None,
         validation: Iterable | None = None, metrics: Mapping[str, Any] | None = None, callbacks: Sequence[Any] = (),
     ) -> list[float]:  # fmt: skip
-        """Trains until `epochs` epochs are done, from where this step stands; returns each epoch's mean loss.
+        """Train until `epochs` epochs are done, from the current epoch and batch; return each epoch's mean loss.
 
         batches: an iterable of (inputs..., target) that can be iterated again, such as a torch DataLoader;
         `es.data.batches` and a DataLoader with a `generator` of its own also resume within an epoch. progress: a bar on
@@ -441,11 +445,11 @@ class TrainStep:
     def evaluate(
         self, batches: Iterable, *, metrics: Mapping[str, Any] | None = None, averaged: bool = False
     ) -> dict[str, float]:
-        """Mean loss over all examples (those of several losses by their names too) and, for integer targets of one
-        class each, accuracy. Trains nothing; batches may have any size.
+        """Return the mean loss over all examples, by "loss", each of several losses by its name, and "accuracy" for
+        integer targets of one class each. Trains nothing; batches may have any size.
 
-        Examples whose class is -100, which losses ignore, count in neither. metrics: more of them by name, as in
-        `es.metrics`. averaged: with the average of the weights (`ema`). Raises ShapeError where no example is left.
+        Examples whose class is -100, which losses ignore, count in neither. metrics: further metrics by name, as in
+        `es.metrics`. averaged: use the average of the weights (`ema`). Raises ShapeError where no example is left.
         """
         if averaged:
             with self.averaged():
@@ -455,7 +459,7 @@ class TrainStep:
     # -- the average of the weights
 
     def averages(self) -> dict[str, np.ndarray]:
-        """The model's state dictionary with the average of its weights (`ema`) in the place of those that are trained.
+        """Return the model's state dictionary with the averages (`ema`) of trained weights in place of the weights.
 
         Raises ArgumentError where no average is kept."""
         if self.ema is None:
@@ -471,7 +475,7 @@ class TrainStep:
 
     @contextmanager
     def averaged(self) -> Iterator[Any]:
-        """The model with the average of its weights, until the block ends; steps wait for that."""
+        """Context in which the model has the average of its weights. Steps of other threads wait until it ends."""
         with self.store.guard:
             averages, before = self.averages(), self.model.state_dict()
             self._averaged, self._version = True, None
@@ -487,7 +491,7 @@ class TrainStep:
 
     @property
     def plan(self) -> str:
-        """What was compiled: every kernel of every batch shape, with its pattern, configuration and predicted time."""
+        """Description of the compiled programs, by batch shape: each kernel's pattern, configuration and seconds."""
         if not self._programs:
             return html.Text("nothing is compiled yet; call step.compile(x, y)")
         parts = []
@@ -499,7 +503,7 @@ class TrainStep:
 
     @property
     def explored(self) -> str:
-        """What dynamic mode has found so far: faster configurations, and those that were never used, and why."""
+        """Log of dynamic mode so far: faster configurations, and rejected ones with the reason."""
         found = [run.note.exploration for _, run in self._programs.items()]
         return html.Text("\n".join(line for x in found if x is not None for line in x.log))
 
@@ -516,7 +520,7 @@ class TrainStep:
 
     @checked
     def profile(self, *batch: Any, repeats: Count = 20) -> Profile:
-        """Times every kernel of a step, one by one; changes no weight and no state."""
+        """Time every kernel of a step, one by one; changes no weight and no state."""
         arrays = self._arrays(batch)
         run = self._program(arrays)
         with self.store.guard:
@@ -544,5 +548,5 @@ def _shown(x: Any) -> str:
 
 
 def _samples(arrays: list[np.ndarray]) -> int:
-    """Those of a batch, whose target is last."""
+    """Return the number of samples of a batch: the first extent of its target, which is last; 1 for a 0-d target."""
     return len(arrays[-1]) if arrays[-1].ndim else 1

@@ -1,4 +1,4 @@
-"""Configurations that are tried while a program trains, and when it is decided whether they are faster."""
+"""Decide from paired step times whether configurations that are tried while a program trains are faster."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from einsmith.compile import Executable
 from einsmith.plan.kernel import Kernel, Rows
 
 FEWEST, MOST = 8, 14
-"""Pairs of steps after which a configuration may stay, and after which it is told apart or dropped."""
+"""Pairs of steps after which a configuration can win, and after which one that has not won is dropped."""
 GAIN = 0.98
-"""What a configuration must take of the present one's time, at most: less is lost in the noise of a program."""
+"""Largest median time ratio with which a configuration wins; smaller gains are lost in the noise of a program."""
 SLOW = 1.25
-"""How many times the present one's time two runs may take before a configuration is dropped at once."""
+"""Time ratio; a configuration is dropped at once when every ratio of its first two or more pairs exceeds it."""
 
 Seconds = dict[Kernel | Rows, float]
 
 
 @dataclass
 class KernelRecord:
-    """What is known of a kernel. seconds: of a run of it as it is now; least: of any configuration's; runs: in a step;
-    part: what it takes of the time that it took as it was at first; barren: configurations in a row that brought
-    nothing; over: why it is left alone.
+    """Measurements of one kernel during exploring.
+
+    seconds: time of one run with the current configuration; runs: runs in a step; least: lower bound of the seconds of
+    a run with any configuration; part: current time as a fraction of the original time; barren: consecutive
+    configurations without a gain; over: the reason why the kernel is not tuned any more, or "".
     """
 
     seconds: float
@@ -36,11 +38,11 @@ class KernelRecord:
 
     @property
     def gain(self) -> float:
-        """Seconds of a step that other configurations may bring, the less the more of them brought nothing."""
+        """Seconds per step that other configurations may save, discounted by 0.8 for each one without a gain."""
         return max(0.0, self.seconds - self.least) * self.runs * 0.8**self.barren
 
     def becomes(self, ratio: float) -> None:
-        """It takes so much of its time from now on."""
+        """Scale the kernel's time by `ratio` after a new configuration was installed."""
         self.part *= ratio
         self.seconds *= ratio
         self.barren = 0
@@ -48,9 +50,11 @@ class KernelRecord:
 
 @dataclass
 class Trial:
-    """Configurations of some kernels that are tried together, first in `beside`, the program that runs them beside its
-    own kernels, then in `other`, the program with them. ran: `beside` has, and its results wait to be compared; won,
-    lost: what is decided, and still part of `other`; what won is not yet part of the program."""
+    """Configurations of several kernels that are tried together.
+
+    texts: undecided configurations; beside: the program that runs them in addition to its own kernels, for comparing
+    results; other: the program that uses them, for timing; ran: whether `beside` has run and its results wait to be
+    compared; won, lost: decided configurations that are still part of `other`, the winners not yet installed."""
 
     texts: dict[Kernel | Rows, str]
     beside: Executable | None = None
@@ -59,16 +63,18 @@ class Trial:
     won: dict[Kernel | Rows, str] = field(default_factory=dict)
     lost: list[Kernel | Rows] = field(default_factory=list)
     ratios: dict[Kernel | Rows, list[float]] = field(default_factory=dict)
-    """Of each kernel's time in pairs of steps."""
+    """Time ratios, candidate to current, of each kernel in the pairs of steps."""
     steps: list[float] = field(default_factory=list)
-    """Seconds of the pairs' first steps."""
+    """Kernel seconds of the first step of each pair."""
     first: Seconds = field(default_factory=dict)
-    """Of the pair whose second step comes next."""
+    """Seconds of the kernels in the first step of the unfinished pair; empty between pairs."""
 
 
 def told_apart(ratios: Sequence[float]) -> bool | None:
-    """Whether the other one is faster (True), or is to be dropped (False), by the ratios of their times in pairs of
-    steps; None while that is open. Faster: by GAIN in the median, and in all pairs but one of eight."""
+    """Judge a candidate by the ratios of its times to the current ones in pairs of steps.
+
+    Return True where it is faster, False where it has to be dropped, None while undecided. Faster means by GAIN in the
+    median, and in all pairs but one of eight."""
     n = len(ratios)
     if n >= 2 and min(ratios) > SLOW:
         return False
@@ -81,7 +87,7 @@ def told_apart(ratios: Sequence[float]) -> bool | None:
 
 
 def of_kernels(run: Executable, seconds: Sequence[float]) -> Seconds:
-    """Seconds of each kernel in all of its calls, from those of each call."""
+    """Sum the seconds of calls, in the order of `run.calls`, by kernel."""
     out: Seconds = {}
     for call, x in zip(run.calls, seconds, strict=True):
         out[call.kernel] = out.get(call.kernel, 0.0) + x
@@ -89,6 +95,6 @@ def of_kernels(run: Executable, seconds: Sequence[float]) -> Seconds:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The median distance from the median, as a part of it."""
+    """Return the median absolute logarithmic deviation of values from their median."""
     middle = median(values)
     return median(abs(log(v / middle)) if v > 0 and middle > 0 else inf for v in values)
