@@ -1,5 +1,4 @@
-"""A C compiler, where there is one: it compiles a library's run time and links it with the object file of its
-kernels."""
+"""Find a C compiler, compile a library's run time and link it with the object file of the library's kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +15,9 @@ FLAGS = ("-std=c99", "-O2", "-fPIC", "-fvisibility=hidden")
 
 
 def compiler(arch: str, given: str | None) -> list[str]:
-    """The command of a C compiler for a family of processors. Raises CompileError where there is none."""
+    """Return the command of a C compiler for a family of processors, `given` or one that is found.
+
+    Raises CompileError where there is none."""
     if given is not None:
         if shutil.which(given) is None:
             raise CompileError(f"compiler={given!r} is no command that is found; name a C compiler for {arch}")
@@ -35,8 +36,8 @@ def compiler(arch: str, given: str | None) -> list[str]:
 
 
 def link(command: Sequence[str], folder: Path, name: str, kernels: Path) -> None:
-    """Makes NAME.o and libNAME.so of NAME.c and the kernels' object file. Raises CompileError with what the compiler
-    says."""
+    """Make NAME.o and libNAME.so from NAME.c and the kernels' object file. Raises CompileError with the compiler's
+    message."""
     runtime = folder / f"{name}_runtime.o"
     whole, shared = folder / f"{name}.o", folder / f"lib{name}.so"
     _run([*command, *FLAGS, "-Wall", "-Wextra", "-c", f"{name}.c", "-o", runtime.name], folder)

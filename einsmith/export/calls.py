@@ -1,4 +1,4 @@
-"""The functions of a library: their names, arguments and results, for C, for the manifest and for the loader."""
+"""Name the functions of a library and describe their arguments and results, for C, the manifest and the loader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAKEN = frozenset(
     "switch typedef union unsigned void volatile while class new delete this template namespace operator public "
     "private protected bool true false and or not xor try throw catch using virtual friend typename".split()
 )
-"""Names that C, C++ or the library's own arguments have."""
+"""Names that arguments cannot have: keywords of C and C++, and the library's own arguments."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,25 @@ class ArrayArgument:
 
     @property
     def type_name(self) -> str:
-        """NumPy's, and bfloat16."""
+        """NumPy's name of the element type, or "bfloat16"."""
         return "bfloat16" if self.dtype is bf16 else self.dtype.numpy.name
 
     @property
     def meaning(self) -> str:
-        """As a comment says it."""
+        """Type, shape and encoding, as in the header's comments."""
         notes = {"f16": ", as its bits", "bf16": ", as its bits", "bool": ", 0 or 1 each"}
         return f"{self.type_name}[{', '.join(map(str, self.shape))}]{notes.get(self.dtype.name, '')}"
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the argument's entry in the manifest."""
         return {"name": self.name, "type": self.type_name, "shape": list(self.shape)}
 
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A function of the library. `program`: the number of its graph, `gather`: of that for batches before the last one
-    of an update."""
+    """A function of the library.
+
+    program: number of its graph; gather: number of the graph for batches before the last one of an update."""
 
     function: str
     role: str
@@ -66,7 +67,7 @@ class LibraryCall:
     gather: int
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the function's entry in the manifest."""
         return {
             "function": self.function, "role": self.role, "arguments": [a.describe() for a in self.arguments],
             "results": [a.describe() for a in self.results],
@@ -76,7 +77,9 @@ class LibraryCall:
 def calls(
     name: str, subject: ExportSubject, inputs: Sequence[Sequence[Leaf]], outputs: Sequence[Sequence[Tensor]]
 ) -> list[LibraryCall]:
-    """The functions for all graphs of a subject, of which these are the inputs that calls pass, and the outputs."""
+    """Return the functions for all graphs of a subject.
+
+    name: prefix of the functions' names; inputs, outputs: of each graph, the inputs that calls pass and the outputs."""
     found = []
     places = {(t.role, t.variant): n for n, t in enumerate(subject.graphs)}
     endings = _endings(subject.graphs)
@@ -102,7 +105,7 @@ def calls(
 
 
 def _endings(graphs: Iterable[Traced]) -> list[str]:
-    """What the functions' names end in, by variant: the samples of a batch where these tell them apart."""
+    """Return the suffix of the functions' names by variant: the batch size where it is unique, else the number."""
     samples = {t.variant: t.samples for t in graphs if t.role in (exported.TRAIN, exported.CALL)}
     if len(samples) == 1:
         return [""]
@@ -111,7 +114,7 @@ def _endings(graphs: Iterable[Traced]) -> list[str]:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """A name for C, which nothing else has."""
+    """Return a valid C identifier like `name` that is not in `taken`, and add it there."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     plain = plain if plain[:1].isalpha() else f"x{plain}"
     found = next(n for n in (plain, *(f"{plain}_{k}" for k in range(2, len(taken) + 3))) if n not in taken)

@@ -1,4 +1,4 @@
-"""What a library is made of: graphs to compile, and the memory that outlives their calls."""
+"""Data classes of an export: the graphs to compile, and the memory that outlives their calls."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from einsmith.runtime.memory import Memory
 
 WEIGHT, BUFFER, STATE, OPTIMIZER = "weight", "buffer", "state", "optimizer"
 TRAINING, NUMBER = "training", "number"
-"""What a lasting tensor is: a parameter or a buffer of a model's state dictionary, other state that functions change,
+"""Kinds of lasting tensors: a parameter or a buffer of a model's state dictionary, other state that functions change,
 state of the optimizer, a counter or the settings of the step, or a number that is set before each run and is in no
 file."""
 TRAIN, GATHER, EVALUATE, PREDICT, CALL = "train", "gather", "evaluate", "predict", "call"
-"""What a graph is for. Gathering adds a batch's gradients to those of others, and updates nothing."""
+"""Roles of graphs. GATHER adds a batch's gradients to accumulated ones and updates nothing."""
 COUNT, UPDATES, SETTING, DRAW, WEIGHT_OF_BATCH, BEGINS, SAMPLES = range(7)
-"""What a number is; as in runtime/machine.c."""
+"""Kinds of numbers that are set before each run, as in runtime/machine.c."""
 
 
 @dataclass(frozen=True)
 class Lasting:
-    """A tensor that lives between calls, with its present values, which have an address of their own."""
+    """A tensor that lives between calls, with its current values in separate memory."""
 
     name: str
     kind: str
@@ -35,9 +35,11 @@ class Lasting:
 
 @dataclass(frozen=True)
 class Traced:
-    """A graph to compile. variant: which of the batches' shapes it is for; arguments: names of its inputs; finite: the
-    loss that must be; memory: bytes that a run may hold; groups: numbers of those of the parameters that it updates;
-    samples: of a batch."""
+    """A graph to compile.
+
+    role: one of the roles above; variant: number of its batch shapes; arguments: names of its inputs; finite: loss that
+    must be finite; memory: most bytes of a run; groups: numbers of the groups of parameters that it updates; samples:
+    batch size."""
 
     role: str
     variant: int
@@ -53,7 +55,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class ExportedSetting:
-    """A number that may be changed between steps. table: its values at steps 1, 2, ..., where it follows such."""
+    """A number that may be changed between steps. table: values at steps 1, 2, ..., empty for a constant."""
 
     name: str
     value: float
@@ -62,8 +64,10 @@ class ExportedSetting:
 
 @dataclass(frozen=True)
 class Training:
-    """What happens around a step. reports: names of what it tells behind its loss; groups: of parameters that were
-    always updated together."""
+    """Settings and counters of an exported training step.
+
+    reports: names of values reported after the loss; accumulate: batches per update; groups: number of groups of
+    parameters that were always updated together."""
 
     settings: tuple[ExportedSetting, ...]
     reports: tuple[str, ...]
@@ -73,7 +77,9 @@ class Training:
 
 @dataclass
 class Memories:
-    """All lasting tensors, what each number is (kind, which one), and names of tensors that have another one first."""
+    """The lasting tensors of an export.
+
+    numbers: (kind, index) of each number by name; aliases: further names of tensors, with the first name."""
 
     tensors: list[Lasting] = field(default_factory=list)
     numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -82,7 +88,7 @@ class Memories:
     _constants: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def add(self, name: str, kind: str, array: np.ndarray) -> None:
-        """A tensor; another name for it, where it is known."""
+        """Add a tensor, or an alias where its array is already known."""
         if id(array) in self._known:
             self.aliases[name] = self._known[id(array)].name
             return
@@ -90,7 +96,7 @@ class Memories:
         self.tensors.append(made)
 
     def add_memory(self, name: str, kind: str, memory: Memory) -> None:
-        """Raises ArgumentError where the memory has a layout."""
+        """Add the tensor in `memory`. Raises ArgumentError where it has a layout of its own."""
         if memory.layout is not None:
             raise ArgumentError(
                 f"{name} has a layout of its own, {memory.layout!r}, which a library does not have; take it back with "
@@ -99,27 +105,29 @@ class Memories:
         self.add(name, kind, memory.physical)
 
     def add_model(self, model: Module, prefix: str = "") -> None:
-        """A model's parameters and buffers."""
+        """Add a model's parameters and buffers, their names after `prefix`."""
         lasting = model.state_dict().keys()
         for kind, named in ((WEIGHT, model.named_parameters), (BUFFER, model.named_buffers)):
             for name, stored in named(remove_duplicate=False):
                 self.add_memory(prefix + name, kind if name in lasting else STATE, stored.memory)
 
     def add_number(self, array: np.ndarray, kind: int, which: int = 0) -> None:
-        """A number that is set before each run."""
+        """Add a number that is set before each run. which: index among numbers of its kind."""
         name = f"number/{len(self.numbers)}"
         self.add(name, NUMBER, array)
         self.numbers[name] = kind, which
 
     def bound(self, bind: Mapping[Leaf, np.ndarray], live: Iterable[tuple[Any, Memory]]) -> dict[Leaf, np.ndarray]:
-        """What a graph's leaves are bound to: lasting tensors, and copies of constants, which do not overlap."""
+        """Bind a graph's leaves to lasting tensors and to copies of constants, none of which overlap.
+
+        live: captured objects with their memory, which is added where it is not known."""
         for _, memory in live:
             if id(memory.physical) not in self._known:
                 self.add_memory(f"captured.{len(self.tensors)}", STATE, memory)
         return {x: array if id(array) in self._known else self._constant(array) for x, array in bind.items()}
 
     def _constant(self, array: np.ndarray) -> np.ndarray:
-        """A copy, the same one for the same array."""
+        """Return the copy of a constant array, one for each array."""
         if id(array) not in self._constants:
             self._constants[id(array)] = array, np.array(array, order="C")
         return self._constants[id(array)][1]
@@ -131,7 +139,7 @@ class Memories:
 
 @dataclass(frozen=True)
 class ExportSubject:
-    """What is exported: a training step, or (training=None) a function."""
+    """The subject of an export: a training step, or (training=None) a function."""
 
     name: str
     threads: int

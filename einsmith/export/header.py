@@ -1,4 +1,4 @@
-"""The C header of a library: its functions, documented."""
+"""Write the C header of a library, with documentation of its functions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def header(
     version: str,
     violations: Sequence[str],
 ) -> str:
-    """The text of NAME.h."""
+    """Return the text of NAME.h."""
     upper = name.upper()
     fields = {
         "name": name, "NAME": upper, "threads": subject.threads,
@@ -113,4 +113,4 @@ CODES = {
     "SCHEDULE_ENDED": "a setting's table has no value for this step: give it one", "UNKNOWN_NAME": "no such setting",
     "BAD_NUMBER": "a number is out of its range",
 }  # fmt: skip
-"""As in runtime/machine.c."""
+"""Return codes and their meanings, in the order of runtime/machine.c."""

@@ -1,4 +1,4 @@
-"""An exported library in Python, by way of ctypes: this file needs NumPy and nothing else, and may be copied away."""
+"""Call an exported library from Python through ctypes; this file needs only NumPy and may be copied elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 _LONGEST = 2000
-"""Characters of a path."""
+"""Most characters of a path that `_open` tries."""
 _BITS = np.dtype([("bfloat16", np.uint16)])
 
 
 class CodeError(RuntimeError):
-    """A function of a library returns a code that is not 0: `code`."""
+    """Error of a library's function that returned a code other than 0, `code`."""
 
     def __init__(self, message: str, code: int = 0):
         super().__init__(message)
@@ -23,12 +23,13 @@ class CodeError(RuntimeError):
 
 
 class Library:
-    """The library in a folder that es.export wrote. weights: the file that it begins with, by default the folder's own;
-    threads: 0 for as many as it is made for.
+    """The library in a folder that es.export wrote. weights: a file of initial tensors, by default the folder's own;
+    threads: number of threads, 0 for as many as the library was exported for.
 
-    step, evaluate and predict take arrays of the shapes in `manifest`; where the library has several, those of the
-    arrays decide. A function is called as the library itself. Raises `error` where the processor, a file or the data
-    will not do, `unfit` for other arrays, FileNotFoundError and ValueError where the folder is no export.
+    step, evaluate and predict take arrays of the shapes in `manifest`; where the library has several shapes, the arrays
+    select one. An exported function is called as the library itself. Raises `error` for an unsuitable processor, file
+    or data, `unfit` for arrays of other shapes or types, FileNotFoundError and ValueError for a folder that is no
+    export.
     """
 
     error: Any = CodeError
@@ -61,8 +62,10 @@ class Library:
         self._check(self._function("create")(bytes(source), threads, ctypes.byref(self._handle)))
 
     def _open(self) -> ctypes.CDLL:
-        """The shared library. The system gives one that was at the same path before, where it is still loaded, until it
-        is asked for by a path that is written otherwise."""
+        """Open the shared library and check its identity.
+
+        The system returns a library that is still loaded from the same path, even if its file was replaced. So other
+        spellings of the path are tried until the identity agrees."""
         folder, file = self.folder.resolve(), f"lib{self.name}.so"
         if not (folder / file).exists():
             raise FileNotFoundError(f"{file} is missing: the folder has the source of a library, to be compiled first")
@@ -86,65 +89,65 @@ class Library:
     # -- what it computes
 
     def step(self, *batch: Any) -> float:
-        """Trains on a batch (inputs..., target); its loss. Raises `error` where it is not finite."""
+        """Train on a batch (inputs..., target) and return its loss. Raises `error` where the loss is not finite."""
         return self._loss("train", batch)
 
     def evaluate(self, *batch: Any) -> float:
-        """The loss of a batch in evaluation mode."""
+        """Return the loss of a batch (inputs..., target) in evaluation mode."""
         return self._loss("evaluate", batch)
 
     def predict(self, *inputs: Any) -> Any:
-        """The model's output in evaluation mode."""
+        """Return the model's output in evaluation mode."""
         return self._arrays("predict", inputs)
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function's result; several results in a tuple, those in nested ones one after the other."""
+        """Call the exported function and return its result; several results are a flat tuple."""
         return self._arrays("call", arguments)
 
     # -- what it holds
 
     @property
     def steps(self) -> int:
-        """How many updates were made."""
+        """Number of updates made so far."""
         return self._function("steps")(self._model)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the model's parameters and buffers, as Module.load_state_dict takes them."""
+        """Return copies of the model's parameters and buffers, as Module.load_state_dict takes them."""
         tensors = {t["name"]: t for t in self.manifest["tensors"] if t["kind"] in ("weight", "buffer")}
         found = {name: self._copy(t) for name, t in tensors.items()}
         return found | {n: found[of].copy() for n, of in self.manifest["aliases"].items() if of in found}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Copies of all tensors that `save` writes: the optimizer's state and the step's counters too."""
+        """Return copies of all tensors that `save` writes, with the optimizer's state and the step's counters."""
         return {t["name"]: self._copy(t) for t in self.manifest["tensors"]}
 
     def save(self, path: Any) -> None:
-        """Writes all tensors to a file, in the format of safetensors."""
+        """Write all tensors to a safetensors file."""
         self._check(self._function("save")(self._model, bytes(Path(path))))
 
     def load(self, path: Any) -> None:
-        """Takes all tensors from a file; where one does not fit, none is taken."""
+        """Load all tensors from a safetensors file; where one does not fit, none is loaded."""
         self._check(self._function("load")(self._model, bytes(Path(path))))
 
     def get(self, name: str) -> float:
-        """A setting, such as "lr", at the next step."""
+        """Return the value of a setting, such as "lr", at the next step."""
         value = ctypes.c_double()
         self._check(self._function("get")(self._model, name.encode(), ctypes.byref(value)))
         return value.value
 
     def set(self, name: str, value: float) -> None:
-        """Gives a setting a value for all steps that come; NaN: that of its table."""
+        """Set a setting for all further steps; NaN restores the values of its table."""
         self._check(self._function("set")(self._model, name.encode(), value))
 
     @property
     def reports(self) -> dict[str, float]:
-        """What the last step told beside its loss."""
+        """Values that the last step reported in addition to its loss, by name."""
         names = self.manifest["reports"]
         found = self._function("reports")(self._model) if names else ()
         return {name: found[n] for n, name in enumerate(names)}
 
     def close(self) -> None:
-        """Ends its threads and frees its memory. Nothing may be called afterwards."""
+        """End the library's threads and free its memory. No method may be called afterwards."""
         if getattr(self, "_handle", None):  # it is not there where `create` was not reached
             self._function("destroy")(self._handle)
             self._handle = ctypes.c_void_p()
@@ -160,7 +163,7 @@ class Library:
         return self._handle
 
     def _array(self, x: Any, n: int) -> np.ndarray:
-        """Argument n of a call, C-contiguous."""
+        """Return argument n of a call as a C-contiguous array."""
         return np.asarray(x, order="C")
 
     def _function(self, name: str) -> Any:
@@ -171,7 +174,9 @@ class Library:
             raise self.error(f"{self.name}: {self._function('error')(code).decode()}", code)
 
     def _run(self, role: str, given: tuple[Any, ...], results: Any) -> Any:
-        """Calls a function of this role that takes these arrays, with what `results` makes for it, which it returns."""
+        """Call the function of a role whose arguments have the shapes of `given`, and return its results.
+
+        results: function (call) -> (memory for the results, pointers to it). Raises `unfit` where no function fits."""
         arrays = [self._array(x, n) for n, x in enumerate(given)]
         known = self._calls.get(role, [])
         for call in known:
@@ -207,7 +212,7 @@ class Library:
         return out
 
     def _converted(self, array: np.ndarray, place: dict[str, Any]) -> np.ndarray:
-        """The array in an argument's type: wider integers for integers, wider floats for floats."""
+        """Widen an array to an argument's type: integers to integers, floats to floats. Raises `unfit`."""
         wanted = _type(place["type"])
         if array.dtype == wanted:
             return array

@@ -1,4 +1,4 @@
-"""es.load_library: exported libraries in this process, with Einsmith's errors."""
+"""Load exported libraries into this process, with Einsmith's errors: es.load_library."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Library(library.Library):
 
 
 def load_library(folder: Any, weights: Any = None, threads: int = 0) -> Library:
-    """The library that es.export wrote into a folder. weights: a file that it begins with, by default the folder's own;
-    threads: 0 for as many as it is made for.
+    """Load the library that es.export wrote into a folder. weights: a file of initial tensors, by default the folder's
+    own; threads: number of threads, 0 for as many as the library was exported for.
 
-    `step(*batch)`, `evaluate(*batch)`, `predict(*inputs)` of a training step, a call of a function; `state_dict()`,
-    `save(path)`, `load(path)`, `get(name)` and `set(name, value)`. Raises LibraryError, with the library's code, where
-    the processor or the file will not do, SaveError where the folder is no exported library.
+    The library has `step(*batch)`, `evaluate(*batch)` and `predict(*inputs)` of a training step, or is called as the
+    exported function; further `state_dict()`, `save(path)`, `load(path)`, `get(name)` and `set(name, value)`. Raises
+    LibraryError, with the library's code, for an unsuitable processor or file, SaveError where the folder is no
+    exported library.
     """
     return Library(folder, weights, threads)

@@ -1,4 +1,4 @@
-"""Which processors a library runs on: targets by name, and how a library finds out at run time what it needs."""
+"""Describe the processors that libraries are compiled for, and the features that a library checks when it starts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from einsmith.target.facts import Target
 
 
 class Feature(NamedTuple):
-    """What a processor may lack. On x86-64 the CPUID leaf and subleaf that tell, which of EAX, EBX, ECX and EDX
-    (place), and which bit; where place is 4, bits of XCR0 (leaf), of registers that the system saves. On AArch64
-    the key of the auxiliary vector that tells (leaf) and which bit."""
+    """A feature that a processor may lack, and where the processor reports it.
+
+    On x86-64: the CPUID leaf and subleaf, the register (place: 0 to 3 for EAX, EBX, ECX, EDX) and the bit. Where place
+    is 4, leaf holds bits of XCR0: register sets that the system has to save. On AArch64: the key of the auxiliary
+    vector (leaf) and the bit."""
 
     name: str
     leaf: int
@@ -56,7 +58,7 @@ _UNUSED = frozenset(
     "ptwrite serialize sgx tsxldtrk uintr usermsr waitpkg widekl cmpccxadd raoint lwp "
     "amx-bf16 amx-complex amx-fp16 amx-fp8 amx-int8 amx-movrs amx-tf32 amx-tile amx-avx512 perfmon".split()
 )
-"""Instructions that the code generator never chooses by itself, and what every processor of the family has."""
+"""Features that need no check: the code generator never chooses them by itself, or every processor has them."""
 
 _LEVELS = {
     "x86-64": "",
@@ -64,7 +66,7 @@ _LEVELS = {
     "x86-64-v3": "avx avx2 bmi bmi2 f16c fma lzcnt movbe",
     "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
 }
-"""What each level of x86-64 has beyond the one before."""
+"""Features of each level of x86-64 that the level before lacks."""
 _VECTORS = {"x86-64": (16, 16), "x86-64-v2": (16, 16), "x86-64-v3": (32, 16), "x86-64-v4": (64, 32)}
 _AVX = Feature("a system that saves the registers of AVX", 0x6, 0, _SAVED, 0)
 _AVX512 = Feature("a system that saves the registers of AVX-512", 0xE6, 0, _SAVED, 0)
@@ -73,7 +75,7 @@ NAMES = ("host", *_LEVELS, "aarch64")
 
 @dataclass(frozen=True)
 class Processor:
-    """What a library is compiled for. target: None for this machine as programs are compiled for it."""
+    """The processor that a library is compiled for. target: None for this machine with all of its features."""
 
     target: Target | None
     cpu: str
@@ -86,7 +88,7 @@ class Processor:
 
 
 def named(name: str, threads: int) -> Processor:
-    """A processor that is not this machine. Raises ArgumentError for an unknown name."""
+    """Return the processor of a target's name other than "host". Raises ArgumentError for an unknown name."""
     if name == "aarch64":
         triple, table, wanted, vectors = "aarch64-unknown-linux-gnu", _AARCH64, ["fp-armv8", "neon"], (16, 32)
         cpu = "generic"
@@ -103,8 +105,9 @@ def named(name: str, threads: int) -> Processor:
 
 
 def of_target(target: Target) -> Processor:
-    """This machine, as its target names it: what it has, and a library can ask for. Raises CompileError where it is of
-    no family that a library can ask."""
+    """Return the processor of this machine's target, with the features that a library can check.
+
+    Raises CompileError for a system or family of processors that a library cannot query."""
     arch = target.triple.split("-")[0]
     table = {"x86_64": _X86, "aarch64": _AARCH64, "arm64": _AARCH64}.get(arch)
     if table is None or "linux" not in target.triple:
@@ -112,13 +115,13 @@ def of_target(target: Target) -> Processor:
     has = [f[1:] for f in target.features.split(",") if f.startswith("+")]
     unknown = [f for f in has if f not in table and f not in _UNUSED]
     lowered = None
-    if unknown and table is _X86:  # code is made without what cannot be asked for
+    if unknown and table is _X86:  # code is compiled without features that cannot be checked
         lowered = replace(target, features=",".join([target.features, *(f"-{f}" for f in unknown)]))
     return Processor(lowered, target.cpu, target.triple, _features(table, has))
 
 
 def _features(table: Mapping[str, Feature], names: Iterable[str]) -> tuple[Feature, ...]:
-    """Those of a table that are named, and what they need of the system."""
+    """Select the named features of a table, and add the register sets that the system has to save for them."""
     found = tuple(table[n] for n in names if n in table)
     wide = {f.name for f in found}
     return (*found, *([_AVX512] if "avx512f" in wide else [_AVX] if "avx" in wide else []))

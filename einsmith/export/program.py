@@ -1,4 +1,4 @@
-"""Graphs as data: programs whose addresses are relative to what they point to."""
+"""Compile graphs to relocatable data: programs whose addresses are offsets in named regions of memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
 
 
 class WordTarget(NamedTuple):
-    """What a word points to: `owner` (one of the names above, a leaf whose memory lasts, ("argument", number) or
-    ("result", number)), so many bytes in; for a function, its number."""
+    """The target of an address in a program's table.
+
+    owner: one of the names above, a leaf whose memory lasts, ("argument", number) or ("result", number); offset: bytes
+    from the owner's start, or a function's number."""
 
     owner: Any
     offset: int
@@ -29,10 +31,11 @@ class WordTarget(NamedTuple):
 
 @dataclass(frozen=True)
 class Data:
-    """A program as data. words: of its table, 0 where `places` tells what they point to; steps: how many its table has;
-    results: where each of the graph's outputs lies; fresh: bytes of each ("result", number); scratch, stride: bytes in
-    the arena before scratch, and of one thread's scratch; checks: what is wrong where a check fails, by the word that
-    holds its code."""
+    """A program as data.
+
+    words: the program's table, 0 where `places` has the target; steps: number of steps of the table; results: place of
+    each of the graph's outputs; fresh: bytes of each ("result", number); scratch: bytes of the arena before scratch
+    memory; stride: bytes of one thread's scratch; checks: message of each check, by the word that holds its code."""
 
     words: tuple[int, ...]
     places: Mapping[int, WordTarget]
@@ -47,7 +50,7 @@ class Data:
 
 
 class Portable(Executable):
-    """A graph compiled for a library: nothing runs here. `backend`: of all of the library's programs."""
+    """A graph compiled for a library; it is never run in this process. backend: shared by the library's programs."""
 
     def __init__(
         self, graph: Graph, bind: Mapping[Leaf, np.ndarray], threads: int, backend: Any, target: Target | None = None,
@@ -58,7 +61,7 @@ class Portable(Executable):
         super().__init__(graph, bind, threads, finite, target, winograd, None, memory, backend)
 
     def data(self) -> Data:
-        """The program."""
+        """Return the program as data. Raises VerifyError for an address outside all known memory."""
         table = self._ahead.table(self.program)
         words = np.array(table.words, np.uint64)
         given = len(self._inputs)
@@ -84,7 +87,7 @@ class Portable(Executable):
         )  # fmt: skip
 
     def _owners(self) -> dict[int, tuple[Any, int]]:
-        """Whose memory begins at an address, and how many bytes it has. Bound arrays do not overlap."""
+        """Return {first address: (owner, bytes)} of all memory that the table points to; bound arrays are disjoint."""
         table, ahead = self.program.table, self._ahead
         found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self.bound.items()}
         return found | {

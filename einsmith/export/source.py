@@ -1,4 +1,4 @@
-"""The C source of a library: the run time, then the library's data, then its public functions."""
+"""Write the C source of a library: the run time, then the library's data, then its public functions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTa
 
 RUNTIME = Path(__file__).parent / "runtime"
 _REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
-"""As in runtime/machine.c."""
+"""Regions of memory that words point to, in the order of runtime/machine.c; tensors follow, one region each."""
 _FILE_TYPES = {
     "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8",
     "u8": "U8", "bool": "BOOL",
 }  # fmt: skip
 _VIOLATED = 2000
-"""The code of the first check, as in runtime/machine.c."""
+"""Return code of a failing first check, as in runtime/machine.c; other checks follow in order."""
 _LINE = 64
-"""Bytes at whose multiples constants and results begin."""
+"""Alignment of constants and results, in bytes."""
 
 
 class TensorEntry(NamedTuple):
-    """A tensor in a file: the header's text up to its place there, and that place."""
+    """A tensor's entry in the header of a file: the text before its offsets, and the offsets with the closing
+    brackets."""
 
     head: str
     place: str
 
 
 def entries(subject: ExportSubject) -> dict[str, TensorEntry]:
-    """Of all tensors that files hold, by name."""
+    """Return the header entries of all saved tensors, by name."""
     found, at = {}, 0
     for t in saved(subject):
         shape = ",".join(map(str, t.array.shape))
@@ -50,31 +51,33 @@ def entries(subject: ExportSubject) -> dict[str, TensorEntry]:
 
 
 def saved(subject: ExportSubject) -> list[exported.Lasting]:
-    """The tensors that files hold."""
+    """Return the tensors that weight files hold: all lasting tensors but the numbers set before each run."""
     return [t for t in subject.memories.tensors if t.kind != exported.NUMBER]
 
 
 def file_header(subject: ExportSubject) -> bytes:
-    """That of a file with all tensors, padded to whole words, as the library itself writes it."""
+    """Return the safetensors header of a file with all saved tensors, padded to 8 bytes, as the library writes it."""
     text = "{" + ",".join(e.head + e.place for e in entries(subject).values()) + "}"
     return text.encode() + b" " * (-len(text.encode()) % 8)
 
 
 def weights(subject: ExportSubject) -> bytes:
-    """A file with the present values of all tensors, in the format of safetensors."""
+    """Return the content of a safetensors file with the current values of all saved tensors."""
     head = file_header(subject)
     parts = [np.ascontiguousarray(t.array).tobytes() for t in saved(subject)]
     return len(head).to_bytes(8, "little") + head + b"".join(parts)
 
 
 def initializer(fields: Mapping[str, Any]) -> str:
-    """Of a struct in C."""
+    """Format a C initializer of a struct with the given fields."""
     return "{\n    " + ",\n    ".join(f".{name} = {value}" for name, value in fields.items()) + "\n}"
 
 
 class LibrarySource:
-    """The text of a library's source, and what its object code has to have. constants: their bytes; functions: numbers
-    of the functions, in the order in which programs call them by."""
+    """The text of a library's C source, and the requirements on its object code.
+
+    constants: bytes of all constants; functions: numbers of the backend's functions, in the order of the library's
+    function table, which programs index; violations: messages of failing checks."""
 
     def __init__(
         self, name: str, subject: ExportSubject, programs: Sequence[Data], calls: Sequence[LibraryCall],
@@ -99,7 +102,7 @@ class LibrarySource:
         self._functions()
 
     def text(self, identity: str) -> str:
-        """All of it; `identity`: what the library answers when it is asked which one it is."""
+        """Return the whole source. identity: the string that the library's function NAME_identity returns."""
         parts = ["machine.c", "library.c", *(["training.c"] if self.subject.training else [])]
         runtime = [(RUNTIME / p).read_text().replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
@@ -115,7 +118,7 @@ class LibrarySource:
     # -- data
 
     def _pack(self, arrays: Iterable[np.ndarray]) -> bytes:
-        """Constants one after the other."""
+        """Concatenate the constants, each aligned to _LINE bytes, and note their offsets."""
         out = bytearray()
         for a in arrays:
             out += bytes(-len(out) % _LINE)
@@ -124,7 +127,7 @@ class LibrarySource:
         return bytes(out)
 
     def _array(self, kind: str, name: str, items: Sequence[str]) -> str:
-        """A table; of one element that is not counted where there is none, as C has no empty ones."""
+        """Add a table to the source and return its name. An empty table gets one element, as C has no empty arrays."""
         items = items or ["{0}" if kind.startswith("struct") else "0"]
         width = 1 if items[0].startswith(('"', "{")) else 8
         rows = [", ".join(items[n : n + width]) for n in range(0, len(items), width)]
@@ -133,7 +136,7 @@ class LibrarySource:
         return name
 
     def _place(self, place: WordTarget, bind: Mapping, starts: Sequence[int]) -> tuple[int, int]:
-        """(region, offset) of what is no argument."""
+        """Return (region, offset in bytes, or number of a function) of a word's target that is no argument."""
         owner, offset = place
         if owner == FUNCTIONS:
             if offset not in self.functions:
@@ -149,7 +152,7 @@ class LibrarySource:
         return _REGIONS.index("constants"), self._offset[id(array)] + offset
 
     def _program(self, n: int, data: Data) -> tuple[str, int]:
-        """A program's tables; its entry in that of all, and the bytes of its results."""
+        """Add the tables of program `n`. Return its entry in the table of programs, and the bytes of its results."""
         traced = self.subject.graphs[n]
         starts, end = [], 0
         for size in data.fresh:
@@ -281,7 +284,7 @@ class LibrarySource:
 
 
 def prototype(name: str, call: LibraryCall) -> str:
-    """A function's declaration in C, without its end."""
+    """Return a function's declaration in C, without the semicolon."""
     given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
     losses = call.role in (exported.TRAIN, exported.EVALUATE)
     made = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in call.results]
@@ -289,6 +292,6 @@ def prototype(name: str, call: LibraryCall) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string of C."""
+    """Quote a text as a C string literal."""
     out = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
     return f'"{out}"'

@@ -1,4 +1,4 @@
-"""What a training step, or a function, computes, traced for a library."""
+"""Trace a training step or a function of tensors for export to a library."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from einsmith.tree import flatten
 
 STEPS, GATHERED, SAMPLES = "training/steps", "training/gathered", "training/gathered_samples"
 UPDATES, VALUES = "training/updates", "training/values"
-"""The step's own tensors: its counters, and its settings' values, NaN for one that follows its table."""
+"""Names of the step's own tensors: its counters, and the values of its settings, NaN for one that follows a table."""
 REPORTS = "training/reports"
-"""What the last step told behind its loss, which is in no file."""
+"""Name of the tensor of values that the last step reported after its loss; it is in no file."""
 
 
 # ------------------------------------------------------------------------------------------------------------ steps
 
 
 def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -> ExportSubject:
-    """A step's training, evaluation and prediction for a batch like this one, or for all shapes that it is compiled
-    for. schedule: for how many steps settings that are callables are tabulated. Raises ArgumentError."""
+    """Trace a step's training, evaluation and prediction for the shapes of `batch`, or for all compiled shapes.
+
+    schedule: number of steps for which settings that are callables are tabulated. Raises ArgumentError where no shapes
+    are known, or where a callable needs `schedule`."""
     batches = [step._arrays(batch)] if batch else _compiled(step)
     if not batches:
         raise ArgumentError(
@@ -71,19 +73,21 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
 
 
 def _compiled(step: TrainStep) -> list[list[np.ndarray]]:
-    """Batches of the shapes that a step is compiled for, in the order in which they were."""
+    """Return batches of zeros in the shapes that a step is compiled for, in the order of compilation."""
     found = dict.fromkeys(shapes for shapes, *_ in step._programs)
     return [[np.zeros(shape, dtype) for shape, dtype in shapes] for shapes in found]
 
 
 def _names(f: Callable, count: int) -> tuple[str, ...]:
-    """Names of so many arguments that are passed by position."""
+    """Return the names of a function's first `count` positional arguments."""
     known = names_of(f.forward if isinstance(f, Module) else f)
     return tuple(known[n] if n < len(known) else f"x{n}" for n in range(count))
 
 
 def _traced(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int, bool, StepGraph]]:
-    """(batch, whether it only gathers, graph). All are traced again where one has divided groups that others know."""
+    """Trace the training graphs of all batches; return (batch number, whether it only gathers, graph) for each.
+
+    All graphs are traced again where one has split groups of parameters that earlier graphs read."""
     while True:
         made = [
             (n, gather, step.traced(arrays, gather))
@@ -95,7 +99,7 @@ def _traced(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int,
 
 
 def _settings(step: TrainStep, schedule: int | None) -> Iterator[ExportedSetting]:
-    """The optimizer's hyperparameters and the step's own settings."""
+    """Yield the optimizer's hyperparameters and the step's own settings. Raises ArgumentError as `of_step`."""
     changing = {
         f"{group}/{n}" if group else n: rule
         for group, rule in step.optimizer.rules.items() for n, v in rule.hyper.items() if callable(v)
@@ -111,7 +115,7 @@ def _settings(step: TrainStep, schedule: int | None) -> Iterator[ExportedSetting
 
 
 def _add_numbers(step: TrainStep, settings: tuple[ExportedSetting, ...], memories: Memories) -> None:
-    """The step's counters and the values of its settings, and all numbers that are made of them."""
+    """Add the step's counters, the values of its settings, and all numbers that are computed from them."""
     groups = step.counts.groups
     for name, count in ((STEPS, step.steps), (GATHERED, step.gathered), (SAMPLES, step.gathered_samples)):
         memories.add(name, exported.TRAINING, np.array(count, np.int64))
@@ -139,7 +143,9 @@ def _add_numbers(step: TrainStep, settings: tuple[ExportedSetting, ...], memorie
 
 
 def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
-    """A function of tensors for arguments like these, which may be nested. Raises ArgumentError."""
+    """Trace a function of tensors for arguments of the shapes of `example`, which may be nested.
+
+    Raises ArgumentError where arguments are needed but not given."""
     jitted = f if isinstance(f, Jitted) else None
     plain = f if jitted is None else jitted.f
     known = _names(plain, len(example))
@@ -165,7 +171,7 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
 
 
 def _needs_arguments(f: Callable) -> bool:
-    """Whether a function cannot be called without arguments, as far as it says."""
+    """Return whether a function's signature requires arguments; true where it has no signature."""
     try:
         inspect.signature(f.forward if isinstance(f, Module) else f).bind()
     except (TypeError, ValueError):

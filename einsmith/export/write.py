@@ -1,8 +1,8 @@
-"""es.export: a training step, or a function of tensors, as a library that needs neither Python nor a compiler.
+"""Export a training step or a function of tensors as a library that needs neither Python nor a compiler: es.export.
 
-The kernels and the native entry are LLVM's object code, as in this process. What stands around them (memory, threads,
+The kernels and the native entry are LLVM's object code, as in this process. The code around them (memory, threads,
 files, the counters of a step) is C, `runtime/*.c`, followed by the library's tables as data: a C compiler links the
-library anyway, and C can be read. Without one, the object file of the kernels and the C source are what is exported.
+library anyway, and C can be read. Without a compiler, the object file of the kernels and the C source are exported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SYSTEM = frozenset(
     "signal stdarg stdatomic stdbool stddef stdint stdio stdlib string strings tgmath threads time unistd wchar wctype "
     "c dl gcc m rt stdc util f r w x".split()
 )
-"""Names whose headers, libraries or constants (F_OK) are the system's."""
+"""Names that a library cannot have: those of the system's headers, libraries or constants (F_OK)."""
 
 
 @checked
@@ -49,17 +49,17 @@ def export(
     threads: Annotated[int, 1, MAX_THREADS] | None = None, schedule: Count | None = None, compiler: str | None = None,
     link: bool = True, overwrite: bool = False,
 ) -> Path:  # fmt: skip
-    """Writes `what` into a new folder as a library for C, and returns the folder: NAME.h, NAME.o, libNAME.so,
+    """Write `what` into a new folder as a library for C, and return the folder, which holds NAME.h, NAME.o, libNAME.so,
     weights.safetensors and manifest.json. Run time needs neither Python, nor LLVM, nor a compiler.
 
-    what: a TrainStep, with its training step, evaluation and prediction, or a function of tensors, jitted or not. They
-    compute what they do here, bit for bit. example: a batch (inputs..., target), or the function's arguments; without
-    one, a step is exported for all batch shapes that it is compiled for (TrainStep.compile). name: of the library, by
-    default that of the model or the function. target: what it is to run on, "host" for this machine, else x86-64 to
-    x86-64-v4 or aarch64; the library refuses a processor that lacks something. threads: of the library, by default
-    those of the step. schedule: for how many steps hyperparameters that are callables of the step are tabulated.
-    compiler: the C compiler that links, by default cc, gcc or clang; link=False: no library but NAME_kernels.o, NAME.c
-    and NAME.h, to be compiled elsewhere. overwrite: replaces a folder that is an export.
+    what: a TrainStep, exported with its training step, evaluation and prediction, or a function of tensors, jitted or
+    not; results equal those in Python bit for bit. example: a batch (inputs..., target), or the function's arguments;
+    without one, a step is exported for all batch shapes that it is compiled for (TrainStep.compile). name: name of the
+    library, by default the model's or the function's. target: processor to run on, "host" for this machine, else x86-64
+    to x86-64-v4 or aarch64; the library refuses a processor that lacks a feature. threads: the library's threads, by
+    default the step's. schedule: number of steps for which hyperparameters that are callables of the step are
+    tabulated. compiler: the C compiler that links, by default cc, gcc or clang; link=False: write NAME_kernels.o,
+    NAME.c and NAME.h, to be compiled elsewhere, and no library. overwrite: replace a folder that is an export.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
     compiler, SaveError where the folder exists; the folder is then as it was.
@@ -99,7 +99,7 @@ def export(
 
 
 def _folder(path: Any, overwrite: bool) -> Path:
-    """Where to export. Raises SaveError where something is there that may not be replaced."""
+    """Return the folder to export to. Raises SaveError where it has content that may not be replaced."""
     try:
         place = Path(path).resolve()
     except (TypeError, ValueError, OSError, RuntimeError) as e:
@@ -114,12 +114,14 @@ def _folder(path: Any, overwrite: bool) -> Path:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder is one that `export` wrote."""
+    """Return whether `export` wrote a folder, by its manifest."""
     return has_format(folder / MANIFEST, FORMAT)
 
 
 def _name(given: str | None, found: str) -> str:
-    """The name that C functions begin with."""
+    """Return the prefix of the C functions: the given name, or one made of the subject's name.
+
+    Raises ArgumentError where the given name is no identifier of small letters or is a name of the system."""
     if given is None:
         name = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_").lower()
         return name if _NAME.fullmatch(name) and name not in _SYSTEM else f"es_{name}"
@@ -131,7 +133,7 @@ def _name(given: str | None, found: str) -> str:
 
 
 class _Made:
-    """A library as texts and object code."""
+    """A compiled library as C texts and object code."""
 
     def __init__(self, name: str, subject: ExportSubject, processor: Processor):
         self.name, self.subject, self.processor = name, subject, processor
@@ -150,7 +152,7 @@ class _Made:
         self.identity = hashlib.blake2b(self.code + text.encode(), digest_size=16).hexdigest()
 
     def write(self, folder: Path, command: list[str] | None) -> None:
-        """Writes everything but the weights, linked by a C compiler where there is one, and the manifest last."""
+        """Write everything but the weights, the manifest last. command: the C compiler that links, or None."""
         name, source = self.name, self.source
         text = header(name, self.subject, self.calls, self.processor, einsmith.__version__, source.violations)
         (folder / f"{name}.h").write_text(text)
@@ -165,7 +167,7 @@ class _Made:
         (folder / MANIFEST).write_text(json.dumps(self.manifest() | {"files": files}, indent=1) + "\n")
 
     def manifest(self) -> dict[str, Any]:
-        """What manifest.json tells, but for the files."""
+        """Return the content of manifest.json without the list of files."""
         training, memories, processor = self.subject.training, self.subject.memories, self.processor
         settings, reports = (training.settings, training.reports) if training else ((), ())
         return {
