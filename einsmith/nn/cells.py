@@ -1,8 +1,8 @@
-"""Recurrent cells of four papers, each a formula of a few lines: MILSTM, SCRN, SubLSTM, LLTM.
+"""Define recurrent cells of four papers, each a formula of a few lines: MILSTM, SCRN, SubLSTM, LLTM.
 
 All take [T, B, input_size] (batch_first: [B, T, input_size]; without a batch [T, input_size]) and an optional pair of
-initial states [B, size], zeros where none is given, and return (output, (last state, last state)). checkpoint=S: the
-backward has every S-th state saved and computes the others again; 0: all are saved.
+initial states [B, size], zeros where none is given, and return (output, (last state, last state)). checkpoint=S: every
+S-th state is saved for the backward pass, which recomputes the others; 0: all are saved.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ LLTM_FORMULA = """
 
 
 class _Cell(Module):
-    """One recurrence over a sequence. Subclasses say what a step is."""
+    """Base of cells: one recurrence over a sequence. Subclasses define `formula`, the names of the two `states` and
+    `_inputs`."""
 
     formula: str
     states: tuple[str, str] = ("h0", "c0")
@@ -62,21 +63,21 @@ class _Cell(Module):
         self.checkpoint = checkpoint
 
     def _sizes(self) -> tuple[int, int]:
-        """Of the two states."""
+        """Return the sizes of the two states."""
         return self.hidden_size, self.hidden_size
 
     def _inputs(self) -> dict[str, Any]:
-        """The formula's inputs beside x and the initial states, and its parameters."""
+        """Return the inputs and parameters of the formula except x and the initial states."""
         raise KindError(f"{type(self).__name__} names no inputs")
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, uniform in +-1/sqrt(hidden_size)."""
+        """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
         bound = 1 / sqrt(self.hidden_size)
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
     def _run(self, input: Any, hx: Any) -> tuple[tuple[Value, Value], bool]:
-        """The sequences of both states [T, B, size], and whether the input came without a batch."""
+        """Return the sequences of both states [T, B, size], and whether the input has no batch axis."""
         name = type(self).__name__
         x, single = sequence(input, name, self.input_size, self.batch_first)
         initial = {}
@@ -99,7 +100,7 @@ class _Cell(Module):
         return f"{self.input_size}, {self.hidden_size}" + self._options()
 
     def _options(self) -> str:
-        """The arguments that are not as usual, for extra_repr."""
+        """Format the arguments that differ from their defaults, for extra_repr."""
         usual = (("batch_first", False), ("checkpoint", 0))
         return "".join(f", {n}={getattr(self, n)}" for n, v in usual if getattr(self, n) != v)
 
@@ -134,7 +135,7 @@ class MILSTM(_Cell):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values; alpha is 1, beta1 and beta2 are 1/2."""
+        """Draw new initial values; alpha is 1, beta1 and beta2 are 1/2."""
         super().reset_parameters()
         init.ones_(self.alpha)
         init.constant_(self.beta1, 0.5)
@@ -212,7 +213,7 @@ class LLTM(_Cell):
 
 
 class SCRN(_Cell):
-    """Structurally constrained recurrent network: a slow context s beside the hidden state. Source: arXiv 1412.7753.
+    """Structurally constrained recurrent network: a hidden state and a slow context s. Source: arXiv 1412.7753.
 
     As a formula; the columns of W are those of the context, the input and the hidden state:
 
@@ -255,7 +256,7 @@ class SCRN(_Cell):
         return {"B": self.B, "W": self.weight, "b_h": self.bias, "alpha": self.alpha, "S": self.context_size}
 
     def output(self, h: Value, s: Value) -> Value:
-        """U h + V s of hidden states [..., hidden_size] and contexts [..., context_size]."""
+        """Return U h + V s for hidden states h [..., hidden_size] and contexts s [..., context_size]."""
         return h @ self.U.T + s @ self.V.T
 
     def forward(self, input: Value, hx: Any = None) -> tuple[Value, tuple[Value, Value]]:

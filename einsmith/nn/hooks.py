@@ -1,4 +1,4 @@
-"""Functions that are called before and after a module's forward, while it is traced."""
+"""Register and call functions before and after a module's forward, while it is traced."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class _Hook(NamedTuple):
     always: bool = False
 
     def after(self, module: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
-        """The output that this hook leaves behind."""
+        """Call this hook after `forward` and return its output, or `output` where it returns None."""
         rest = (kwargs, output) if self.with_kwargs else (output,)
         found = self.function(module, args, *rest)
         return output if found is None else found
 
 
 class Handle:
-    """What registering a hook gives: `remove()` takes it away again. It is a context that does so at its end."""
+    """The handle of a registered hook: `remove()` removes the hook. As a context, it does so at the end."""
 
     def __init__(self, hooks: Hooks, number: int):
         self._hooks, self._number = hooks, number
@@ -59,7 +59,7 @@ class Hooks:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """What a trace depends on: another number for every registration."""
+        """Key of the hooks that a trace depends on; every registration has a number of its own."""
         return tuple(h.number for h in self._all)
 
     def add(self, function: Callable, before: bool, prepend: bool, with_kwargs: bool, always: bool = False) -> Handle:
@@ -75,7 +75,9 @@ class Hooks:
         touch()
 
     def call(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """`module.forward` between its hooks."""
+        """Call `module.forward` between its hooks and return the output.
+
+        Where forward or a hook raises, the remaining hooks with `always` are called, and the first error is raised."""
         waiting, output = [h for h in self._all if not h.before], None
         try:
             args, kwargs = self._arguments(module, args, kwargs)
@@ -97,7 +99,7 @@ class Hooks:
             raise
 
     def _arguments(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """What the hooks before `forward` leave of the arguments."""
+        """Call the hooks before `forward` and return the arguments, as the hooks have changed them."""
         for h in [h for h in self._all if h.before]:
             found = h.function(module, args, kwargs) if h.with_kwargs else h.function(module, args)
             if found is None:

@@ -1,4 +1,4 @@
-"""What the key of a trace holds of a module: its parts as the objects that they are, its settings by their values."""
+"""Make keys of traces from a module's attributes: parts are compared by identity, settings by value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Same(weakref.ref):
-    """An object in a key: equal where it is one object, and not kept alive by a cache that it owns."""
+    """A weak reference in a key, compared by identity, so that a cache does not keep alive the object that owns it."""
 
     __slots__ = ("_hash",)
 
@@ -31,12 +31,13 @@ class Same(weakref.ref):
 
 SIMPLE = frozenset((type(None), bool, int, float, str, bytes))
 DEPTH = 8
-"""Most containers in each other that count as a setting; one that holds itself is none."""
+"""Most nested containers in a setting; an attribute that contains itself is no setting."""
 
 
 def key_of(value: Any, depth: int = DEPTH) -> Any:
-    """Return what a trace depends on of an attribute, None where that is nothing: by value of numbers, strings and
-    lists, tuples, dictionaries and sets of such, as the objects that they are of functions and of NumPy's arrays."""
+    """Return the key of an attribute, or None where a trace does not depend on it.
+
+    Numbers, strings, and containers of keyed values are compared by value; functions and NumPy arrays by identity."""
     kind = type(value)
     if kind in SIMPLE or isinstance(value, (bool, int, float, str, np.generic)):
         return repr(value)

@@ -1,4 +1,4 @@
-"""Changes of shape as layers, under torch.nn's names and arguments."""
+"""Define layers that change only shapes, under torch.nn's names and arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from einsmith.nn.module import Module
 
 
 class Identity(Module):
-    """The input as it is. Arguments are accepted and ignored."""
+    """The identity function. Arguments are accepted and ignored."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         pass

@@ -1,4 +1,4 @@
-"""Module: parameters, buffers and submodules under names, as in torch.nn."""
+"""Define Module, the base of networks, with named parameters, buffers and submodules, as in torch.nn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from einsmith.runtime.signals import Deferred
 
 
 class LoadResult(NamedTuple):
-    """Names that `load_state_dict(strict=False)` did not find in the state, and ones it found without a place."""
+    """Names of the module that the state given to `load_state_dict` lacks, and names of the state that the module
+    lacks."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -42,7 +43,7 @@ class Module:
     """
 
     static_argnames: tuple[str, ...] = ()
-    """Arguments of `forward` that are settings, as sizes are, and so are never run-time numbers."""
+    """Arguments of `forward` that are compile-time settings, such as sizes, and never run-time numbers."""
 
     _training: bool
     _parameters: dict[str, Parameter | None]
@@ -70,7 +71,7 @@ class Module:
         pass
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The computation, on traced tensors. Subclasses define it."""
+        """Compute the module's outputs on traced tensors. Subclasses define it."""
         raise KindError(f"{type(self).__name__} defines no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +89,7 @@ class Module:
         return self.forward(*args, **kwargs)
 
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        """The arguments of `forward`. Raises KindError for others, which says where in the model this module is."""
+        """Bind the arguments of `forward`. Raises KindError, which names this module's path in the model."""
         return bound(self.forward, args, kwargs, self._place)
 
     def _place(self) -> str:
@@ -99,14 +100,14 @@ class Module:
         return f"{kind} at {path!r} in {outer}" if path else kind
 
     def _note(self) -> None:
-        """The trace under way depends on this module."""
+        """Record that the current trace depends on this module."""
         trace = current_trace()
         if trace is not None:
             trace.depends.setdefault(id(self), self)
 
     @checked
     def predict(self, *inputs: Any, batch_size: Count = 256) -> Any:
-        """The outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
+        """Return the outputs in evaluation mode for inputs [N, ...], computed `batch_size` rows at a time."""
         arrays = [as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
         if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
             raise ShapeError(
@@ -169,7 +170,7 @@ class Module:
         raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __copy__(self) -> Module:
-        """Return a module with the same parts, whose attributes and hooks are set apart from this one's."""
+        """Return a module that shares this module's parts, with tables of attributes and hooks of its own."""
         new = object.__new__(type(self))
         own = {n: self.__dict__[n].copy() for n in ("_parameters", "_buffers", "_modules", "_transient", "_hooks")}
         new.__dict__.update(self.__dict__, **own)
@@ -189,13 +190,13 @@ class Module:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Adds a parameter under `name`; None keeps the name without one (a layer without bias)."""
+        """Add a parameter under `name`; None reserves the name (a layer without bias)."""
         _is_part(param, Parameter, name, self)
         self._take(name, self._parameters, param)
 
     @checked
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """Adds state that is not learned; saved in the state dictionary where `persistent`. None keeps the name."""
+        """Add state that is not learned; the state dictionary holds it where `persistent`. None reserves the name."""
         if tensor is not None and not isinstance(tensor, Buffer):
             try:
                 tensor = Buffer(tensor)
@@ -205,26 +206,26 @@ class Module:
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Adds a submodule under `name`."""
+        """Add a submodule under `name`; None reserves the name."""
         _is_part(module, Module, name, self)
         self._take(name, self._modules, module)
 
     def register_forward_pre_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
-        """Calls `hook(self, args)` before every forward; what it returns, unless None, are the arguments instead.
+        """Call `hook(self, args)` before every forward; a result other than None replaces the arguments.
 
-        with_kwargs: `hook(self, args, kwargs)`, which returns None or both. Hooks are called as forward is: while a
-        trace is made, with traced tensors, and not when the compiled program runs.
+        with_kwargs: `hook(self, args, kwargs)`, which returns None or (args, kwargs). Hooks are called as forward is:
+        while a trace is made, with traced tensors, and not when the compiled program runs.
         """
         return self._hooks.add(hook, True, prepend, with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> Handle:
-        """Calls `hook(self, args, output)` after every forward; what it returns, unless None, is the output instead.
+        """Call `hook(self, args, output)` after every forward; a result other than None replaces the output.
 
-        with_kwargs: `hook(self, args, kwargs, output)`. always_call: also where forward, or a hook before this one,
-        raises; the output is then that of the last that did not, None at first. Called while a trace is made, as
-        forward is.
+        with_kwargs: `hook(self, args, kwargs, output)`. always_call: call the hook also where forward, or an earlier
+        hook, raises; its output is then the last one computed, or None. Hooks are called as forward is: while a trace
+        is made.
         """
         return self._hooks.add(hook, False, prepend, with_kwargs, always_call)
 
@@ -234,7 +235,7 @@ class Module:
 
     @checked
     def get_submodule(self, target: str) -> Module:
-        """The module at a path, as "layers.0.norm"; "" is this module. Raises UnknownNameError."""
+        """Return the module at a path, as "layers.0.norm"; "" is this module. Raises UnknownNameError."""
         module: Module = self
         for name in target.split(".") if target else ():
             found = module._modules.get(name)
@@ -252,17 +253,17 @@ class Module:
 
     @checked
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a path, as "layers.0.weight". Raises UnknownNameError."""
+        """Return the parameter at a path, as "layers.0.weight". Raises UnknownNameError."""
         return self._at("_parameters", target)
 
     @checked
     def get_buffer(self, target: str) -> Buffer:
-        """The buffer at a path. Raises UnknownNameError."""
+        """Return the buffer at a path. Raises UnknownNameError."""
         return self._at("_buffers", target)
 
     @checked
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """(path, module) of this module and all below it, each module once, in the order of registration."""
+        """Yield (path, module) of this module and all below it, each module once, in the order of registration."""
         seen: set[int] = set()
         for path, module in self._walk(prefix):
             if id(module) not in seen:
@@ -270,7 +271,7 @@ class Module:
                 yield path, module
 
     def _walk(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Like named_modules, a module under every name that it has."""
+        """Yield (path, module) of this module and all below it; a shared module comes under each of its names."""
         stack: list[tuple[str, Module]] = [(prefix, self)]
         while stack:
             path, module = stack.pop()
@@ -302,9 +303,9 @@ class Module:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """(path, parameter), each parameter once, under its first name (or, with remove_duplicate=False, under all).
+        """Yield (path, parameter), each parameter once, under its first name (remove_duplicate=False: under each name).
 
-        prefix: what paths begin with; recurse=False: of this module alone.
+        prefix: the start of all paths; recurse=False: only parameters of this module itself.
         """
         return self._named("_parameters", remove_duplicate, prefix, recurse)
 
@@ -315,7 +316,7 @@ class Module:
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Buffer]]:
-        """(path, buffer), as `named_parameters`."""
+        """Yield (path, buffer); the arguments are those of `named_parameters`."""
         return self._named("_buffers", remove_duplicate, prefix, recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
@@ -323,14 +324,16 @@ class Module:
 
     @checked
     def apply(self, fn: Callable[[Module], Any]) -> Module:
-        """`fn` on every submodule, then on this module; returns this module."""
+        """Call `fn` on every submodule, then on this module; return this module."""
         for module in reversed(list(self.modules())):
             fn(module)
         return self
 
     def trace_key(self, modes: bool = True) -> tuple:
-        """What a trace depends on of this module itself: its mode (where `modes`), its parts, and its settings, which
-        are the other attributes of which `key_of` makes something."""
+        """Return the key of everything in this module itself that a trace depends on.
+
+        It holds the mode (where `modes`), the parts, the hooks, and the settings: other attributes with a `key_of`.
+        """
         parts = [(n, None if m is None else Same(m)) for n, m in self._modules.items()]
         arrays = [
             (n, None if v is None else (Same(v), v.requires_grad))
@@ -344,7 +347,7 @@ class Module:
 
     @property
     def training(self) -> bool:
-        """Whether layers behave as they do in training, where that differs from evaluation."""
+        """True in training mode, False in evaluation mode; layers such as dropout behave differently."""
         own = override()
         return self._training if own is None else own.get(self, self._training)
 
@@ -358,7 +361,7 @@ class Module:
 
     @checked
     def train(self, mode: bool = True) -> Module:
-        """Sets training mode (or, with False, evaluation mode) here and below; returns this module."""
+        """Set training mode (or, with False, evaluation mode) of this module and all below; return this module."""
         for module in self.modules():
             object.__setattr__(module, "training", mode)
         if override() is None:
@@ -370,8 +373,7 @@ class Module:
 
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
-        """Training or evaluation mode here and below, for the current thread alone; afterwards every module has the
-        mode that it had."""
+        """Context that sets training or evaluation mode of this module and all below, for the current thread only."""
         with overriding():
             self.train(training)
             yield
@@ -383,7 +385,9 @@ class Module:
         return self
 
     def to(self, dtype: Any) -> Module:
-        """Converts floating parameters and buffers to a floating `dtype`, in new memory; returns this module."""
+        """Convert floating parameters and buffers to `dtype`, float32 or float64, in new memory; return this module.
+
+        Raises DtypeError for other types."""
         kind = dtype_of(dtype)
         if not kind.is_float:
             raise DtypeError(f"a module's parameters are floats; {kind.name} is not")
@@ -411,16 +415,16 @@ class Module:
                     yield (f"{path}.{name}" if path else name), value
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Path -> copy of every parameter and persistent buffer, in torch's names, shapes and order.
+        """Return path -> copy of every parameter and persistent buffer, in torch's names, shapes and order.
 
-        The copies are of one moment, between two steps, whatever other threads do.
+        All copies are taken at one moment, between two steps, whatever other threads do.
         """
         own = dict(self._state())
         with Deferred(), locks.Guard(v.memory.guard for v in own.values()):
             return {name: value.numpy() for name, value in own.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
-        """Copies arrays (NumPy, torch, ...) into the existing memory. Changes nothing unless everything fits; Ctrl-C
+        """Copy arrays (NumPy, torch, ...) into the existing memory. Nothing changes unless everything fits; Ctrl-C
         waits until all are copied.
 
         Raises UnknownNameError for missing and unexpected names (where `strict`), ShapeError and DtypeError for arrays
@@ -438,7 +442,7 @@ class Module:
     # ---------------------------------------------------------------------------------------------------- printing
 
     def extra_repr(self) -> str:
-        """What stands between the brackets of this module's line."""
+        """Return the text in the parentheses of this module's line in `repr`."""
         return ""
 
     def _repr_html_(self) -> str:
@@ -475,7 +479,7 @@ def _kind(table: dict, module: Module) -> str:
 
 @checked
 def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """`module(*args)` with the named parameters and buffers replaced by the tensors in `params`, path -> tensor.
+    """Call `module(*args)` with the named parameters and buffers replaced by the tensors in `params`, path -> tensor.
 
     `es.grad(lambda p: loss(es.nn.functional_call(model, p, x)))(params)` gives gradients by name. Names that `params`
     lacks keep the module's own values. Raises UnknownNameError for unknown names, ShapeError where a shape differs.
@@ -510,7 +514,7 @@ class _Functional:
 
 
 def _functional(module: Module) -> _Functional:
-    """The module's own one, so that compiled code is kept with the module."""
+    """Return the module's own `_Functional`, so that compiled code is kept with the module."""
     found = module.__dict__.get("_functional")
     if found is None or found.module is not module:
         found = _Functional(module)

@@ -1,4 +1,4 @@
-"""Parameters and buffers: live arrays that traced functions capture and training steps update in place."""
+"""Define parameters and buffers: live arrays that traced functions capture and training steps update in place."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from einsmith.lang.trace import current_trace, touch
 from einsmith.runtime.memory import Layout, Memory
 
 substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted", default=MappingProxyType({}))
-"""Values that stand for parameters and buffers (by id) inside `functional_call`."""
+"""Traced values that replace parameters and buffers, by their id, inside `functional_call`."""
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Return the values for a parameter or buffer (NumPy's, torch's, anything with `__array__` or `__dlpack__`), maybe
-    a view. They are copied: a torch tensor's gradient is none of theirs, as for torch.nn.Parameter."""
+    """Return the values for a parameter or buffer as a NumPy array, which may be a view.
+
+    value: an array of NumPy or torch, or anything with `__array__` or `__dlpack__`; a torch tensor is detached from its
+    gradient, as by torch.nn.Parameter. Raises TraceError for a traced tensor."""
     if isinstance(value, Value):
         raise TraceError("a traced tensor has no values yet; it cannot be stored in a parameter")
     if hasattr(value, "detach") and hasattr(value, "requires_grad"):  # a tensor of torch's, which may refuse NumPy
@@ -44,10 +46,11 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) -> dict[str, np.ndarray]:
-    """Of a state dictionary the arrays of what a module has, all of which fit. Floats of any width fit floats, integers
-    fit integers and floats.
+    """Select from a state dictionary the arrays of a module's parameters and buffers, and check that all fit.
 
-    Raises UnknownNameError, ShapeError, DtypeError, the first of these that there is a reason for; it lists everything.
+    Floats of any width fit floats; integers fit integers and floats. own: parameters and buffers by name; strict:
+    whether missing and unexpected names are faults. Raises the first that applies of UnknownNameError, ShapeError and
+    DtypeError; the message lists all faults.
     """
     if not isinstance(given, Mapping):
         raise DtypeError(f"the state of {module} is {described(given)}; pass a mapping of names to arrays")
@@ -76,8 +79,9 @@ def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) ->
 
 
 def _misfit(array: np.ndarray, dtype: np.dtype) -> str:
-    """Return what of an array has no place among elements of a type: its own type, or an integer that would wrap
-    around; "" where all has."""
+    """Describe why an array does not fit an element type: by its own type, or by an integer that would wrap around.
+
+    Return "" where it fits."""
     if not np.can_cast(array.dtype, dtype, casting="same_kind"):
         return str(array.dtype)
     if dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
@@ -90,10 +94,11 @@ def _misfit(array: np.ndarray, dtype: np.dtype) -> str:
 
 class Stored:
     """An array at a fixed address, in `memory`. `data` is the memory itself: C-contiguous, aligned to 64 bytes, changed
-    in place. In another layout (`store_as`) it is a view of the memory, or a copy that refuses to be written to; what
-    is assigned to `data` is stored in any.
+    in place. In another layout (`store_as`), `data` is a view of the memory, or a read-only copy; assigning to `data`
+    stores the values in every layout.
 
-    Inside a traced function it acts as a tensor (NumPy's operators, indexing, methods), captured live, not copied.
+    Inside a traced function an instance acts as a tensor (NumPy's operators, indexing, methods), captured live, not
+    copied.
     """
 
     __array_ufunc__ = None  # NumPy's operators defer to the ones below
@@ -135,16 +140,16 @@ class Stored:
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return prod(self.memory.shape)
 
     def numpy(self) -> np.ndarray:
-        """A copy of the values, as they are between two steps that change them."""
+        """Return a copy of the values, taken between two steps that change them."""
         return self.memory.copy()
 
     def store_as(self, layout: Layout | None) -> None:
-        """Moves the values to memory in another layout (None: the array's own), and with the next step the optimizer's
-        state: the address changes, and functions are traced anew. Where `data` is then a copy, change it and assign it
+        """Move the values to memory in another layout (None: C-contiguous); the optimizer's state follows at the next
+        step. The address changes, and functions are traced anew. Where `data` is then a copy, change it and assign it
         to `data`. Raises ShapeError or DtypeError where the layout does not fit."""
         self._move(self.memory.dtype, layout)
 
@@ -159,7 +164,7 @@ class Stored:
         self.memory.store(values)
 
     def convert(self, dtype: Any) -> None:
-        """Moves the values to memory of another element type: the address changes, and functions are traced anew."""
+        """Move the values to memory of another element type. The address changes, and functions are traced anew."""
         kind = dtype_of(dtype)
         if kind is not self.dtype:
             self._move(kind.numpy, self.memory.layout)
@@ -171,7 +176,9 @@ class Stored:
         touch()
 
     def __einsmith_value__(self) -> Value:
-        """This array as a tensor of the current trace; after an update in this trace, the new value."""
+        """Return this array as a tensor of the current trace, with its new value after an update in this trace.
+
+        Raises TraceError outside a traced function."""
         stand_in = substituted.get().get(id(self))
         if stand_in is not None:
             return stand_in
@@ -186,8 +193,8 @@ class Stored:
         return Value(trace.capture(self, self.shape, self.dtype))
 
     def __einsmith_array__(self) -> np.ndarray:
-        """A copy of the values, where this array is an argument of a compiled function: what runs on another thread may
-        change them meanwhile."""
+        """Return a copy of the values, for an argument of a compiled function: a step on another thread may change the
+        memory meanwhile."""
         return self.numpy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -221,7 +228,7 @@ class Stored:
 
 
 def _delegate(name: str) -> None:
-    """`Stored` gets the operator `name`, applied to the traced tensors that stand for its operands."""
+    """Define the operator `name` of `Stored`, applied to the operands' tensors in the current trace."""
     function = getattr(operator, name)
 
     def forward(self: Stored, other: Any) -> Any:
@@ -249,10 +256,10 @@ for _name in ("neg", "abs"):
 
 
 class Parameter(Stored):
-    """What a training step learns. `Parameter(data, requires_grad=True)` copies `data`.
+    """An array that a training step learns. `Parameter(data, requires_grad=True)` copies `data`.
 
-    A step computes no gradient for one whose `requires_grad` is False, and leaves it as it is. Raises DtypeError for
-    integers that require one.
+    A step computes no gradient for a parameter whose `requires_grad` is False, and does not change it. Raises
+    DtypeError for integers that require a gradient.
     """
 
     @checked
@@ -262,7 +269,7 @@ class Parameter(Stored):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether training steps change it. Setting it takes effect at the next step."""
+        """True where training steps change the parameter. Setting it takes effect at the next step."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -286,7 +293,9 @@ class Buffer(Stored):
     requires_grad = False
 
     def assign(self, value: Any) -> None:
-        """`value` becomes this buffer's: a traced tensor when the step ends, an array at once."""
+        """Store `value` in this buffer: a traced tensor when the step ends, an array at once.
+
+        Raises TraceError for a traced tensor outside a trace, ShapeError where the shapes differ."""
         if not isinstance(value, Value):
             self.data = value
             return

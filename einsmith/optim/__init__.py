@@ -1,4 +1,4 @@
-"""Optimizers: update rules as formulas, compiled into the training step."""
+"""Provide optimizers: update rules as formulas that are compiled into the training step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ STANDARD: dict[str, Callable[..., Rule]] = {
 
 
 def describe(rule: Any) -> dict[str, Any] | None:
-    """What `restore` makes an equal optimizer of, as JSON; None for callables that are no schedules of `lr_scheduler`,
-    and for unknown classes."""
+    """Return a JSON description from which `restore` makes an equal optimizer.
+
+    Return None for unknown classes, and for callables that are no schedules of `lr_scheduler`."""
     if isinstance(rule, Groups):
         return rule.describe(describe)
     return rule.describe() if type(rule) is Rule or type(rule) is STANDARD.get(type(rule).__name__) else None
 
 
 def restore(description: Mapping[str, Any]) -> Any:
-    """The optimizer that `describe` described. Raises ArgumentError for what describes none."""
+    """Return the optimizer that `describe` described. Raises ArgumentError for any other description."""
     try:
         if description["name"] == "Groups":
             return Groups.restore(description, _restore_rule)

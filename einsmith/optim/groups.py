@@ -1,4 +1,4 @@
-"""Parameter groups: other hyperparameters, or another rule, for some of a model's parameters."""
+"""Define parameter groups: other hyperparameters, or another rule, for some of a model's parameters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REST = "rest"
 
 
 class Group:
-    """Some parameters, and what is other for them.
+    """A group of parameters with a rule or arguments of its own.
 
     which: any number of names or patterns of parameters ("head.weight", "*.bias"), paths of modules ("encoder.0"),
-    parameters, modules, functions of (name, parameter), and lists of such. ndim: those of them (of all, where `which`
-    is empty) with that many dimensions, or one of several. rule: their rule; without it, theirs is the rest's, made
-    with other arguments: Group("*.bias", "*norm*", weight_decay=0.0).
+    parameters, modules, functions of (name, parameter), and lists of these. ndim: number of dimensions, or several, to
+    which the group is restricted; with an empty `which` it selects from all parameters. rule: the group's rule; without
+    it, the group has the rest's rule with other arguments: Group("*.bias", "*norm*", weight_decay=0.0).
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class Group:
         self.rule, self.changes = rule, changes
 
     def find(self, model: Any, label: str) -> list[str]:
-        """The names of its parameters in a model. Raises ArgumentError where a part of `which` names none."""
+        """Return the names of the group's parameters in a model. label: the group's name, for messages.
+
+        Raises ArgumentError where an element of `which` names no parameter, or where the group is empty."""
         parameters = dict(model.named_parameters())
         found: dict[str, None] = {}
         for what in self.which:
@@ -136,7 +138,7 @@ class Groups:
         return self.rules[name]
 
     def assign(self, model: Any) -> dict[str, tuple[str, Rule]]:
-        """The rule of every parameter of a model by its name, with the name of its group."""
+        """Return {name: (name of the group, rule)} of every parameter of a model. Raises ArgumentError (see class)."""
         where: dict[str, str] = {}
         for label, group in self.groups.items():
             for name in group.find(model, label):
@@ -151,7 +153,7 @@ class Groups:
         return {n: (where.get(n, REST), self.rules[where.get(n, REST)]) for n in names}
 
     def values(self, step: int) -> dict[str, float]:
-        """The hyperparameters at a step (the first is 1), as "group/name", callables evaluated."""
+        """Return the hyperparameters at a step (the first is 1), by "group/name", callables evaluated."""
         return {f"{label}/{n}": v for label, rule in self.rules.items() for n, v in rule.values(step).items()}
 
     def __copy__(self) -> Groups:
@@ -171,8 +173,9 @@ class Groups:
         object.__setattr__(self, name, value)
 
     def describe(self, of: Callable[[Rule], dict[str, Any] | None]) -> dict[str, Any] | None:
-        """What `restore` makes equal groups of, as JSON; None where a rule cannot be described. Parameters are named
-        one by one, as they were found in the model."""
+        """Return a JSON description from which `restore` makes equal groups; None where a rule cannot be described.
+
+        of: describes a rule. Parameters are named one by one, as they were found in the model."""
         rules = {label: of(rule) for label, rule in self.rules.items()}
         if any(r is None for r in rules.values()):
             return None
@@ -180,7 +183,7 @@ class Groups:
 
     @classmethod
     def restore(cls, description: Mapping[str, Any], of: Callable[[Mapping[str, Any]], Rule]) -> Groups:
-        """The groups that `describe` described."""
+        """Return the groups that `describe` described. of: restores a rule from its description."""
         rules = {label: of(d) for label, d in description["rules"].items()}
         groups = {label: Group(names, rule=rules[label]) for label, names in description["parameters"].items()}
         return cls(rules.get(REST), **groups)

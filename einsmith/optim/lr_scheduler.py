@@ -1,4 +1,4 @@
-"""Learning-rate schedules: callables of the step, under the names and with the formulas of torch.optim.lr_scheduler.
+"""Define learning-rate schedules, callables of the step, with the names and formulas of torch.optim.lr_scheduler.
 
 A schedule is given where a number may be: SGD(lr=CosineAnnealingLR(0.1, T_max=1000)). Where PyTorch counts calls of
 `scheduler.step()`, these count optimizer steps, or epochs of that many steps with `every=len(batches)`. Nothing is
@@ -39,7 +39,7 @@ class Schedule:
         return self.at((step - 1) // self.every)  # type: ignore[attr-defined]
 
     def describe(self) -> dict[str, Any] | None:
-        """What `restore` makes an equal schedule of, as JSON; None where a part of it cannot be described."""
+        """Return a JSON description from which `restore` makes an equal schedule; None where a part has none."""
         out: dict[str, Any] = {"schedule": type(self).__name__}
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)

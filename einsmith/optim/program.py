@@ -37,7 +37,7 @@ class _Statement(NamedTuple):
 
 
 def _tokens(text: str) -> Iterator[RuleToken]:
-    """Tokens less blanks and comments; line ends inside brackets are blanks."""
+    """Yield the tokens without blanks and comments; line ends inside brackets are blanks."""
     depth = 0
     for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup)
@@ -76,11 +76,11 @@ def _statements(text: str) -> list[_Statement]:
 
 
 class RuleProgram:
-    """A rule's text, taken apart.
+    """A rule's text, parsed.
 
-    axes: those of p, one of which stands for all of a tensor; rank: how many they are; parameters: names that stand for
-    numbers; inputs: tensors read before they are written; states: those but for p and g, each with its axes; written:
-    states that some line writes.
+    axes: axes of p; a single axis means all elements of a tensor of any rank; rank: number of axes; parameters: names
+    of numbers; inputs: tensors read before they are written; states: inputs except p and g, each with its axes;
+    written: states that some line writes.
     """
 
     def __init__(self, text: str):
@@ -136,7 +136,7 @@ class RuleProgram:
 
     @staticmethod
     def _index(body: Sequence[RuleToken], start: int) -> tuple[str, ...]:
-        """The names between brackets that open before token `start`."""
+        """Return the names between brackets, from token `start`, the first inside, to the closing bracket."""
         out = []
         for token in body[start:]:
             if token.text == "]":
@@ -146,7 +146,7 @@ class RuleProgram:
         return tuple(out)
 
     def state_shapes(self, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """The shape of every state of a parameter of this shape."""
+        """Return the shape of every state of a parameter of the given shape."""
         if self.rank == 1:
             return {n: shape if axes else () for n, axes in self.states.items()}
         extents = dict(zip(self.axes, shape, strict=True))
@@ -154,7 +154,7 @@ class RuleProgram:
 
     @staticmethod
     def _reduced(body: Sequence[RuleToken]) -> set[str]:
-        """Axes that reductions in `body` bind."""
+        """Return the axes that reductions in `body` bind."""
         found: set[str] = set()
         for n, token in enumerate(body):
             if token.text in _REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
@@ -162,8 +162,8 @@ class RuleProgram:
         return found
 
     def check_parameters(self, known: Sequence[str], all_used: bool = True) -> None:
-        """Raises FormulaError for a name that is none of `known`, and (`all_used`) for one of `known` that the text
-        does not use."""
+        """Check the names of hyperparameters. Raises FormulaError for a name in the text that is not in `known`, and,
+        with `all_used`, for a name in `known` that the text does not use."""
         for name, token in self.parameters.items():
             if name not in known and name != "step":
                 near = get_close_matches(name, [*known, "step"], 1)
@@ -174,7 +174,7 @@ class RuleProgram:
                 raise FormulaError(f"the rule does not use the hyperparameter {name}", self.text, 0)
 
     def formula(self, rank: int) -> str:
-        """The definitions for tensors of `rank` dimensions (at least 1), ending in `return` of p and the states."""
+        """Return the formula for tensors of `rank` dimensions (at least 1), ending in `return` of p and the states."""
         spread = self.rank == 1 and rank != 1
         taken = {t.text for s in self.statements for t in s.body} | {s.target.text for s in self.statements}
         names: dict[str, str] = {}
@@ -197,7 +197,7 @@ class RuleProgram:
         return ",".join(f"{axis}_{n}" for n in range(rank))
 
     def _rewrite(self, body: Sequence[RuleToken], names: dict[str, str], rank: int, spread: bool) -> str:
-        """The tokens with tensors under their present names and, with `spread`, each axis as `rank` axes."""
+        """Join the tokens, with tensors renamed by `names` and, with `spread`, each axis replaced by `rank` axes."""
         out: list[str] = []
         open_brackets: list[bool] = []  # whether each holds the axes of a tensor or a reduction
         for n, token in enumerate(body):

@@ -1,4 +1,4 @@
-"""Update rules: what a training step does to each parameter, written as formulas."""
+"""Define update rules: a training step's changes of each parameter and its state, written as formulas."""
 
 from __future__ import annotations
 
@@ -68,17 +68,18 @@ class Rule:
     hyper: dict[str, Hyper]
 
     def assign(self, model: Any) -> dict[str, tuple[str, Rule]]:
-        """The rule of every parameter of a model by its name, with the name of its group, which is empty here."""
+        """Return {name: ("", this rule)} of every parameter of a model; "" is the name of the only group."""
         return {name: ("", self) for name, _ in model.named_parameters()}
 
     @property
     def rules(self) -> dict[str, Rule]:
-        """All rules by the names of their groups."""
+        """The optimizer's rules by the names of their groups."""
         return {"": self}
 
     def text_for(self, shape: tuple[int, ...], dtype: DType) -> str:
-        """The assignments for a parameter of this shape and type. Rules that have several texts, and are made with
-        text=None, say here which."""
+        """Return the rule's assignments for a parameter of the given shape and type.
+
+        Rules with several texts, which are made with text=None, override it."""
         return self._text
 
     def _program(self, shape: tuple[int, ...], dtype: DType) -> RuleProgram:
@@ -96,30 +97,31 @@ class Rule:
 
     @property
     def state_names(self) -> list[str]:
-        """Names of the arrays that the rule keeps for each parameter (for those that it has met, where the rule's text
-        depends on their shapes)."""
+        """Names of the arrays that the rule keeps for each parameter. Where the rule's text depends on shapes, only
+        parameters seen so far count."""
         return list(dict.fromkeys(n for program in self._programs.values() for n in program.states))
 
     def states(self, shape: tuple[int, ...], dtype: DType) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the arrays that the rule keeps for a parameter of this shape and type. Raises ShapeError
-        where the rule does not apply to it."""
+        """Return the names and shapes of the arrays that the rule keeps for a parameter of the given shape and type.
+
+        Raises ShapeError where the rule does not apply to it."""
         return self._program(shape, dtype).state_shapes(shape)
 
     def initial(self, name: str) -> float:
-        """What every element of the state `name` is before the first step."""
+        """Return the value of every element of the state `name` before the first step."""
         return float(self._init.get(name, 0.0) if isinstance(self._init, dict) else self._init or 0.0)
 
     def values(self, step: int) -> dict[str, float]:
-        """The hyperparameters at a step (the first is 1), callables evaluated. Raises KindError, ArgumentError."""
+        """Return the hyperparameters at a step (from 1), callables evaluated. Raises KindError, ArgumentError."""
         return {n: _number(n, v(step), step) if callable(v) else float(v) for n, v in self.hyper.items()}
 
     def update(
         self, p: Value, g: Value, state: Mapping[str, Value], hyper: Mapping[str, Value], step: Value
     ) -> tuple[Value, dict[str, Value]]:
-        """(the parameter's new value, the state's new values), in the trace that p belongs to.
+        """Return (the parameter's new value, the state's new values), in the trace that p belongs to.
 
-        p and g have one shape, the state has those of `states`; hyper and step are 0-d. The results have the types of
-        p and of the state.
+        p and g have one shape, the state has the shapes of `states`; hyper and step are 0-d. The results have the types
+        of p and of the state. Raises ShapeError.
         """
         if g.shape != p.shape:
             raise ShapeError(f"a gradient of shape {g.shape} does not fit a parameter of shape {p.shape}")
@@ -153,7 +155,7 @@ class Rule:
         raise AttributeError(_unknown(self, name))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: hyperparameters of its own, and no compiled operators."""
+        """Return the attributes of a copy: hyperparameters of its own, and no compiled operators."""
         own = {"hyper": dict(self.hyper), "_programs": dict(self._programs), "_operators": {}}
         return self.__dict__ | own
 
@@ -166,15 +168,16 @@ class Rule:
             raise AttributeError(_unknown(self, name))
 
     def altered(self, changes: Mapping[str, Any]) -> Rule:
-        """An equal rule with other hyperparameters. Raises ArgumentError for unknown ones."""
+        """Return an equal rule with some hyperparameters changed. Raises ArgumentError for unknown ones."""
         unknown = [n for n in changes if n not in self.hyper]
         if unknown:
             raise ArgumentError(_unknown(self, unknown[0]))
         return Rule(self._text, self._init, **(self.hyper | dict(changes)))
 
     def describe(self) -> dict[str, Any] | None:
-        """What `optim.restore` makes an equal rule of, as JSON; None where a hyperparameter is a callable that is no
-        schedule of `lr_scheduler`."""
+        """Return a JSON description from which `optim.restore` makes an equal rule.
+
+        Return None where a hyperparameter is a callable that is no schedule of `lr_scheduler`."""
         numbers = {n: v.describe() if isinstance(v, Schedule) else v for n, v in self.hyper.items()}
         if any(v is None or callable(v) for v in numbers.values()):
             return None
@@ -190,7 +193,9 @@ def _hyper(name: str, value: Any) -> Hyper:
 
 
 def _number(name: str, value: Any, step: int | None = None) -> float:
-    """A hyperparameter, at a step where a callable gave it. Raises KindError, ArgumentError for NaN."""
+    """Convert a hyperparameter to float. step: the step at which a callable returned it, for messages.
+
+    Raises KindError where it is no number, ArgumentError for NaN."""
     at = "" if step is None else f" at step {step}"
     try:
         number = float(value)
@@ -212,8 +217,8 @@ def _unknown(rule: Rule, name: str) -> str:
 
 
 def _lift(roots: list[Tensor], given: list[Tensor]) -> list[Tensor]:
-    """Costly float64 expressions of 0-d tensors become 0-d tensors, so that all parameters share them and no element
-    computes them again. What the rule is `given`, the whole network behind a gradient, stays as it is.
+    """Hoist costly float64 expressions of 0-d tensors into 0-d tensors, which all parameters share and no element
+    recomputes. The tensors `given` to the rule, with the network behind a gradient, are not rewritten.
 
     before: p_1[i] = p[i] - f32(lr[]/(1 - b[]**step[]))*m[i]
     after:  s[] = lr[]/(1 - b[]**step[]);  p_1[i] = p[i] - f32(s[])*m[i]
@@ -252,7 +257,7 @@ def _reads(e: Expr) -> list[Read]:
 
 
 def _maximal(body: Expr) -> list[Expr]:
-    """The largest float64 subexpressions of 0-d reads and literals that hold a costly function."""
+    """Return the maximal float64 subexpressions of 0-d reads and literals that contain a costly function."""
     plain: dict[Expr, bool] = {}  # of numbers alone, in float64
     costly: dict[Expr, bool] = {}
     for e in postorder([body]):

@@ -1,6 +1,7 @@
-"""What the optimizers of `torch.optim` share: rules that are made again from their own arguments, and their checks.
+"""Provide the common base of the optimizers of `torch.optim`, their argument checks and shared formulas.
 
-What is off when one is made (momentum 0, no weight decay) has no part in its rule: it costs nothing and keeps no state.
+A feature that is off when an optimizer is made (momentum 0, no weight decay) has no part in its rule: it costs nothing
+and keeps no state.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from einsmith.optim.rule import Hyper, Rule
 
 
 def check(**values: Any) -> None:
-    """Raises ArgumentError for hyperparameters that are negative or no numbers."""
+    """Check hyperparameters. Raises ArgumentError for values that are negative or no numbers."""
     for name, value in values.items():
         if callable(value):
             continue
@@ -28,7 +29,7 @@ def check(**values: Any) -> None:
 
 
 def decay_rates(betas: Any) -> dict[str, Hyper]:
-    """Two decay rates in [0, 1), as the hyperparameters beta1 and beta2."""
+    """Return two decay rates in [0, 1) as the hyperparameters beta1 and beta2. Raises ArgumentError."""
     try:
         b1, b2 = betas
         fits = all(callable(b) or 0 <= b < 1 for b in (b1, b2))
@@ -44,7 +45,7 @@ DECOUPLED = "p[i] = p[i]*(1 - lr*weight_decay)"
 
 
 def first(maximize: bool, weight_decay: Hyper, hyper: dict[str, Hyper], decay: str = COUPLED) -> list[str]:
-    """The lines that a rule begins with: the direction of g, and weight decay, which becomes a hyperparameter."""
+    """Return the first lines of a rule: the sign of g, and weight decay, which is added to `hyper`."""
     lines = ["g[i] = -g[i]"] if maximize else []
     if weight_decay:
         hyper["weight_decay"] = weight_decay
@@ -56,12 +57,13 @@ MOMENTS = (
     "exp_avg[i] = exp_avg[i] + (1 - beta1)*(g[i] - exp_avg[i])",
     "exp_avg_sq[i] = beta2*exp_avg_sq[i] + (1 - beta2)*g[i]*g[i]",
 )
-"""Running means of g and g*g."""
+"""Lines of rules that update the running means of g and g*g."""
 
 
 class Standard(Rule):
-    """A rule that is made again from its own arguments. lines: its text, None where `text_for` gives it; options: those
-    of the arguments that are no hyperparameters."""
+    """A rule that can be reconstructed from its constructor's arguments.
+
+    lines: the rule's text, None where `text_for` returns it; options: arguments that are no hyperparameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -85,7 +87,7 @@ class Standard(Rule):
         self._made = dict(self.hyper)
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, which decides its text and state."""
+        """Return the constructor's arguments of this rule, which determine its text and state."""
         off = dict.fromkeys(inspect.signature(type(self)).parameters, 0.0)
         out = off | self._options | {n: v for n, v in self._made.items() if n in off}
         if "beta1" in self._made:
@@ -93,7 +95,7 @@ class Standard(Rule):
         return out
 
     def altered(self, changes: Mapping[str, Any]) -> Rule:
-        """A rule of the same kind, made with other arguments. Raises ArgumentError for unknown ones."""
+        """Return a rule of this class with some arguments changed. Raises ArgumentError for unknown ones."""
         known = list(inspect.signature(type(self)).parameters)
         unknown = [n for n in changes if n not in known]
         if unknown:
@@ -104,7 +106,7 @@ class Standard(Rule):
         base = super().describe()
         if base is None:
             return None
-        # Callables are numbers that are set: that one was there decides about the text, not which one.
+        # The text depends on whether a hyperparameter is given, not on its value, so 1.0 replaces a callable.
         arguments = {n: 1.0 if callable(v) else v for n, v in self.arguments().items()}
         if "beta1" in self._made:
             arguments["betas"] = [0.5 if callable(b) else b for b in (self._made["beta1"], self._made["beta2"])]
@@ -112,7 +114,7 @@ class Standard(Rule):
 
     @property
     def betas(self) -> tuple[Hyper, Hyper]:
-        """The decay rates of the two running means."""
+        """Decay rates of the two running means."""
         return self.beta1, self.beta2
 
     @betas.setter
