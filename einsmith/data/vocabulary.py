@@ -1,4 +1,4 @@
-"""Words or characters as numbers."""
+"""Convert words or characters of a text to numbers and back."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 def tokens_of(text: str, unit: str = "word") -> list[str]:
-    """The text cut into words in lower case, with every mark of punctuation a word of its own, or into characters."""
+    """Split a text into words in lower case, with every punctuation mark as a word of its own, or into characters.
+
+    unit: "word" or "character". Raises ArgumentError."""
     if unit not in UNITS:
         raise ArgumentError(f"unit={unit!r} must be 'word' or 'character'")
     return _WORD.findall(text.lower()) if unit == "word" else list(text)
 
 
 class Vocabulary:
-    """Tokens and their numbers. Number 0 is "<unk>", which stands for every token that is not in the vocabulary.
+    """Tokens and their numbers. Number 0 is "<unk>", the number of every token that is not in the vocabulary.
 
-    tokens: the others, in order; unit: "word" or "character", how `encode` cuts a text. Raises ArgumentError where a
-    token appears twice.
+    tokens: tokens 1, 2, ..., in order; unit: "word" or "character", the tokens into which `encode` splits a text.
+    Raises ArgumentError where a token appears twice.
     """
 
     @checked
@@ -48,7 +50,9 @@ class Vocabulary:
     @classmethod
     @checked
     def of(cls, text: str, unit: str = "word", size: Annotated[int, 2] | None = None) -> Vocabulary:
-        """The most frequent tokens of a text, equally frequent ones by the alphabet: at most `size` with "<unk>"."""
+        """Return the vocabulary of the most frequent tokens of a text, ties in alphabetical order.
+
+        size: most tokens, "<unk>" included; None for all."""
         counted = Counter(tokens_of(text, unit))
         ordered = sorted(counted, key=lambda token: (-counted[token], token))
         return cls(ordered if size is None else ordered[: size - 1], unit)

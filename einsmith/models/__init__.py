@@ -1,4 +1,4 @@
-"""Networks ready to train, by name: `einsmith.models.get("lenet5")` is `einsmith.models.lenet5()`."""
+"""Provide networks ready to train, by name: `einsmith.models.get("lenet5")` is `einsmith.models.lenet5()`."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _M = TypeVar("_M", bound=Module)
 
 
 def names() -> Iterator[str]:
-    """The names that `get` knows, in alphabetical order."""
+    """Return an iterator over the names that `get` knows, in alphabetical order."""
     return iter(sorted(_MODELS))
 
 
 @checked
 def register(name: str, make: Callable[..., Module]) -> None:
-    """Adds a network under `name`; `make(**arguments)` builds it with fresh weights."""
+    """Add a network under `name`; `make(**arguments)` builds it with fresh weights. Raises ArgumentError."""
     if name in _MODELS:
         raise ArgumentError(f"there is a model named {name!r} already")
     _MODELS[name] = make
@@ -49,7 +49,7 @@ def register(name: str, make: Callable[..., Module]) -> None:
 
 @checked
 def maker(name: str) -> Callable[..., Module]:
-    """What makes the networks of that name. Raises UnknownNameError."""
+    """Return the class or function that builds the networks of a name. Raises UnknownNameError."""
     if name not in _MODELS:
         near = get_close_matches(name, _MODELS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -59,14 +59,14 @@ def maker(name: str) -> Callable[..., Module]:
 
 @checked
 def get(name: str, **arguments: Any) -> Module:
-    """A new network of the kind `name`, its `spec` telling how to make another. Raises UnknownNameError."""
+    """Build a new network by name; its attribute `spec` holds the name and the arguments. Raises UnknownNameError."""
     model = maker(name)(**arguments)
     model.spec = {"name": name, "arguments": arguments}
     return model
 
 
 def _named(name: str, kind: type[_M]) -> Callable[..., _M]:
-    """Registers a class; what makes a network of it from the class's arguments."""
+    """Register a class, and return a function that builds a network of it from the class's arguments."""
     register(name, kind)
 
     def make(**arguments: Any) -> _M:

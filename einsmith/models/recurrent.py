@@ -1,4 +1,4 @@
-"""Recurrent networks: classifiers of sequences with a cell of four papers, and a language model of LSTM layers."""
+"""Define recurrent networks: classifiers of sequences with cells of four papers, and an LSTM language model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Embedding, Linear, Module, Sub
 
 
 class SequenceClassifier(Module):
-    """A recurrent cell over a sequence, and a linear layer on what it gives at the last step.
+    """A recurrent cell over a sequence, and a linear layer on its output at the last step.
 
     forward(input, hx=None) -> logits [B, classes]; hx: the cell's pair of initial states. input: [B, T, input_size];
     images [B, 1, T, input_size] are read row by row; [B, input_size] is a sequence of one step.
@@ -27,7 +27,7 @@ class SequenceClassifier(Module):
         self.fc = Linear(features, classes, dtype=dtype)
 
     def features(self, input: Value, hx: Any) -> Value:
-        """What the linear layer reads, [B, features]."""
+        """Return the input of the linear layer, [B, features]: the cell's last hidden state."""
         _, (h, _) = self.cell(input, hx)
         return h
 
@@ -99,14 +99,13 @@ class SCRNClassifier(SequenceClassifier):
 
 
 class LSTMLanguageModel(Module):
-    """Embedding, layers of LSTM, and a linear decoder: tokens [T, B] -> logits [T*B, vocabulary], in the order of the
-    tokens.
+    """Embedding, layers of LSTM, and a linear decoder: tokens [T, B] -> logits [T*B, vocabulary], in token order.
 
-    forward(tokens) starts from zero states. forward(tokens, begins), as the batches of `es.data.stream` have it, starts
-    from the states at the end of the batch before, or from zeros where `begins` [B] is true, and keeps the last ones in
-    the buffers `hidden` and `cell` [layers, B, width]; in evaluation in `test_hidden` and `test_cell`, so that training
-    goes on as if nothing had been in between. Gradients do not reach back into the batch before (truncated
-    backpropagation through time). batch: the B that the buffers are made for.
+    forward(tokens) starts from zero states. forward(tokens, begins), with batches of `es.data.stream`, starts from the
+    states at the end of the batch before, or from zeros where `begins` [B] is true, and stores the last states in the
+    buffers `hidden` and `cell` [layers, B, width]. Evaluation uses the buffers `test_hidden` and `test_cell`, so that
+    it does not disturb training. Gradients do not reach into the batch before (truncated backpropagation through
+    time). batch: the B of the buffers.
     """
 
     def __init__(

@@ -193,7 +193,7 @@ class Bert(Module):
         return x if self.pooler is None else (x, self.pooler(x[:, 0]))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
-        """As of every Module; names may begin with "bert.", and positions that old files store are left out."""
+        """Load a state as Module.load_state_dict does. Names may begin with "bert."; position ids are ignored."""
         return super().load_state_dict(_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
 
 
@@ -345,6 +345,7 @@ class GPT(Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
-        """As of every Module; names may begin with "transformer.", and masks that old files store are left out."""
+        """Load a state as Module.load_state_dict does. Names may begin with "transformer."; the masks and the copy of
+        the embedding (`lm_head.weight`) that old files store are ignored."""
         aside = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
         return super().load_state_dict(_published(state_dict, "transformer.", aside), strict)

@@ -1,4 +1,4 @@
-"""U-Net. Source: Ronneberger et al. 2015, arXiv 1505.04597."""
+"""Define U-Net, a network for the segmentation of images. Source: Ronneberger et al. 2015, arXiv 1505.04597."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einsmith.nn import BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, Module, M
 
 
 def _double(channels: int, out: int, padding: int, batch_norm: bool) -> Sequential:
-    """Twice a 3x3 convolution, batch norm where asked for, and ReLU."""
+    """Return two blocks, each a 3x3 convolution, batch norm (with `batch_norm`) and ReLU."""
     layers: list[Module] = []
     for before in (channels, out):
         layers.append(Conv2d(before, out, 3, padding=padding, bias=not batch_norm))
