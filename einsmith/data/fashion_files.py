@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 60,000 and 10,000 gray images of clothes, 28x28, in MNIST's format (arXiv 1708.07747)."""
+"""Read Fashion-MNIST: 60,000 and 10,000 gray images of clothes, 28x28, in MNIST's format (arXiv 1708.07747)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ CHECKSUMS = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-"""SHA-256 of the files unpacked."""
+"""SHA-256 of the unpacked files."""
 MIRROR = "https://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts the files."""
+"""Folder of the files in Debian's package dataset-fashion-mnist."""
 
 
 @checked
 def fashion_mnist(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fashion-MNIST as (x, y): images x float32 [N, 1, 28, 28] scaled to 0..1, labels y int64 [N] from 0 to 9.
+    """Read Fashion-MNIST as (x, y): images x float32 [N, 1, 28, 28] scaled to 0..1, labels y int64 [N] from 0 to 9.
 
     split: "train" (60,000) or "test" (10,000). The four idx files, plain or as .gz, are taken from `folder` alone where
     one is given; else from EINSMITH_DATA_DIR (in fashion-mnist or FashionMNIST/raw), the cache, Debian's package

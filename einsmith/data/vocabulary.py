@@ -64,12 +64,12 @@ class Vocabulary:
         return token in self._number
 
     def encode(self, text: str) -> np.ndarray:
-        """The numbers of a text's tokens, int64 [n]."""
+        """Return the numbers of a text's tokens, int64 [n]."""
         tokens = tokens_of(text, self.unit)
         return np.fromiter((self._number.get(t, 0) for t in tokens), np.int64, len(tokens))
 
     def decode(self, numbers: Sequence[int] | np.ndarray) -> str:
-        """The tokens of these numbers, words with a space between them. Raises IndexOutOfRange."""
+        """Return the text of the tokens with the given numbers, words separated by spaces. Raises IndexOutOfRange."""
         given = np.asarray(numbers, np.int64).ravel()
         outside = given[(given < 0) | (given >= len(self))]
         if outside.size:

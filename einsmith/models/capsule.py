@@ -1,4 +1,4 @@
-"""Capsule networks. Source: Sabour et al. 2017, arXiv 1710.09829."""
+"""Define capsule networks. Source: Sabour et al. 2017, arXiv 1710.09829."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RoutedCapsules(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, normal; deviation 0.1, or 1 where the sum is a mean over inputs, which is small."""
+        """Draw new initial values, normal with deviation 0.1, or 1 for over="inputs", where the sum is a small mean."""
         init.normal_(self.weight, 0.0, 0.1 if self.over == "classes" else 1.0)
 
     def forward(self, input: Value) -> Value:
@@ -63,9 +63,9 @@ class CapsuleNet(Module):
 
     A convolution 9x9 with ReLU, `capsules` capsules of `width` features at each place by a convolution 9x9 of stride 2,
     squashed, and routed to one capsule of `features` features a class; its length says whether the class is there.
-    Trained with `functional.margin_loss`. routing: see RoutedCapsules. `capsules_of(input)` gives the capsules,
-    `reconstruct(capsules, labels)` the image that the paper's decoder makes of the labelled one, where `decoder` asks
-    for it. Source: arXiv 1710.09829, figures 1 and 2.
+    Trained with `functional.margin_loss`. routing: `over` of RoutedCapsules. `capsules_of(input)` returns the capsules,
+    `reconstruct(capsules, labels)`, with `decoder`, the image that the paper's decoder makes of the labelled capsule.
+    Source: arXiv 1710.09829, figures 1 and 2.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CapsuleNet(Module):
         self.to(dtype)
 
     def capsules_of(self, input: Value) -> Value:
-        """[B, channels, size, size] -> the class capsules [B, classes, features]."""
+        """Return the class capsules [B, classes, features] of images [B, channels, size, size]."""
         x = self.primary(F.relu(self.conv1(input)))
         # Channel n*capsules + m at a place is feature n of the place's capsule m.
         x = x.reshape((x.shape[0], self.width, -1)).transpose(0, 2, 1)
@@ -98,7 +98,9 @@ class CapsuleNet(Module):
         return lengths(self.capsules_of(input))
 
     def reconstruct(self, capsules: Value, labels: Value) -> Value:
-        """Images [B, channels, size, size] from class capsules [B, classes, features], only the labelled one."""
+        """Decode the labelled one of class capsules [B, classes, features] to images [B, channels, size, size].
+
+        Raises ArgumentError without `decoder`."""
         if self.decoder is None:
             raise ArgumentError("CapsuleNet: there is no decoder; make the network with decoder=True")
         labels = builder.as_value(labels)
@@ -107,5 +109,5 @@ class CapsuleNet(Module):
 
 
 def lengths(capsules: Value) -> Value:
-    """The lengths of vectors [..., features]; the derivative at zero is zero."""
+    """Return the lengths of vectors [..., features]; the derivative at zero is zero."""
     return F.norm(capsules, dim=-1)

@@ -1,4 +1,4 @@
-"""The small networks of digit recognition: a perceptron of three layers, and LeNet-5."""
+"""Define small networks for digit recognition: a perceptron of three layers, and LeNet-5."""
 
 from __future__ import annotations
 

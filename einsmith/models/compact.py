@@ -1,4 +1,4 @@
-"""Networks of few parameters and operations: MobileNet, ShuffleNet, SqueezeNet, EfficientNet-Lite."""
+"""Define networks of few parameters and operations: MobileNet, ShuffleNet, SqueezeNet, EfficientNet-Lite."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from einsmith.nn import (
 )
 
 Width = Annotated[float, 0, 64]
-"""By how much numbers of channels are multiplied."""
+"""Factor of the numbers of channels."""
 
 
 def rounded(channels: float, divisor: int) -> int:
-    """The multiple of `divisor` nearest to a number of channels, no less than 0.9 of it, and one at least."""
+    """Round a number of channels to a multiple of `divisor` that is at least `divisor` and 0.9 times the number."""
     near = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return near + divisor if near < 0.9 * channels else near
 
@@ -42,12 +42,12 @@ def _conv(channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int
 
 
 def _normed(channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: Any = ReLU6) -> Sequential:
-    """A convolution, batch norm, and an activation."""
+    """Return a convolution without bias, batch norm, and an activation."""
     return Sequential(_conv(channels, out, kernel, stride, groups), BatchNorm2d(out), act())
 
 
 def _draw(model: Module) -> None:
-    """He's initial values of convolutions by what they give, small ones of linear layers."""
+    """Draw He's initial values (fan out) for convolutions, and normal ones of deviation 0.01 for linear layers."""
     for m in model.modules():
         if isinstance(m, Conv2d):
             init.kaiming_normal_(m.weight, mode="fan_out")

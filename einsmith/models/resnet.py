@@ -1,4 +1,4 @@
-"""Residual networks. Source: He et al. 2015, arXiv 1512.03385."""
+"""Define residual networks. Source: He et al. 2015, arXiv 1512.03385."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class _Block(Module):
 
 
 def basic_block(channels: int, width: int, stride: int) -> tuple[Module, int]:
-    """(two convolutions 3x3, their output channels)."""
+    """Return (a block of two 3x3 convolutions, its output channels)."""
     return _Block(channels, [(width, 3, stride), (width, 3, 1)]), width
 
 
 def bottleneck(channels: int, width: int, stride: int) -> tuple[Module, int]:
-    """(convolutions 1x1, 3x3 and 1x1, their output channels, four times the width); the 3x3 one has the stride."""
+    """Return (a block of 1x1, 3x3 and 1x1 convolutions, its output channels, 4*width); the 3x3 one has the stride."""
     return _Block(channels, [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]), 4 * width
 
 

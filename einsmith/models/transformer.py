@@ -1,4 +1,4 @@
-"""Transformers: BERT's encoder, a vision transformer, and a GPT. Source of attention: arXiv 1706.03762."""
+"""Define transformers: BERT's encoder, a vision transformer, and a GPT. Source of attention: arXiv 1706.03762."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from einsmith.nn.module import LoadResult
 
 
 def _published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
-    """A published state under this network's names.
+    """Rename the entries of a published state to this network's names.
 
-    Where names begin with `prefix`, it goes, and so does what has none: heads for other tasks. Names that match `aside`
-    are constants that old versions stored. gamma and beta are older names of weight and bias.
+    Where names begin with `prefix`, the prefix is removed, and entries without it, heads for other tasks, are dropped.
+    Entries that match `aside`, constants that old versions stored, are dropped too. gamma and beta are older names of
+    weight and bias.
     """
     if any(n.startswith(prefix) for n in state):
         state = {n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)}
@@ -53,7 +54,9 @@ def _heads_divide(name: str, width: int, heads: int) -> None:
 
 
 def _attention(layer: Any, q: Value, k: Value, v: Value, mask: Any = None, causal: bool = False) -> Value:
-    """Attention with `layer.heads` heads of [B, T, width], whose weights `layer.dropout_p` drops in training."""
+    """Compute attention with `layer.heads` heads for q, k, v [B, T, width]; return [B, T, width].
+
+    The attention weights have dropout with probability `layer.dropout_p` in training."""
     batch, steps, width = q.shape
     q, k, v = (x.reshape((batch, steps, layer.heads, -1)).transpose(0, 2, 1, 3) for x in (q, k, v))
     y = F.scaled_dot_product_attention(q, k, v, mask, layer.dropout_p if layer.training else 0.0, causal)
@@ -119,7 +122,7 @@ class _BertAttention(Module):
 
 
 class _Dense(Module):
-    """A linear layer under the name `dense`, and what follows it."""
+    """A linear layer under the name `dense`, and an activation."""
 
     def __init__(self, width: int, out: int, act: Module):
         self.dense, self.act = Linear(width, out), act
