@@ -246,7 +246,7 @@ class PReLU(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets the weight to its initial value."""
+        """Set the weight to its initial value."""
         constant_(self.weight, self.init)
 
     def forward(self, input: Value) -> Value:

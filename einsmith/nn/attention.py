@@ -47,7 +47,7 @@ class MultiheadAttention(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values: Glorot's for the projections, zeros for their biases."""
+        """Draw new initial values: Glorot's for the projections, zeros for their biases."""
         self.out_proj.reset_parameters()
         for p in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if p is not None:
@@ -63,7 +63,7 @@ class MultiheadAttention(Module):
         self, query: Value, key: Value, value: Value, key_padding_mask: Any = None, need_weights: bool = True,
         attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
     ) -> tuple[Value, Value | None]:  # fmt: skip
-        """(output, weights), for query [L, B, E], key [S, B, kdim], value [S, B, vdim]: [L, B, E], and [B, L, S].
+        """Return (output [L, B, E], weights [B, L, S]) for query [L, B, E], key [S, B, kdim], value [S, B, vdim].
 
         batch_first: [B, L, E] and so on, the output too; without a batch [L, E], [S, kdim], [S, vdim], and [L, S].
         Masks are bools, true where a key takes no part, or floats that are added to the scores: key_padding_mask

@@ -20,7 +20,7 @@ class _Ordered(Module):
             self.append(module)
 
     def append(self, module: Module) -> Any:
-        """Adds a module at the end, under the next number; returns this container."""
+        """Add a module at the end, under the next number; return this container."""
         self.add_module(str(len(self._modules)), module)
         return self
 
@@ -76,12 +76,12 @@ class ModuleList(_Ordered):
         self._put(modules)
 
     def extend(self, modules: Iterable[Module]) -> ModuleList:
-        """Adds modules at the end; returns this list."""
+        """Add modules at the end; return this list."""
         self._put(modules)
         return self
 
     def insert(self, index: int, module: Module) -> None:
-        """Puts a module before position `index`; those behind it are renumbered."""
+        """Insert a module before position `index`; the modules behind it are renumbered."""
         modules = list(self)
         modules.insert(index, module)
         self._modules.clear()
@@ -95,7 +95,7 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def update(self, modules: Mapping[str, Module]) -> None:
-        """Adds modules, replacing those of the same name."""
+        """Add modules, replacing modules of the same name."""
         for name, module in modules.items():
             self.add_module(name, module)
 
@@ -141,13 +141,13 @@ class ParameterList(Module):
         self.extend(values)
 
     def append(self, value: Any) -> ParameterList:
-        """Adds a parameter at the end, under the next number; returns this list."""
+        """Add a parameter at the end, under the next number; return this list."""
         self.register_parameter(str(len(self)), _parameter(value))
         return self
 
     @checked
     def extend(self, values: Iterable[Any]) -> ParameterList:
-        """Adds parameters at the end; returns this list."""
+        """Add parameters at the end; return this list."""
         for value in values:
             self.append(value)
         return self
@@ -182,7 +182,7 @@ class ParameterDict(Module):
         self.update(parameters or {})
 
     def update(self, parameters: Mapping[str, Any]) -> None:
-        """Adds parameters, replacing those of the same name."""
+        """Add parameters, replacing parameters of the same name."""
         for name, value in parameters.items():
             self[name] = value
 
@@ -198,11 +198,11 @@ class ParameterDict(Module):
         touch()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The parameter of that name, or `default`."""
+        """Return the parameter of the given name, or `default`."""
         return self[name] if name in self else default
 
     def pop(self, name: str) -> Parameter:
-        """Takes a parameter out, and returns it."""
+        """Remove a parameter and return it."""
         value = self[name]
         del self[name]
         return value

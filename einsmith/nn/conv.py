@@ -20,8 +20,9 @@ PADDING_MODES = "zeros", "reflect", "replicate", "circular"
 
 
 def repeated(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, ...]:
-    """`x`, alone or in a sequence, for each of `n` places, by default the layer's dimensions; or as many as given.
-    Raises ArgumentError where these are not `n`."""
+    """Return `x` as a tuple of `n` elements, by default the layer's dimensions; one element is repeated.
+
+    what: name of the argument, for messages. Raises ArgumentError for another number of elements."""
     n = layer.dims if n is None else n
     many = tuple(x) if isinstance(x, Sequence) else (x,)
     if len(many) == 1:
@@ -32,13 +33,13 @@ def repeated(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, 
 
 
 def check_sizes(layer: Any, **given: Any) -> None:
-    """Raises ArgumentError for sizes that are not as many as the layer has dimensions."""
+    """Check named sizes. Raises ArgumentError where their number is neither 1 nor the layer's dimensions."""
     for what, value in given.items():
         repeated(layer, what, value)
 
 
 def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
-    """Sets and checks what convolutions and transposed ones have in common; `sizes`: their arguments."""
+    """Check and set the common attributes of convolutions and transposed convolutions. sizes: their arguments."""
     name, transposed = type(layer).__name__, isinstance(layer, _ConvTranspose)
     channels, out, groups = sizes["in_channels"], sizes["out_channels"], sizes["groups"]
     if channels % groups or out % groups:
@@ -109,7 +110,7 @@ class _Conv(Module):
         _prepare(self, sizes, bias, dtype)
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Draw new initial values."""
         reset(self.weight, self.bias)
 
     def forward(self, input: Value) -> Value:
@@ -182,11 +183,13 @@ class _ConvTranspose(Module):
         _prepare(self, sizes, bias, dtype)
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Draw new initial values."""
         reset(self.weight, self.bias)
 
     def forward(self, input: Value, output_size: Sequence[int] | None = None) -> Value:
-        """output_size: the extents of the result (or its whole shape), which decide `output_padding`."""
+        """Compute the transposed convolution.
+
+        output_size: the extents of the result (or its whole shape), which determine `output_padding`."""
         more = self.output_padding
         if output_size is not None:
             wanted = whole_numbers(output_size, f"{type(self).__name__}: output_size")

@@ -45,7 +45,7 @@ class _Table(Module):
             self.weight.data = values
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Draw new initial values."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             values = self.weight.numpy()
@@ -54,7 +54,7 @@ class _Table(Module):
 
     @classmethod
     def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> Any:
-        """A layer whose weight is `embeddings`, two-dimensional; learned only where not `freeze`."""
+        """Return a layer whose weight is `embeddings`, two-dimensional; it is learned only where not `freeze`."""
         values = to_numpy(embeddings)
         if values.ndim != 2:
             raise ShapeError(f"{cls.__name__}: embeddings have shape {values.shape}, need two dimensions")
@@ -141,7 +141,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Draw new initial values."""
         bound = 1 / sqrt(self.in1_features)
         for p in self.parameters():
             init.uniform_(p, -bound, bound)

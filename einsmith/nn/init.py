@@ -1,4 +1,4 @@
-"""Initial values of parameters, under torch.nn.init's names and formulas, and the generator that they draw from.
+"""Draw initial values of parameters, under torch.nn.init's names and formulas, from one seeded generator.
 
 Draws are made in float64 and rounded to the parameter's type, so that a float64 model starts from the same numbers
 (up to that rounding) as a float32 one with the same seed.
@@ -23,19 +23,19 @@ _drawing = locks.Awaited("drawing random numbers")
 
 @checked
 def manual_seed(seed: Size) -> None:
-    """Restarts Einsmith's random numbers from `seed`, a non-negative int. Unseeded, they differ in every process."""
+    """Restart Einsmith's random numbers from `seed`, a non-negative int. Unseeded, they differ in every process."""
     global _generator
     _generator = np.random.Generator(np.random.PCG64(seed))
     random.manual_seed(seed)
 
 
 def generator() -> np.random.Generator:
-    """The generator that `manual_seed` seeds."""
+    """Return the generator that `manual_seed` seeds."""
     return _generator
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(fan in, fan out) of a weight [out, in, *window]. Raises ArgumentError below two dimensions."""
+    """Return (fan in, fan out) of a weight [out, in, *window]. Raises ArgumentError below two dimensions."""
     if len(shape) < 2:
         raise ArgumentError(f"a fan needs a weight of two dimensions or more, got shape {shape}")
     window = prod(shape[2:])
@@ -44,7 +44,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 @checked
 def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
-    """Uniform in [a, b). Raises ArgumentError unless b is at least a."""
+    """Fill a parameter with uniform draws from [a, b). Raises ArgumentError unless b is at least a."""
     if not a <= b:
         raise ArgumentError(f"uniform_: a={a!r} must not be above b={b!r}")
     if not isfinite(b - a):
@@ -55,31 +55,31 @@ def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
 
 @checked
 def normal_(tensor: Stored, mean: float = 0.0, std: Magnitude = 1.0) -> None:
-    """Normal with the given mean and standard deviation."""
+    """Fill a parameter with normal draws of the given mean and standard deviation."""
     with _drawing:
         tensor.data = _generator.normal(mean, std, tensor.data.shape)
 
 
 @checked
 def constant_(tensor: Stored, val: float) -> None:
-    """Every element `val`."""
+    """Set every element to `val`."""
     tensor.data = np.full(tensor.data.shape, val)
 
 
 @checked
 def zeros_(tensor: Stored) -> None:
-    """Every element 0."""
+    """Set every element to 0."""
     constant_(tensor, 0)
 
 
 @checked
 def ones_(tensor: Stored) -> None:
-    """Every element 1."""
+    """Set every element to 1."""
     constant_(tensor, 1)
 
 
 def gain(nonlinearity: str, param: float | None = None) -> float:
-    """The recommended standard deviation ratio of a nonlinearity (torch.nn.init.calculate_gain)."""
+    """Return the recommended standard deviation ratio of a nonlinearity (torch.nn.init.calculate_gain)."""
     if nonlinearity == "leaky_relu":
         return sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
     table = {
@@ -104,25 +104,25 @@ def _fan(tensor: Stored, mode: str) -> int:
 
 @checked
 def kaiming_uniform_(tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Uniform in +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
+    """Fill with uniform draws from +-gain*sqrt(3/fan). Source: He et al. 2015, arXiv 1502.01852."""
     bound = gain(nonlinearity, a) * sqrt(3.0 / max(1, _fan(tensor, mode)))
     uniform_(tensor, -bound, bound)
 
 
 @checked
 def kaiming_normal_(tensor: Stored, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Normal with standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
+    """Fill with normal draws of standard deviation gain/sqrt(fan). Source: He et al. 2015, arXiv 1502.01852."""
     normal_(tensor, 0.0, gain(nonlinearity, a) / sqrt(max(1, _fan(tensor, mode))))
 
 
 @checked
 def xavier_uniform_(tensor: Stored, gain: Magnitude = 1.0) -> None:
-    """Uniform in +-gain*sqrt(6/(fan in + fan out)). Source: Glorot and Bengio 2010."""
+    """Fill with uniform draws from +-gain*sqrt(6/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     bound = gain * sqrt(6.0 / sum(fans(tensor.data.shape)))
     uniform_(tensor, -bound, bound)
 
 
 @checked
 def xavier_normal_(tensor: Stored, gain: Magnitude = 1.0) -> None:
-    """Normal with standard deviation gain*sqrt(2/(fan in + fan out)). Source: Glorot and Bengio 2010."""
+    """Fill with normal draws of standard deviation gain*sqrt(2/(fan in + fan out)). Source: Glorot and Bengio 2010."""
     normal_(tensor, 0.0, gain * sqrt(2.0 / sum(fans(tensor.data.shape))))

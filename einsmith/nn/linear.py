@@ -16,7 +16,8 @@ from einsmith.runtime import buffers
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
-    """A parameter of zeros, whose values are yet to be drawn; of float32 where the type is None.
+    """Return a parameter of zeros, to be filled with initial values; its type is float32 where `dtype` is None.
+
     Raises OutOfMemoryError."""
     values = buffers.empty(shape, dtype_of("float32" if dtype is None else dtype).numpy)
     values[...] = 0
@@ -24,7 +25,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:
 
 
 def reset(weight: Parameter, bias: Parameter | None) -> None:
-    """Weight and bias uniform in +-1/sqrt(fan in), as torch's linear and convolution layers have it."""
+    """Draw weight and bias uniform in +-1/sqrt(fan in), as torch does for linear layers and convolutions."""
     init.kaiming_uniform_(weight, a=sqrt(5))
     if bias is not None:
         fan_in, _ = init.fans(weight.shape)
@@ -42,7 +43,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Draw new initial values."""
         reset(self.weight, self.bias)
 
     def forward(self, input: Value) -> Value:

@@ -20,7 +20,7 @@ from einsmith.nn.module import Module
 
 
 class _Norm(Module):
-    """Normalization by statistics of channels, with running ones where they are tracked."""
+    """Base of normalization by statistics of channels, with running statistics where they are tracked."""
 
     ranks: tuple[int, ...]
     running_mean: Any
@@ -41,14 +41,14 @@ class _Norm(Module):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Running means 0 and variances 1, of no batch yet."""
+        """Reset running means to 0, running variances to 1 and the count of batches to 0."""
         if self.track_running_stats:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
             init.zeros_(self.num_batches_tracked)
 
     def reset_parameters(self) -> None:
-        """Weights 1, biases 0; running statistics anew."""
+        """Set weights to 1 and biases to 0; reset the running statistics."""
         self.reset_running_stats()
         _reset_affine(self)
 
@@ -88,7 +88,7 @@ class _BatchNorm(_Norm):
         self._prepare(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
 
     def forward(self, input: Value) -> Value:
-        """The input normalized by the statistics of the batch, or by the running ones."""
+        """Return the input normalized by the statistics of the batch, or by the running statistics."""
         x = self._checked(input)
         momentum, tracked = self.momentum, self.training and self.track_running_stats
         if tracked:
@@ -140,7 +140,7 @@ class _InstanceNorm(_Norm):
         self._prepare(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
 
     def forward(self, input: Value) -> Value:
-        """The input normalized by the statistics of each sample, or by the running ones."""
+        """Return the input normalized by the statistics of each sample, or by the running statistics."""
         x = self._checked(input)
         single = x.ndim == self.ranks[0]
         x = x.reshape((1, *x.shape)) if single else x
@@ -201,7 +201,7 @@ class LayerNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights 1, biases 0."""
+        """Set weights to 1 and biases to 0."""
         _reset_affine(self)
 
     def forward(self, input: Value) -> Value:
@@ -230,7 +230,7 @@ class RMSNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights 1."""
+        """Set weights to 1."""
         if self.weight is not None:
             init.ones_(self.weight)
 
@@ -263,7 +263,7 @@ class GroupNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights 1, biases 0."""
+        """Set weights to 1 and biases to 0."""
         _reset_affine(self)
 
     def forward(self, input: Value) -> Value:

@@ -14,7 +14,9 @@ from einsmith.nn.module import Module
 
 
 def _amounts(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
-    """An int for all sides, or (before, after) of the last dimension, then of the one before it, and so on."""
+    """Return the padding as 2*dims ints: (before, after) of the last dimension, then of the one before it, and so on.
+
+    padding: the ints, or one int for all sides."""
     return repeated(layer, "padding", padding, 2 * layer.dims)
 
 
@@ -54,90 +56,90 @@ def _padded(layer: Any, x: Value, mode: str, value: float | None) -> Value:
 
 
 class ZeroPad1d(_Pad):
-    """Pads the last dimension with zeros; see `functional.pad`."""
+    """Padding of the last dimension with zeros; see `functional.pad`."""
 
     dims, mode = 1, "constant"
 
 
 class ZeroPad2d(_Pad):
-    """Pads the last two dimensions with zeros; see `functional.pad`."""
+    """Padding of the last two dimensions with zeros; see `functional.pad`."""
 
     dims, mode = 2, "constant"
 
 
 class ZeroPad3d(_Pad):
-    """Pads the last three dimensions with zeros; see `functional.pad`."""
+    """Padding of the last three dimensions with zeros; see `functional.pad`."""
 
     dims, mode = 3, "constant"
 
 
 class ReflectionPad1d(_Pad):
-    """Pads the last dimension with the elements mirrored at the first and the last one; see `functional.pad`."""
+    """Padding of the last dimension by mirroring at the first and the last element; see `functional.pad`."""
 
     dims, mode = 1, "reflect"
 
 
 class ReflectionPad2d(_Pad):
-    """Pads the last two dimensions with the elements mirrored at the first and the last one; see `functional.pad`."""
+    """Padding of the last two dimensions by mirroring at the first and the last element; see `functional.pad`."""
 
     dims, mode = 2, "reflect"
 
 
 class ReflectionPad3d(_Pad):
-    """Pads the last three dimensions with the elements mirrored at the first and the last one; see `functional.pad`."""
+    """Padding of the last three dimensions by mirroring at the first and the last element; see `functional.pad`."""
 
     dims, mode = 3, "reflect"
 
 
 class ReplicationPad1d(_Pad):
-    """Pads the last dimension with the first and the last element; see `functional.pad`."""
+    """Padding of the last dimension with the first and the last element; see `functional.pad`."""
 
     dims, mode = 1, "replicate"
 
 
 class ReplicationPad2d(_Pad):
-    """Pads the last two dimensions with the first and the last element; see `functional.pad`."""
+    """Padding of the last two dimensions with the first and the last element; see `functional.pad`."""
 
     dims, mode = 2, "replicate"
 
 
 class ReplicationPad3d(_Pad):
-    """Pads the last three dimensions with the first and the last element; see `functional.pad`."""
+    """Padding of the last three dimensions with the first and the last element; see `functional.pad`."""
 
     dims, mode = 3, "replicate"
 
 
 class CircularPad1d(_Pad):
-    """Pads the last dimension with the elements of the other end; see `functional.pad`."""
+    """Padding of the last dimension with the elements of the other end; see `functional.pad`."""
 
     dims, mode = 1, "circular"
 
 
 class CircularPad2d(_Pad):
-    """Pads the last two dimensions with the elements of the other end; see `functional.pad`."""
+    """Padding of the last two dimensions with the elements of the other end; see `functional.pad`."""
 
     dims, mode = 2, "circular"
 
 
 class CircularPad3d(_Pad):
-    """Pads the last three dimensions with the elements of the other end; see `functional.pad`."""
+    """Padding of the last three dimensions with the elements of the other end; see `functional.pad`."""
 
     dims, mode = 3, "circular"
 
 
 class ConstantPad1d(_ConstantPad):
-    """Pads the last dimension with `value`; see `functional.pad`."""
+    """Padding of the last dimension with `value`; see `functional.pad`."""
 
     dims = 1
 
 
 class ConstantPad2d(_ConstantPad):
-    """Pads the last two dimensions with `value`; see `functional.pad`."""
+    """Padding of the last two dimensions with `value`; see `functional.pad`."""
 
     dims = 2
 
 
 class ConstantPad3d(_ConstantPad):
-    """Pads the last three dimensions with `value`; see `functional.pad`."""
+    """Padding of the last three dimensions with `value`; see `functional.pad`."""
 
     dims = 3

@@ -54,9 +54,9 @@ GRU_FORMULA = """
 
 @lru_cache(maxsize=64)
 def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
-    """The operator of a formula that goes through t from 0 upward; `reverse`: its mirror image, from the last t down.
+    """Compile a recurrence's formula, in which t counts from 0 upward, to an operator.
 
-    bias: without it the terms b_ih[..] and b_hh[..] are left out.
+    bias: False removes the terms b_ih[..] and b_hh[..]; reverse: run from the last t down to 0.
     """
     if not bias:
         for name, axis in (("b_ih", "n"), ("b_hh", "n"), ("b_ih", "k"), ("b_hh", "k")):
@@ -67,7 +67,7 @@ def recurrence(text: str, bias: bool = True, reverse: bool = False) -> Operator:
 
 
 def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Value, bool]:
-    """The input as [T, B, input_size], and whether it came without a batch, as [T, input_size]. Raises ShapeError."""
+    """Return the input as [T, B, input_size], and whether it has no batch axis: [T, input_size]. Raises ShapeError."""
     value = tensor(x, name, "input", rank=(2, 3), kind="float")
     if value.shape[-1] != input_size:
         raise ShapeError(f"{name}: 'input' has shape {value.shape}; its last extent must be input_size={input_size}")
@@ -82,7 +82,7 @@ def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Val
 
 
 def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value) -> Value:
-    """An initial state of that shape: zeros where none is given. Raises ShapeError, ArgumentError."""
+    """Return an initial state of the given shape, zeros where none is given. Raises ShapeError, ArgumentError."""
     if given is None:
         return builder.full(shape, 0.0, like.dtype)
     if isinstance(given, (tuple, list)):
@@ -94,7 +94,8 @@ def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value)
 
 
 class _Layers(Module):
-    """Layers of one recurrence, in one direction or two, with dropout between layers. Subclasses say what a step is."""
+    """Layers of one recurrence, in one direction or two, with dropout between layers. Subclasses define `formula`,
+    `gates` and `states`."""
 
     gates: int
     states: tuple[str, ...] = ("h0",)
@@ -145,7 +146,7 @@ class _Layers(Module):
         return ("", "_reverse") if self.bidirectional else ("",)
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, uniform in +-1/sqrt(hidden_size)."""
+        """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
         bound = 1 / sqrt(self.hidden_size)
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
@@ -154,7 +155,7 @@ class _Layers(Module):
         return recurrence(self.formula, self.bias, reverse)
 
     def _layer(self, x: Value, given: Sequence[Value], at: str, reverse: bool) -> tuple[Value, ...]:
-        """The sequences of the carried tensors, the output first, of the layer and direction `at`."""
+        """Return the sequences of the carried tensors, the output first, of the layer and direction `at`."""
         inputs: dict[str, Any] = dict(zip(self.states, given, strict=True))
         inputs |= {"x": x, "W_ih": getattr(self, f"weight_ih_{at}"), "W_hh": getattr(self, f"weight_hh_{at}")}
         if self.bias:
@@ -167,7 +168,7 @@ class _Layers(Module):
         return out if isinstance(out, tuple) else (out,)
 
     def _run(self, input: Any, given: Sequence[Any]) -> tuple[Value, list[Value]]:
-        """The last layer's output, and the last states of all layers and directions."""
+        """Return the last layer's output, and the last states of all layers and directions."""
         name = type(self).__name__
         x, single = sequence(input, name, self.input_size, self.batch_first)
         rows = self.num_layers * len(self._directions)
@@ -334,7 +335,7 @@ class LSTM(_Layers):
 
 
 def pair(hx: Any, name: str) -> tuple[Any, Any]:
-    """The two initial states. Raises ArgumentError where they are not a pair."""
+    """Return the two initial states, of which both may be None. Raises ArgumentError where they are not a pair."""
     if hx is None:
         return None, None
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:

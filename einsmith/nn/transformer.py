@@ -32,7 +32,7 @@ def _activation(name: str, given: Any) -> Callable[[Value], Value]:
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share: the feed-forward block, and where a block is normalized."""
+    """Common base of encoder and decoder layers: the feed-forward block, and pre- or post-normalization."""
 
     def _blocks(
         self, d_model: int, dim_feedforward: int, dropout: float, activation: Any, eps: float, norm_first: bool,
@@ -52,7 +52,7 @@ class _Layer(Module):
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
     def _added(self, x: Value, n: int, block: Callable[[Value], Value]) -> Value:
-        """x plus a block of it, normalized before the block or after the sum."""
+        """Return x plus `block` of x, with normalization `n` before the block (`norm_first`) or after the sum."""
         norm, drop = getattr(self, f"norm{n}"), getattr(self, f"dropout{n}")
         return x + drop(block(norm(x))) if self.norm_first else norm(x + drop(block(x)))
 
@@ -77,7 +77,9 @@ class TransformerEncoderLayer(_Layer):
     def forward(
         self, src: Value, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
     ) -> Value:
-        """Masks as of `MultiheadAttention`; is_causal without src_mask: steps see those up to their own."""
+        """Apply the layer. Masks are those of `MultiheadAttention`.
+
+        is_causal without src_mask: each step attends to steps up to its own."""
 
         def attended(x: Value) -> Value:
             return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)[0]
@@ -108,7 +110,9 @@ class TransformerDecoderLayer(_Layer):
         tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Value:  # fmt: skip
-        """Masks as of `MultiheadAttention`; tgt_is_causal without tgt_mask: steps see those up to their own."""
+        """Apply the layer. Masks are those of `MultiheadAttention`.
+
+        tgt_is_causal without tgt_mask: each step attends to steps up to its own."""
 
         def attended(x: Value) -> Value:
             return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal)[0]
@@ -142,7 +146,7 @@ class TransformerEncoder(Module):
     def forward(
         self, src: Value, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
     ) -> Value:
-        """Masks as of `MultiheadAttention`."""
+        """Apply the module. Masks are those of `MultiheadAttention`."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))
         return src if self.norm is None else self.norm(src)
@@ -161,7 +165,7 @@ class TransformerDecoder(Module):
         tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Value:  # fmt: skip
-        """Masks as of `MultiheadAttention`."""
+        """Apply the module. Masks are those of `MultiheadAttention`."""
         for layer in self.layers:
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
@@ -197,7 +201,7 @@ class Transformer(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values of all parameters of two dimensions or more."""
+        """Draw new initial values of all parameters of two dimensions or more."""
         for p in self.parameters():
             if p.ndim > 1:
                 init.xavier_uniform_(p)
@@ -207,7 +211,7 @@ class Transformer(Module):
         src_key_padding_mask: Any = None, tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None,
         src_is_causal: bool | None = None, tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
     ) -> Value:  # fmt: skip
-        """Masks as of `MultiheadAttention`."""
+        """Apply the module. Masks are those of `MultiheadAttention`."""
         batch = 0 if self.batch_first else 1
         src, tgt = tensor(src, "Transformer", "src"), tensor(tgt, "Transformer", "tgt")
         if src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[batch] != tgt.shape[batch]):
@@ -220,5 +224,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> np.ndarray:
-        """The float mask [sz, sz] that is minus infinity where a key comes after the query, and 0 elsewhere."""
+        """Return the float mask [sz, sz] that is minus infinity where a key comes after the query, and 0 elsewhere."""
         return np.triu(np.full((sz, sz), -np.inf, np.float32), 1)

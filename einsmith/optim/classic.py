@@ -42,8 +42,9 @@ class SGD(Standard):
 def _moments(
     decay: str, lr: Hyper, betas: tuple[Hyper, Hyper], eps: float, weight_decay: Hyper, amsgrad: bool, maximize: bool
 ) -> tuple[list[str], dict[str, Hyper]]:
-    """Lines and hyperparameters of both Adams: running means, corrected for their start at zero; `decay`: what weight
-    decay does."""
+    """Return the lines and hyperparameters of Adam and AdamW: bias-corrected running means.
+
+    decay: the line of weight decay, coupled or decoupled."""
     check(lr=lr, eps=eps, weight_decay=weight_decay)
     hyper: dict[str, Hyper] = {"lr": lr, **decay_rates(betas), "eps": eps}
     lines = [*first(maximize, weight_decay, hyper, decay), *MOMENTS]

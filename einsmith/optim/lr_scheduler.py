@@ -209,7 +209,7 @@ class OneCycleLR(Schedule):
         return self._cycle(first, self.max_lr, first / self.final_div_factor, t)
 
     def momentum(self, base_momentum: float = 0.85, max_momentum: float = 0.95) -> OneCycleMomentum:
-        """The momentum (Adam's first beta) that falls while the rate rises."""
+        """Return the schedule of the momentum (Adam's first beta), which falls while the rate rises."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         return OneCycleMomentum(**parts, base_momentum=base_momentum, max_momentum=max_momentum)
 
@@ -251,9 +251,9 @@ class SequentialLR(Schedule):
 
 @dataclass
 class ReduceLROnPlateau(Schedule):
-    """lr times `factor` where what `fit` found in an epoch under the name `monitor` (an entry of `step.history`) has
-    not become better for more than `patience` epochs. mode: "min" or "max" is better. The other arguments are those of
-    PyTorch; `best`, `bad_epochs` and `cooldown_left` are where it stands. Without `fit`: `schedule.step(value)`."""
+    """A rate that is multiplied by `factor` when the result `monitor` of epochs of `fit` (in `step.history`) has not
+    improved for more than `patience` epochs. mode: "min" or "max" is better. The other arguments are PyTorch's;
+    `best`, `bad_epochs` and `cooldown_left` are the state. Without `fit`, call `schedule.step(value)`."""
 
     lr: Magnitude
     mode: str = "min"
@@ -282,7 +282,7 @@ class ReduceLROnPlateau(Schedule):
         return self.lr
 
     def observe(self, row: Mapping[str, Any]) -> None:
-        """Takes what `fit` found in an epoch. Raises ArgumentError where nothing is named `monitor`."""
+        """Take the results of an epoch of `fit`. Raises ArgumentError where no result is named `monitor`."""
         if self.monitor not in row:
             raise ArgumentError(
                 f"ReduceLROnPlateau looks at {self.monitor!r}, but an epoch has {', '.join(row)}; pass validation= to "
@@ -291,7 +291,7 @@ class ReduceLROnPlateau(Schedule):
         self.step(row[self.monitor])
 
     def step(self, value: float) -> None:
-        """Takes the value of an epoch."""
+        """Take the monitored value of an epoch, and reduce the rate after more than `patience` bad epochs."""
         value = float(value)
         if self._better(value):
             self.best, self.bad_epochs = value, 0
@@ -325,7 +325,7 @@ for _kind in SCHEDULES.values():
 
 
 def restore(description: Mapping[str, Any]) -> Schedule:
-    """The schedule that `describe` described. Raises KeyError and TypeError for what none has described."""
+    """Return the schedule that `describe` described. Raises KeyError and TypeError for any other description."""
     arguments = {n: v for n, v in description.items() if n != "schedule"}
     if "schedules" in arguments:
         arguments["schedules"] = [restore(s) for s in arguments["schedules"]]
