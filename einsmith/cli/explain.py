@@ -197,7 +197,7 @@ def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, 
     and last call and the number of the kernel that makes them."""
     arrays, batch = run.fixed_bytes()
     calls = len(run.plan.calls)
-    of_call: list[list[int]] = [[] for _ in range(calls)]  # the numbers of its kernels
+    of_call: list[list[int]] = [[] for _ in range(calls)]  # numbers of the kernels of each call
     for n, k in enumerate(kernels):
         of_call[k["call"]].append(n)
     forward = [any(kernels[n]["role"] == "forward" for n in numbers) for numbers in of_call]

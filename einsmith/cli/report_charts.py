@@ -150,7 +150,7 @@ def _area(kind: str, below: Sequence[int], above: Sequence[int], across: float, 
     """Draw the filled area between two step curves."""
 
     def steps(heights: Sequence[int], order: Sequence[int], first: int) -> str:
-        # Runs of one height are one line.
+        # Consecutive calls of equal height become one line.
         path = ""
         for height, run in groupby(order, lambda i: heights[i]):
             last = list(run)[-1]

@@ -59,8 +59,8 @@ svg .edged { stroke: var(--page); stroke-width: .5; } svg rect:hover, rect.on { 
     for name in (*ROLES, *KINDS)
 )
 
-# A click on a column's head sorts by it; a kernel that the pointer is on is marked wherever it is shown; what a link
-# leads to is unfolded.
+# A click on a column's head sorts by it; a kernel under the pointer is marked wherever it is shown; a link unfolds its
+# target.
 SCRIPT = """
 const table = document.getElementById('kernels'), value = (row, n) => row.cells[n].dataset.v ?? row.cells[n].innerText;
 [...table.tHead.rows[0].cells].forEach((head, n) => head.addEventListener('click', () => {

@@ -210,7 +210,8 @@ def _loop(
 
 
 def _set_rate(step: TrainStep, run: Run, total: int) -> None:
-    """Set every rule's learning rate for the next of `total` updates; AdamW beside a matrix optimizer gets a tenth."""
+    """Set every rule's learning rate for the next of `total` updates; AdamW for a matrix optimizer's rest gets a
+    tenth."""
     rate = run.rate(step.steps, total)
     for group, rule in step.optimizer.rules.items():
         rule.lr = rate / 10 if group == optim.REST and run.optimizer in MATRICES else rate
@@ -234,7 +235,7 @@ def _epoch_loss(run: Run, data: Batches | Stream, end: int) -> float:
 def _known(model: str) -> None:
     known = list(models.names())
     if model.endswith(".onnx"):
-        return  # which the task reads
+        return  # the task reads the file
     if model not in known:
         near = get_close_matches(model, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -349,7 +350,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 
     try:
         old = signal.signal(signal.SIGINT, note)
-    except ValueError:  # not the main thread: nobody can interrupt it so
+    except ValueError:  # only the main thread handles signals
         yield lambda: False
         return
     try:

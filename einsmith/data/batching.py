@@ -76,7 +76,7 @@ class Batches:
             for k in numbers:
                 yield self._batch(n, k, order)
             return
-        # Batches are made ahead, in order: what one raises is raised when its turn comes.
+        # Batches are made ahead, in order: an error in a batch is raised when its turn comes.
         waiting: deque[Future] = deque()
         with ThreadPoolExecutor(self.threads, "einsmith-data") as pool:
             try:

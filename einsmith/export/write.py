@@ -73,7 +73,7 @@ def export(
     processor = of_target(registry.DEFAULT.target(count)) if target == "host" else named(target, count)
     command = build.compiler(processor.arch, compiler) if link else None
     if isinstance(what, TrainStep):
-        with what.store.guard:  # as it is between two steps, whatever other threads do
+        with what.store.guard:  # a consistent state between two steps of other threads
             subject = traces.of_step(what, example, count, schedule)
             state = weights(subject)
     else:
@@ -85,7 +85,7 @@ def export(
         place.parent.mkdir(parents=True, exist_ok=True)
         with folders.turn(place):
             folders.put_back(place, is_export)
-            _folder(place, overwrite)  # once more: another process may have been there
+            _folder(place, overwrite)  # check again: another process may have written it
             with folders.replacing(place) as work:
                 (work / WEIGHTS).write_bytes(state)
                 made.write(work, command)

@@ -39,10 +39,10 @@ class Budget:
         self._beside_steps = 0.0
         self._usual = self._steps = 0.0
         self._settled = True
-        """Whether the previous step was quiet."""
+        """True where the previous step was quiet."""
         self._lock = locks.lock()
         self.stopped = False
-        """Whether work that can be stopped has to rest."""
+        """True while work that can be stopped has to rest."""
 
     @property
     def lost(self) -> float:

@@ -181,7 +181,7 @@ class Exploration:
             return False, self.run(arrays)
         if not trial.first:
             status, outputs, seconds = self.run.timed(arrays)
-            if status != FINITE:  # else not all kernels have run
+            if status != FINITE:  # where the loss is not finite, not all kernels have run
                 trial.first = of_kernels(self.run, seconds)
             return False, (status, outputs)
         status, outputs, seconds = trial.other.timed(arrays)
@@ -286,7 +286,7 @@ class Exploration:
             try:
                 return texts, self._program(texts, beside)
             except EinsmithError as e:
-                if len(texts) > 1 and isinstance(e, ArgumentError):  # more memory than may be
+                if len(texts) > 1 and isinstance(e, ArgumentError):  # the memory limit is exceeded
                     texts = dict([*texts.items()][: len(texts) // 2])
                     continue
                 for k, text in texts.items():

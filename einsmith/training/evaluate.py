@@ -30,7 +30,7 @@ class _Mean:
 
     def update(self, output: Any, target: np.ndarray) -> None:
         n = len(target) if target.ndim else 1
-        if not n:  # the mean of no samples is no number
+        if not n:  # the mean over no samples is NaN
             return
         found = self.f(output, target)
         try:
@@ -119,7 +119,7 @@ def evaluate(step: TrainStep, batches: Iterable, metrics: Mapping[str, Any]) -> 
                 n -= int((target == ignored).sum())
                 best, sound = predicted(out)
                 right += int(((best == target) & (target != ignored) & sound).sum())
-            if n:  # the mean of no labels is no number
+            if n:  # the mean over no labels is NaN
                 seen += n
                 for name, x in {"loss": value, **parts}.items():
                     sums[name] = sums.get(name, 0.0) + float(x) * n

@@ -64,7 +64,7 @@ class Fit:
                 start = time.perf_counter()
                 self._epoch(report, each, start)
                 row = self._row(time.perf_counter() - start)
-                self._validate(row)  # where that is interrupted, the epoch has not ended
+                self._validate(row)  # an interruption here leaves the epoch unfinished
                 with step.store.guard:  # a save by another thread has all of this or none
                     step.epoch, step.position, step.epoch_loss, step.epoch_samples = step.epoch + 1, 0, 0.0, 0
                     step.epoch_losses, step.source = {}, None

@@ -54,7 +54,7 @@ class _Build:
 
     def __init__(self, step: TrainStep):
         self.step, self.settings = step, step.settings
-        self.own: list[tuple[Any, Leaf]] = []  # what the step itself has captured
+        self.own: list[tuple[Any, Leaf]] = []  # arrays captured by the step itself
         self.updates: list[tuple[Leaf, Tensor]] = []
         self.groups: list[CountGroup] = []
         self.divided = False
@@ -93,12 +93,12 @@ class _Build:
             if not trained:
                 raise GradientError("the loss depends on no parameter that requires a gradient")
             one = builder.full((), 1.0, loss.dtype).tensor
-            # What is stored into buffers or told is rewritten with the loss, so that all read one forward pass.
+            # Updates of buffers and reported values are rewritten with the loss, so that all read one forward pass.
             others = [*(new for _, new in t.updates.values()), *(v.tensor for v in parts.values())]
             (out, *others), grads = gradients(
                 [loss.tensor, *others], [one, *[None] * len(others)], [x for _, x in trained]
             )
-            # Where nothing but `stop_gradient` leads to a parameter it is left alone: decay would shrink it.
+            # A parameter reached only through `stop_gradient` is not updated: weight decay would shrink it.
             reached = [(pair, g) for pair, g in zip(trained, grads, strict=True) if constant_value(g) != 0]
             trained, grads = [pair for pair, _ in reached], [g for _, g in reached]
             if not trained:
@@ -171,7 +171,7 @@ class _Build:
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:
                 average, x = self.state(name, AVERAGE, p.shape, step.store.parameters[name].data)
-                # The first step copies: what the parameter was before it has no part in the average.
+                # The first step copies: the parameter's initial value has no part in the average.
                 mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
                 self.updates.append((x, mean.astype(p.dtype).tensor))
 

@@ -16,7 +16,7 @@ class Progress:
     """A progress bar on a terminal or in a notebook; elsewhere a plain line an epoch, and within long ones one every
     LINE_SECONDS. `show`: False for nothing at all."""
 
-    LINE_SECONDS = 30.0  # so that a log shows life, and a night's training fits some thousand lines
+    LINE_SECONDS = 30.0  # frequent enough for a log to show life; a night's training fits some thousand lines
 
     def __init__(self, show: bool | None):
         self.show = show if show is not None else True
@@ -24,7 +24,7 @@ class Progress:
         self.bar = self.show and (self.notebook is not None or sys.stderr.isatty())
         self._last = 0.0 if self.bar else time.perf_counter()
         self._rich: Any = None
-        self._handle: Any = None  # of what a notebook shows
+        self._handle: Any = None  # handle of a notebook's display
         self._process = os.getpid()
 
     def step(self, epoch: int, epochs: int, done: int, length: int | None, loss: float, rate: float) -> None:
@@ -55,7 +55,7 @@ class Progress:
                 TextColumn("{task.completed}/{task.total}"),
                 TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),  # of its own: a forked child may find the common one locked
+                console=Console(stderr=True),  # a separate console: a forked child may find the common one locked
             )
             self._rich.start()
             self._task = self._rich.add_task("", total=length, epoch="", loss=0.0, rate=0.0)

@@ -117,8 +117,8 @@ class TrainStep:
         self.grad_norm: float | None = None
         self.gathered, self.gathered_samples = 0, 0
         """Number of batches whose gradients wait for the update, and of their samples."""
-        self.source: Any = None  # an iterator's batches, while its epoch goes on
-        self.loader_state: str | None = None  # of the random order of the epoch's batches, where torch decides it
+        self.source: Any = None  # batches of an iterator in an unfinished epoch
+        self.loader_state: str | None = None  # torch's generator state for the order of the epoch's batches
         self.store = ParameterStore()
         for name, p in model.named_parameters():
             self.store.add_parameter(name, p)
@@ -130,7 +130,7 @@ class TrainStep:
         self.counts = Counts(self.store.parameters)
         self._numbers: dict[str, np.ndarray] = {}
         self._reports: tuple[str, ...] = ()
-        self._arena = Arena()  # of all batch shapes
+        self._arena = Arena()  # shared by the programs of all batch shapes
         self._programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
@@ -138,7 +138,7 @@ class TrainStep:
         (self._search_left, self._graph_left), self._explorer = tuning.asked(tune), Explorer()
         self._evaluate: Jitted | None = None
         self._averaged = False
-        self._version: object = None  # of what programs depend on, when it was last looked at
+        self._version: object = None  # trace version at the last `_compare`
         self._made_for = (optimizer, loss, self.settings.structure)
         self._live: dict[int, tuple[Any, Memory]] = {}  # captured objects, with their memory at that time
         self._depends: dict[int, Any] = {}  # modules that were met while tracing
@@ -158,7 +158,7 @@ class TrainStep:
 
     @property
     def memory_limit(self) -> int | None:
-        """Most memory of a step, in bytes; None for no limit."""
+        """Limit of a step's memory, in bytes; None for no limit."""
         return self._memory
 
     @memory_limit.setter
@@ -166,7 +166,7 @@ class TrainStep:
         with self.store.guard:
             self._memory = None if limit is None else size_of(limit, "memory_limit")
             self._drop_programs()
-            self._arena.clear()  # which may have been made for more
+            self._arena.clear()  # it may be larger than the new limit
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(
@@ -225,7 +225,7 @@ class TrainStep:
     def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
         """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
         if gather and self._memory is not None:
-            self._program(arrays)  # needs more: what a limit lacks is told before anything is gathered
+            self._program(arrays)  # it needs more memory: its error comes before anything is gathered
         with self.store.guard:
             made = self.traced(arrays, gather)
             key, generation = self._key(arrays, gather), self._generation
@@ -246,7 +246,7 @@ class TrainStep:
             run = self._searched(run, arrays)
         with self.store.guard:
             self._compare()
-            if generation == self._generation:  # else it is not what a step is now
+            if generation == self._generation:  # else the program is outdated
                 self._programs.put(key, run)
 
     def _drop_programs(self) -> None:
@@ -346,10 +346,10 @@ class TrainStep:
         samples: size of the batch where it belongs to an epoch of `fit`, else None; last: whether this batch makes the
         update, however many were gathered."""
         while True:
-            # A signal that comes while native code runs is handled when it ends: weights and counters move together.
-            # One that comes while the guard is taken or released must not leave it held.
+            # A signal during native code is handled when that ends: weights and counters change together. A signal
+            # while the guard is taken or released must not leave it held.
             with Deferred(), self.store.guard:
-                # Which program a batch needs is decided in one with the step: other threads gather batches, too.
+                # The choice of the program and the step are one critical section: other threads gather batches, too.
                 gather = self.gathered + 1 < self.settings.accumulate and not last
                 run = self._compiled(arrays, gather)
                 if run is not None:
@@ -359,7 +359,7 @@ class TrainStep:
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals."""
         if under_way:
-            check_store(self.store.guard)  # before the numbers are set that a run reads
+            check_store(self.store.guard)  # before setting the numbers that a run reads
         self._set_scalars()
         if self._numbers:
             self._set_numbers(arrays)
@@ -432,12 +432,12 @@ class TrainStep:
         batches: an iterable of (inputs..., target) that can be iterated again, such as a torch DataLoader;
         `es.data.batches` and a DataLoader with a `generator` of its own also resume within an epoch. progress: a bar on
         a terminal and in a notebook, plain lines elsewhere, nothing when False. on_step and on_epoch are called after
-        each batch and epoch; what they raise ends the training, which another call goes on with. validation: batches
-        that are evaluated after each epoch, with the average of the weights where there is one (`ema`), and with these
-        metrics; `history` has their results as val_loss, val_accuracy and so on. callbacks: of `es.callbacks`.
+        each batch and epoch; their errors end the training, which another call continues. validation: batches that are
+        evaluated after each epoch, with the average of the weights where there is one (`ema`), and with `metrics`;
+        `history` has the results as val_loss, val_accuracy and so on. callbacks: callbacks as in `es.callbacks`.
 
-        Where `accumulate` batches make an update, the last of an epoch makes one whatever was gathered. Raises
-        DataError where the batches raise: nothing is lost then, and another call goes on.
+        Where `accumulate` batches make an update, the last batch of an epoch makes one, however many were gathered.
+        Raises DataError where the batches raise: nothing is lost then, and another call continues.
         """
         return Fit(self, batches, epochs, progress, on_step, on_epoch, validation, metrics, callbacks).run()
 
@@ -467,7 +467,7 @@ class TrainStep:
         with self.store.guard:
             slots = {id(p): self.store.state.get(f"{n}/{graph.AVERAGE}") for n, p in self.store.parameters.items()}
             state = self.model.state_dict()
-            for name, p in self.model.named_parameters(remove_duplicate=False):  # one may have several names
+            for name, p in self.model.named_parameters(remove_duplicate=False):  # a parameter may have several names
                 slot = slots.get(id(p))
                 if slot is not None:
                     state[name] = slot.data.copy()

@@ -50,7 +50,7 @@ class KernelRecord:
 
 @dataclass
 class Trial:
-    """Configurations of several kernels that are tried together.
+    """Candidate configurations of several kernels under test at once.
 
     texts: undecided configurations; beside: the program that runs them in addition to its own kernels, for comparing
     results; other: the program that uses them, for timing; ran: whether `beside` has run and its results wait to be
