@@ -99,7 +99,7 @@ class MobileNetV1(Module):
 class _Inverted(Module):
     """Channels widened by a 1x1 convolution, a depthwise one, and a linear 1x1 one; added to the input if shapes agree.
 
-    Without widening the first one is absent. arXiv 1801.04381, figure 3.
+    Without widening the first 1x1 convolution is absent. arXiv 1801.04381, figure 3.
     """
 
     def __init__(self, channels: int, out: int, stride: int, expansion: int):
@@ -151,8 +151,8 @@ class MobileNetV2(Module):
 class _Shuffle(Module):
     """Grouped 1x1 convolution, channels shuffled between the groups, depthwise one, grouped 1x1 one.
 
-    The result is added to the input, or at stride 2 stands behind the input's mean of 3x3 windows. first: groups of the
-    first convolution. arXiv 1707.01083, figure 2.
+    The result is added to the input, or at stride 2 concatenated after the input's means of 3x3 windows. first: groups
+    of the first convolution. arXiv 1707.01083, figure 2.
     """
 
     def __init__(self, channels: int, out: int, stride: int, groups: int, first: int):
@@ -265,7 +265,7 @@ class SqueezeNet(Module):
 
 
 class StochasticDepth(Module):
-    """In training each sample is zero with probability p, the others being divided by 1 - p. arXiv 1603.09382."""
+    """Dropout of samples: in training each is zero with probability p, or divided by 1 - p. arXiv 1603.09382."""
 
     def __init__(self, p: Share):
         self.p = p

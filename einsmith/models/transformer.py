@@ -143,7 +143,8 @@ class _BertLayer(Module):
 
 
 class BertEncoder(Module):
-    """Layers of attention and of two linear layers, each added to its input and normalized: [B, T, width] -> the same.
+    """Layers of attention and two linear layers, each added to its input and normalized; input and output have shape
+    [B, T, width].
 
     mask: bools that broadcast to [B, heads, T, T], true where a step may be attended to.
     """

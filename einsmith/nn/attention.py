@@ -16,7 +16,7 @@ from einsmith.nn.module import Module
 
 
 class MultiheadAttention(Module):
-    """num_heads attentions side by side, each over embed_dim/num_heads features. Source: arXiv 1706.03762.
+    """Attention with num_heads parallel heads, each over embed_dim/num_heads features. Source: arXiv 1706.03762.
 
     in_proj_weight [3*embed_dim, embed_dim] holds the rows of query, key and value; where kdim or vdim differ from
     embed_dim, q_proj_weight [embed_dim, embed_dim], k_proj_weight [embed_dim, kdim], v_proj_weight [embed_dim, vdim]

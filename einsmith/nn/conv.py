@@ -137,8 +137,8 @@ class Conv1d(_Conv):
 class Conv2d(_Conv):
     """Cross-correlation, [B, in_channels, H, W] -> [B, out_channels, H', W']; see `functional.conv2d`.
 
-    weight [out_channels, in_channels/groups, *kernel_size], bias [out_channels]. padding_mode: what `padding` consists
-    of, 'zeros', or as in `functional.pad` 'reflect', 'replicate' or 'circular'.
+    weight [out_channels, in_channels/groups, *kernel_size], bias [out_channels]. padding_mode: values of the padding,
+    'zeros', or as in `functional.pad` 'reflect', 'replicate' or 'circular'.
     """
 
     dims = 2
@@ -224,8 +224,8 @@ class ConvTranspose2d(_ConvTranspose):
     """The transpose of a convolution, [B, in_channels, H, W] -> [B, out_channels, H', W']; see
     `functional.conv_transpose2d`.
 
-    weight [in_channels, out_channels/groups, *kernel_size], bias [out_channels]. Called with `output_size`, it takes
-    the output padding that gives these extents. padding_mode is 'zeros'.
+    weight [in_channels, out_channels/groups, *kernel_size], bias [out_channels]. A call with `output_size` chooses the
+    output padding that results in these extents. padding_mode is 'zeros'.
     """
 
     dims = 2

@@ -35,33 +35,36 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """In training each element is zero with probability p and the others are divided by 1 - p; else the input itself.
+    """Dropout: in training each element is zero with probability p and the others are divided by 1 - p; in evaluation
+    the input is returned.
 
-    `inplace` is accepted: tensors have values, not places.
+    `inplace` is accepted and has no effect.
     """
 
 
 class Dropout1d(_Dropout):
-    """In training each channel of [B, C, L] or [C, L] is zero with probability p; see `functional.dropout1d`."""
+    """Dropout of channels: in training each channel of [B, C, L] or [C, L] is zero with probability p; see
+    `functional.dropout1d`."""
 
     dims = 1
 
 
 class Dropout2d(_Dropout):
-    """In training each channel of [B, C, H, W] is zero with probability p; see `functional.dropout2d`."""
+    """Dropout of channels: in training each channel of [B, C, H, W] is zero with probability p; see
+    `functional.dropout2d`."""
 
     dims = 2
 
 
 class Dropout3d(_Dropout):
-    """In training each channel of [B, C, D, H, W] or [C, D, H, W] is zero with probability p; see
+    """Dropout of channels: in training each channel of [B, C, D, H, W] or [C, D, H, W] is zero with probability p; see
     `functional.dropout3d`."""
 
     dims = 3
 
 
 class AlphaDropout(_Dropout):
-    """In training each element is SELU's floor with probability p, and mean 0 and variance 1 stay; see
+    """Dropout for SELU: in training each element is SELU's floor with probability p; mean 0 and variance 1 stay; see
     `functional.alpha_dropout`."""
 
     alpha = True

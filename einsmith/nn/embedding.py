@@ -16,10 +16,11 @@ from einsmith.nn.parameter import to_numpy
 
 
 class _Table(Module):
-    """weight [num_embeddings, embedding_dim], standard normal at first; the row `padding_idx` is zero.
+    """Base of layers with a table: weight [num_embeddings, embedding_dim], standard normal at first; the row
+    `padding_idx` is zero.
 
-    `_weight` gives the first values. scale_grad_by_freq: a row's gradient is divided by how often it is read. `sparse`
-    is accepted: gradients are what they are. max_norm is an error.
+    _weight: initial values. scale_grad_by_freq: a row's gradient is divided by the number of its reads. `sparse` is
+    accepted and has no effect: gradients are dense. max_norm is an error.
     """
 
     def _make(
@@ -76,7 +77,7 @@ class Embedding(_Table):
     """Rows of a table chosen by integers: [...] -> [..., embedding_dim]. weight [num_embeddings, embedding_dim].
 
     Standard normal at first; the row `padding_idx` is zero and gets no gradient. scale_grad_by_freq: a row's gradient
-    is divided by how often it is read. `sparse` is accepted: gradients are what they are. max_norm is an error.
+    is divided by the number of its reads. `sparse` is accepted and has no effect. max_norm is an error.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Embedding(_Table):
 
 
 class EmbeddingBag(_Table):
-    """Rows of a table summed, averaged, or their largest elements, bag by bag; see `functional.embedding_bag`.
+    """The sum, mean or maximum of the rows of a table in each bag; see `functional.embedding_bag`.
 
     weight [num_embeddings, embedding_dim], standard normal at first.
     """

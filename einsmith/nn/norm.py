@@ -111,9 +111,9 @@ class BatchNorm2d(_BatchNorm):
     """Batch norm of [B, num_features, H, W]; see `functional.batch_norm`.
 
     weight, bias, running_mean, running_var: [num_features]; num_batches_tracked: a count. In training the batch's
-    statistics are used, and where they are tracked the running ones become (1 - momentum)*running + momentum*(mean,
-    unbiased variance) with the same step; momentum None makes them the means over all batches. In evaluation the
-    running ones are used, or, where none are tracked, the batch's.
+    statistics are used, and running statistics, where tracked, become (1 - momentum)*running + momentum*(mean, unbiased
+    variance) in the step; with momentum None they are the means over all batches. In evaluation the running statistics
+    are used, or, where none are tracked, the batch's.
     """
 
     ranks = (4,)
@@ -162,7 +162,7 @@ class InstanceNorm1d(_InstanceNorm):
 class InstanceNorm2d(_InstanceNorm):
     """Instance norm of [B, num_features, H, W] or [num_features, H, W]; see `functional.instance_norm`.
 
-    Without weight, bias and running statistics unless `affine` and `track_running_stats`; these are as in
+    It has weight and bias only with `affine`, and running statistics only with `track_running_stats`; they are those of
     `BatchNorm2d`.
     """
 

@@ -215,8 +215,8 @@ class RNN(_Layers):
 
     forward(input, hx=None) -> (output, h_n), the states [num_layers*D, B, hidden_size]; batch_first: input and output
     [B, T, ...]; without a batch [T, input_size] and states [num_layers*D, hidden_size]. weight_ih_l0, weight_hh_l0,
-    bias_ih_l0, bias_hh_l0, and so on for each layer, with _reverse for the second direction. checkpoint=S: the backward
-    has every S-th state saved and computes the others again; 0: all are saved.
+    bias_ih_l0, bias_hh_l0, and so on for each layer, with _reverse for the second direction. checkpoint=S: every S-th
+    state is saved for the backward pass, which recomputes the others; 0: all are saved.
     """
 
     gates = 1
@@ -262,7 +262,7 @@ class GRU(_Layers):
         m[t,b,k] = tanh(p[t,b,2*H+k] + sigmoid(p[t,b,0*H+k] + q[t,b,0*H+k]) * q[t,b,2*H+k])
         h[t,b,k] = (1 - z[t,b,k]) * m[t,b,k] + z[t,b,k] * where(t > 0, h[t-1,b,k], h0[b,k])
 
-    Arguments (checkpoint too), states and results as of RNN.
+    Arguments (with checkpoint), states and results are those of RNN.
     """
 
     gates = 3

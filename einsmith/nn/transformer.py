@@ -58,7 +58,7 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Self-attention and two linear layers, each added to its input and normalized: [S, B, d_model] -> the same.
+    """Self-attention and two linear layers, each added to its input and normalized: [S, B, d_model] -> its own shape.
 
     batch_first: [B, S, d_model]; without a batch [S, d_model]. norm_first: normalized before each block instead of
     after (arXiv 2002.04745). activation: "relu", "gelu" or a function.
@@ -90,7 +90,7 @@ class TransformerEncoderLayer(_Layer):
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the memory and two linear layers, each added to its input and normalized.
 
-    Arguments and shapes as of `TransformerEncoderLayer`.
+    Arguments and shapes are those of `TransformerEncoderLayer`.
     """
 
     def __init__(
@@ -177,7 +177,8 @@ class TransformerDecoder(Module):
 class Transformer(Module):
     """An encoder of the source and a decoder of the target: [S, B, d_model], [T, B, d_model] -> [T, B, d_model].
 
-    batch_first, norm_first, activation as of `TransformerEncoderLayer`. Matrices have Glorot's initial distribution.
+    batch_first, norm_first and activation are those of `TransformerEncoderLayer`. Matrices have Glorot's initial
+    distribution.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check
 
 
 class Adadelta(Standard):
-    """g times the root of the ratio of running means of p's squared changes (state `acc_delta`) and of g*g
+    """Steps along g times the root of the ratio of running means of p's squared changes (state `acc_delta`) and of g*g
     (`square_avg`). Source: arXiv 1212.5701."""
 
     def __init__(
@@ -68,8 +68,8 @@ class NAdam(Standard):
 
 
 class RAdam(Standard):
-    """Adam without its second moment in the first steps, where the variance of that is not known, and with a rectified
-    rate after them. State: exp_avg, exp_avg_sq. Source: arXiv 1908.03265."""
+    """Adam without its second moment in the first steps, where the moment's variance is not known, and with a rectified
+    rate afterwards. State: exp_avg, exp_avg_sq. Source: arXiv 1908.03265."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RAdam(Standard):
 
 
 class Adamax(Standard):
-    """Adam with the largest decayed magnitude of g (state `exp_inf`) in the place of its second moment.
+    """Adam with the largest decayed magnitude of g (state `exp_inf`) in place of its second moment.
 
     Source: arXiv 1412.6980, section 7.1.
     """

@@ -95,8 +95,10 @@ class AdamW(Standard):
 
 
 class RMSprop(Standard):
-    """g divided by the root of a running mean of g*g (state `square_avg`); `centered` subtracts the mean's square
-    (`grad_avg`); momentum as `momentum_buffer`. Source: Hinton's lecture notes and arXiv 1308.0850."""
+    """Steps along g divided by the root of a running mean of g*g (state `square_avg`).
+
+    `centered` subtracts the square of g's running mean (`grad_avg`); the momentum's state is `momentum_buffer`. Source:
+    Hinton's lecture notes and arXiv 1308.0850."""
 
     def __init__(
         self,
@@ -128,7 +130,9 @@ class RMSprop(Standard):
 
 
 class Adagrad(Standard):
-    """g divided by the root of the sum of all g*g so far (state `square_sum`); lr falls as 1/(1 + (step-1)*lr_decay).
+    """Steps along g divided by the root of the sum of all g*g so far (state `square_sum`).
+
+    lr falls as 1/(1 + (step-1)*lr_decay).
 
     Source: Duchi, Hazan and Singer 2011.
     """

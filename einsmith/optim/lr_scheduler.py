@@ -174,9 +174,9 @@ def _between(strategy: str, start: float, end: float, done: float) -> float:
 
 @dataclass
 class OneCycleLR(Schedule):
-    """From max_lr/div_factor up to max_lr in pct_start of total_steps, then down to a final_div_factor-th of where it
-    began; with three_phase first back as fast as it came. After total_steps it stays. `momentum` is the cycle that goes
-    with it. Source: arXiv 1708.07120."""
+    """A rise from max_lr/div_factor to max_lr in pct_start of total_steps, then a fall to the initial rate divided by
+    final_div_factor; with three_phase, first a fall to the initial rate as fast as the rise. After total_steps the rate
+    is constant. `momentum` returns the matching cycle of the momentum. Source: arXiv 1708.07120."""
 
     max_lr: Magnitude
     total_steps: Count
@@ -227,7 +227,7 @@ class OneCycleMomentum(OneCycleLR):
 
 @dataclass
 class SequentialLR(Schedule):
-    """One schedule after another: the next one begins, from its own start, at each of the milestones. A warm-up:
+    """A sequence of schedules: at each milestone the next one begins, from its own start. A warm-up:
     SequentialLR([LinearLR(0.1, total_iters=100), CosineAnnealingLR(0.1, T_max=900)], milestones=[100])."""
 
     schedules: Sequence[Schedule]

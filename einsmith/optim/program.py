@@ -97,7 +97,7 @@ class RuleProgram:
                     "the assignments of a rule have equally many axes, or none for a number", text, s.target.offset
                 )
         written: list[str] = []
-        read: dict[str, tuple[str, ...]] = {}  # with the axes of the first read
+        read: dict[str, tuple[str, ...]] = {}  # name -> axes of its first read
         self.parameters: dict[str, RuleToken] = {}
         for s in self.statements:
             bound = set(s.axes) | self._reduced(s.body)
@@ -199,7 +199,7 @@ class RuleProgram:
     def _rewrite(self, body: Sequence[RuleToken], names: dict[str, str], rank: int, spread: bool) -> str:
         """Join the tokens, with tensors renamed by `names` and, with `spread`, each axis replaced by `rank` axes."""
         out: list[str] = []
-        open_brackets: list[bool] = []  # whether each holds the axes of a tensor or a reduction
+        open_brackets: list[bool] = []  # for each open bracket, whether it holds the axes of a tensor or a reduction
         for n, token in enumerate(body):
             text = token.text
             before = body[n - 1].text if n else ""

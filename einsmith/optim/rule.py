@@ -258,7 +258,7 @@ def _reads(e: Expr) -> list[Read]:
 
 def _maximal(body: Expr) -> list[Expr]:
     """Return the maximal float64 subexpressions of 0-d reads and literals that contain a costly function."""
-    plain: dict[Expr, bool] = {}  # of numbers alone, in float64
+    plain: dict[Expr, bool] = {}  # float64 expressions of 0-d values alone
     costly: dict[Expr, bool] = {}
     for e in postorder([body]):
         inner = all(plain[a] for a in e.args)

@@ -13,8 +13,8 @@ from einsmith.optim.standard import DECOUPLED, MOMENTS, Standard, check, decay_r
 
 
 class LAMB(Standard):
-    """Adam's step with weight decay, scaled for each tensor by the ratio of the norms of p and of that step (1 where
-    one of them is 0). State: exp_avg, exp_avg_sq. Source: arXiv 1904.00962, algorithm 2."""
+    """Adam's step with weight decay, scaled for each tensor by the ratio of the norms of p and of the step (1 where a
+    norm is 0). State: exp_avg, exp_avg_sq. Source: arXiv 1904.00962, algorithm 2."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Adafactor(Standard):
 
 class Muon(Standard):
     """The momentum of a matrix's gradient (state `momentum_buffer`), made nearly orthogonal by `ns_steps` steps of
-    Newton and Schulz; weight decay as in AdamW. It is for matrices alone: other parameters go by a rule of their own,
+    Newton and Schulz; weight decay as in AdamW. It applies only to matrices: other parameters need a rule of their own,
     as in `es.optim.Groups(es.optim.AdamW(), matrices=es.optim.Group(ndim=2, rule=es.optim.Muon()))`.
 
     adjust_lr_fn: "original" (None) scales the rate by sqrt(max(1, rows/columns)), "match_rms_adamw" by
