@@ -1,4 +1,4 @@
-"""Data sets and batches."""
+"""Provide data sets, batches and augmentation."""
 
 from einsmith.data import augment
 from einsmith.data.batching import Batches, batches, columns

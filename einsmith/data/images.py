@@ -29,7 +29,7 @@ def _pillow() -> Any:
 def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
     """Return the pixels of an image, uint8 [height, width, 3] for the mode "RGB", [height, width] for "L".
 
-    size: (height, width) to which the largest centred crop of its aspect ratio is scaled. Raises DataError, which
+    size: (height, width); the largest centred crop with this aspect ratio is scaled to it. Raises DataError, which
     contains `name`."""
     image_module = _pillow()
     try:

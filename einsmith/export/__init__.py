@@ -1,4 +1,4 @@
-"""Training steps and functions as libraries that run without Python (`docs/export.md`)."""
+"""Export training steps and functions as libraries that run without Python (`docs/export.md`)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Networks: modules, parameters and layers, as in torch.nn."""
+"""Provide modules, parameters and layers of networks, as in torch.nn."""
 
 from einsmith.nn import init
 from einsmith.nn.activation import (

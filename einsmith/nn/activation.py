@@ -1,4 +1,4 @@
-"""Activations as layers, under torch.nn's names, arguments and defaults. What they compute: `einsmith.functional`."""
+"""Define activations as layers, under torch.nn's names, arguments and defaults. `einsmith.functional` computes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-head attention, under torch.nn's name, arguments, initial distributions and state names."""
+"""Define multi-head attention, under torch.nn's name, arguments, initial distributions and state names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions, under torch.nn's names, arguments, state names and shapes."""
+"""Define convolutions and transposed convolutions, under torch.nn's names, arguments, state names and shapes."""
 
 from __future__ import annotations
 

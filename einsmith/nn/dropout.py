@@ -1,4 +1,4 @@
-"""Dropout layers, under torch.nn's names and arguments.
+"""Define dropout layers, under torch.nn's names and arguments.
 
 In a training step a mask is a function of the step's seed, the layer's path and the step's number.
 """

@@ -1,4 +1,4 @@
-"""Tables of rows, and layers of two inputs, under torch.nn's names, arguments, initial distributions and states."""
+"""Define embeddings and layers of two inputs, with names, arguments, initial distributions and states of torch.nn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers and tables, under torch.nn's names, arguments, initial distributions, state names and shapes."""
+"""Define linear layers and tables, under torch.nn's names, arguments, initial distributions, state names and shapes."""
 
 from __future__ import annotations
 

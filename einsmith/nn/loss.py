@@ -1,4 +1,4 @@
-"""Losses as modules, under torch.nn's names, arguments and defaults. What they compute: `einsmith.functional`."""
+"""Define losses as modules, under torch.nn's names, arguments and defaults. `einsmith.functional` computes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalization layers, under torch.nn's names, arguments, state names and shapes."""
+"""Define normalization layers, under torch.nn's names, arguments, state names and shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding layers, under torch.nn's names and arguments."""
+"""Define padding layers, under torch.nn's names and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling layers, under torch.nn's names and arguments."""
+"""Define pooling layers, under torch.nn's names and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU under torch.nn's names, arguments, initial distributions, state names, shapes and results.
+"""Define RNN, LSTM and GRU under torch.nn's names, arguments, initial distributions, state names, shapes and results.
 
 A layer in one direction is one formula, whose carried tensors read themselves at the step before.
 """

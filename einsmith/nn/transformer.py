@@ -1,4 +1,4 @@
-"""Transformers, under torch.nn's names, arguments, initial distributions and state names. Source: arXiv 1706.03762."""
+"""Define transformers with names, arguments, initial distributions and states of torch.nn. Source: arXiv 1706.03762."""
 
 from __future__ import annotations
 

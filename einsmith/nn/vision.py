@@ -1,4 +1,4 @@
-"""Layers that change resolution, or move elements between channels and places, under torch.nn's names and arguments."""
+"""Define layers that change resolution or move elements between channels and places, named as in torch.nn."""
 
 from __future__ import annotations
 

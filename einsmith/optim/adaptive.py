@@ -1,4 +1,4 @@
-"""Adadelta, NAdam, RAdam, Adamax, with torch.optim's hyperparameters and arithmetic, and Lion."""
+"""Define Adadelta, NAdam, RAdam, Adamax, with torch.optim's hyperparameters and arithmetic, and Lion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGD, Adam, AdamW, RMSprop and Adagrad, with torch.optim's hyperparameters and arithmetic."""
+"""Define SGD, Adam, AdamW, RMSprop and Adagrad, with torch.optim's hyperparameters and arithmetic."""
 
 from __future__ import annotations
 

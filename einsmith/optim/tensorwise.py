@@ -1,4 +1,4 @@
-"""Rules that look at a whole tensor, its rows and its columns: LAMB, Adafactor, Muon."""
+"""Define rules that read a whole tensor, its rows and its columns: LAMB, Adafactor, Muon."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class Exploration:
                 return texts, None
 
     def _program(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
-        """Return a copy of the program with the given configurations."""
+        """Compile the program with the given configurations in place of its own, and note the time that it takes."""
         begun = time.thread_time()
         made = self.run.with_decisions(texts, beside)
         self._took["_program"] = time.thread_time() - begun
