@@ -1,10 +1,9 @@
-"""Reading operands lane by lane: an OperandAccess analyses expressions, a LaneCursor emits their value at lanes along
-some axes.
+"""Analyse how vector lanes read operands: an OperandAccess classifies every read; a LaneCursor emits the loads.
 
-Every address and every linear guard is one affine form. What it owes to scalars is a `PartialAddress`, computed where
-the scalars are known and added later; what it owes to the lanes is computed once for a vector. Lanes that fall into a
-few stretches of contiguous memory (rows of an image) are read by one masked load each, whose address is chosen so that
-the elements land in their lanes; every other element of a stretch by two loads and a shuffle."""
+Every address and every linear guard is one affine form. Its scalar part is a `PartialAddress`, computed where the
+scalars are known and added later; its lane part is computed once for a vector. Lanes that fall into a few stretches of
+contiguous memory (rows of an image) are read by one masked load each, whose address is chosen so that the elements land
+in their lanes. Every other element of a stretch is read by two loads and a shuffle."""
 
 from __future__ import annotations
 
@@ -22,18 +21,19 @@ from einsmith.loops.walk import digits
 
 MAX_RUNS = 5
 NONE = -1
-"""The innermost axis of no lanes."""
+"""The innermost lane axis where there are no lanes."""
 GATHER_COST = 20.0
 PAIR_COST = 3.0
 PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
-"""Cycles that a vector takes from arithmetic for each of the rows that it touches, if these are several; as every other
-element of a row; and as elements that lie anywhere."""
+"""Cycles that reading one vector takes from arithmetic: for each row touched where it touches several; for a vector of
+every other element of a row; for a gather."""
 
 
 @dataclass
 class PartialAddress:
-    """What bound axes, of more than one point, add to each form, and the values of those that expressions use by
-    themselves."""
+    """The contribution of bound axes of more than one point to each address form.
+
+    sums: by form. axes: the bound axes. opaque: values of the axes that expressions use outside of addresses."""
 
     sums: dict[int, SSAValue]
     axes: frozenset[int]
@@ -41,13 +41,22 @@ class PartialAddress:
 
 
 class OperandAccess:
-    """Emits `exprs` (where `guards` hold) at `lanes` consecutive points of the flattened `lane_axes`.
+    """The accesses of expressions evaluated at consecutive points of flattened lane axes.
 
-    memories: by slot. extents: by axis. lanes 0: scalars. `builder` None: for analysis alone. `given`: values of reads
-    that are at hand already. `extra`: further address forms that a caller stores to.
-    `row`: lanes count the innermost lane axis as that many points, a multiple of the lanes; those past its extent are
-    off, or, where `loose`, hold anything (what lies there can be read). `tile`: the vectors lie, side by side, within
-    tiles of so many points, which begin at its multiples (0: they lie anywhere).
+    Args:
+        builder: Builder to emit to; None: analysis only.
+        exprs: Expressions that are evaluated where all `guards` hold.
+        extents: Points of each axis.
+        memories: Memory of each slot.
+        lane_axes: Axes, outer first, whose flattened points the lanes are.
+        lanes: Lanes of a vector; 0: scalars.
+        extra: Further address forms, which a caller stores to.
+        given_slots: Slots whose values the caller supplies.
+        row: Points that the innermost lane axis is padded to, a multiple of `lanes` (0: not padded). Lanes past its
+            extent are inactive.
+        loose: Lanes in the padding of a row hold any value instead (memory there can be read).
+        tile: Points of the tiles that vectors lie in, side by side; tiles begin at multiples of it (0: vectors lie
+            anywhere).
     """
 
     def __init__(
@@ -79,7 +88,7 @@ class OperandAccess:
         self._lie(lane_axes, lanes, row, tile)
 
     def _lie(self, lane_axes: Sequence[int], lanes: int, row: int, tile: int) -> None:
-        """Sets where the lanes lie."""
+        """Set the axes of the lanes, their number, and the padding and tiling of their rows."""
         extents = self.extents
         self.lanes, self.row, self.tile = lanes, row, tile
         self.lane_axes = tuple([a for a in lane_axes if extents[a] > 1])
@@ -94,7 +103,7 @@ class OperandAccess:
             self.lane_extents[-1] = row
 
     def along(self, lane_axes: Sequence[int], lanes: int, tile: int = 0) -> OperandAccess:
-        """The same expressions at other lanes."""
+        """Return the accesses of these expressions with the lanes along other axes (cached)."""
         key = tuple(lane_axes), lanes, tile
         out = self._along.get(key)
         if out is None:
@@ -107,7 +116,7 @@ class OperandAccess:
 
     @cached_property
     def widest(self) -> list[tuple[Read, int]]:
-        """The reads of the most points, and their forms: what comes from memory, where the others are few numbers."""
+        """The reads, with their forms, that touch the most points; they are the memory traffic."""
         points = {r: prod([self.extents[a] for a in self.forms[form].coef]) for r, form in self.reads.items()}
         most = max(points.values(), default=0)
         return [(r, form) for r, form in self.reads.items() if points[r] == most]
@@ -146,33 +155,33 @@ class OperandAccess:
             stack.extend(e.args)
 
     def is_safe(self, e: Read) -> bool:
-        """Whether a read at a form is in bounds at every point of the axes, whatever guards say."""
+        """Whether a read with an affine address is in bounds at every point of the axes, guards aside."""
         if e not in self.reads:
             return False
         sizes = zip(e.index, self.memories[e.slot].buffer.shape, strict=True)
         return all(leaves(linear(i), self.extents, n) is False for i, n in sizes)
 
     def groups(self, axes: Sequence[int]) -> list[FusedAxes]:
-        """The axes (outer first) merged as far as every form allows; those of one point are dropped."""
+        """Return the axes (outer first) fused as far as every form allows; axes of one point are dropped."""
         key = tuple(axes)
         if key not in self._grouped:
             self._grouped[key] = fused(key, self.extents, self.evenly)
         return self._grouped[key]
 
     def evenly(self, axis: int, inner: FusedAxes) -> bool:
-        """Whether every form goes on along an axis where it ends along those inside of it."""
+        """Return whether an axis fuses with `inner`: every form has the outer stride inner stride * inner extent."""
         if axis in self.opaque or inner.inner in self.opaque:
             return False
         return all(f.coef.get(axis, 0) == f.coef.get(inner.inner, 0) * inner.extent for f in self.forms)
 
     def aligned_rows(self, align: int) -> bool:
-        """Whether no vector crosses a row of the innermost lane group, when vectors start at multiples of align."""
+        """Return whether each vector that starts at a multiple of align lies in one row of the innermost lane group."""
         if self.row or len(self.lane_groups) <= 1 or (self.tile and self.lane_extents[-1] % self.tile == 0):
             return True
         return self.lane_extents[-1] % self.lanes == 0 and align % self.lanes == 0
 
     def runs(self, align: int) -> int:
-        """Rows of the innermost lane group that a vector may touch."""
+        """Return the most rows of the innermost lane group that one vector touches."""
         if self.aligned_rows(align):
             return 1
         e = self.lane_extents[-1]
@@ -181,12 +190,14 @@ class OperandAccess:
         return min(prod(self.lane_extents[:-1]), -(-(start + min(self.tile or self.lanes, self.lanes)) // e))
 
     def step(self, form: int) -> int:
-        """What a lane adds to a form within a row of the innermost lane group."""
+        """Return the stride (elements) of a form between neighbouring lanes of one row."""
         return self.forms[form].coef.get(self.inner, 0)
 
     def kind(self, form: int, align: int) -> str:
-        """How lanes read a form: uniform, unit (one row, every element of it or every other one), runs (several rows)
-        or gather."""
+        """Return how lanes read a form.
+
+        "uniform": all lanes read one element. "unit": one row, at stride 1 or 2. "runs": several rows, at stride 1 or
+        2. "gather": anything else."""
         coef, aligned = self.forms[form].coef, self.aligned_rows(align)
         moves = coef.get(self.inner) or not aligned and any([coef.get(g.inner) for g in self.lane_groups])
         if not moves:
@@ -199,7 +210,7 @@ class OperandAccess:
         return "gather"
 
     def load_cost(self, align: int) -> float:
-        """Loads, in units of one vector load, that one vector takes, with its masks."""
+        """Return the cost of reading one vector, masks included, in units of one vector load."""
         cost, each = GATHER_COST * self._gathered, {"uniform": 1.0, "gather": GATHER_COST}
         for form in self.reads.values():
             kind = self.kind(form, align)
@@ -207,7 +218,7 @@ class OperandAccess:
         return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
 
     def read_cycles(self, align: int) -> float:
-        """Cycles that a vector takes from arithmetic beyond one load, its masks aside."""
+        """Return the cycles that reading one vector takes from arithmetic beyond one load, masks aside."""
         cycles, rows = GATHER_CYCLES * self._gathered, self.runs(align)
         for form in self.reads.values():
             kind = self.kind(form, align)
@@ -220,7 +231,8 @@ class OperandAccess:
         return cycles
 
     def on_vectors(self, form: int) -> bool:
-        """Whether a form of step 1 is a multiple of the lanes wherever lane 0 is at such a place of its row."""
+        """Return whether a form has unit stride and its vectors are aligned to the vector length within the buffer,
+        provided that lane 0 stands at a multiple of the lanes in its row."""
         f, own = self.forms[form], self.lane_groups[-1].axes
         return (
             self.step(form) == 1
@@ -229,13 +241,13 @@ class OperandAccess:
         )
 
     def row_cost(self, form: int) -> float:
-        """Loads that a vector of a row is worth: two and a shuffle for every other element."""
+        """Return the cost of a vector within one row, in loads: at stride 2 it is two loads and a shuffle."""
         return PAIR_COST if self.step(form) == 2 else 1.0
 
     # -- scalars
 
     def part(self, groups: Sequence[FusedAxes], values: Sequence[SSAValue]) -> PartialAddress:
-        """What scalar values of groups add to every form."""
+        """Return the contribution of axis groups at these scalar values to every form."""
         b, bound = self.b, list(zip(groups, values, strict=False))  # of no groups there is one point
         sums: dict[int, SSAValue] = {}
         for g, value in bound:
@@ -247,7 +259,7 @@ class OperandAccess:
         return PartialAddress(sums, frozenset(a for g, _ in bound for a in g.axes), opaque)
 
     def at(self, values: Mapping[int, SSAValue], steps: Mapping[int, int | SSAValue] | None = None) -> PartialAddress:
-        """The part of these axes so many steps beyond their values."""
+        """Return the contribution of axes at `values`, moved by `steps` (points, by axis); fold constant steps."""
         b, steps = self.b, steps or {}
         known = {a: n for a, x in steps.items() if (n := b.known(x)) is not None}
         moved = {**values, **{a: b.add(values[a], x) for a, x in steps.items() if a not in known}}
@@ -260,13 +272,13 @@ class OperandAccess:
         return out
 
     def place(self, form: int, *parts: PartialAddress) -> SSAValue:
-        """The value of a form of which these are all parts."""
+        """Return the value of a form: its constant plus the contributions of `parts`."""
         total: SSAValue | int = 0
         for part in parts:
             total = self.b.add(total, part.sums.get(form, 0))
         return self.b.add(total, self.forms[form].const)
 
     def part_of(self, axes: Sequence[int], flat: SSAValue) -> PartialAddress:
-        """The part of the flattened `axes` at `flat`."""
+        """Return the contribution of the flattened `axes` at point `flat`."""
         groups = self.groups(axes)
         return self.part(groups, digits(self.b, flat, [g.extent for g in groups]))

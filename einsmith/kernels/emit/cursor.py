@@ -1,5 +1,6 @@
-"""Lanes at a place: where the lanes of a vector lie, and which of them are on, as scalars become known; the values of
-expressions at them under their mask, and stores."""
+"""Emit loads, expression values and stores for the lanes of one vector.
+
+A LaneCursor accumulates the scalar parts of addresses as they become known, and the mask of active lanes."""
 
 from __future__ import annotations
 
@@ -24,12 +25,17 @@ def both(b: Builder, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
 
 
 class LaneCursor(ExpressionEmitter):
-    """Lanes at one place, with the scalars bound so far. `bind` gives a new one; what is decided is emitted there.
+    """The lanes of one vector at one place, with the scalars bound so far.
 
-    The lanes are start, start+1, ... of the sampler's flattened lane axes. Those not below `limit` (None: all are) are
-    off, and of `count` lanes (None: all) the others are. start is a multiple of `align`; `column` is its place in a
-    row, where that is known: a number, or a value where all lanes are in the row's extent; `place`: its digits, if
-    they are.
+    `bind` returns a new cursor with more scalars and emits the guards that they decide. The lanes are the points
+    start, start + 1, ... of the sampler's flattened lane axes.
+
+    Args:
+        limit: Lanes at or beyond this point are inactive; None: all lanes lie below it.
+        align: A known divisor of `start` (points).
+        count: Lanes from this one on are inactive; None: all are active.
+        column: Position of `start` within its row where it is known: a number, or a value if the row holds all lanes.
+        place: Mixed-radix digits of `start` over the lane groups, where they are known.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class LaneCursor(ExpressionEmitter):
         self._resolve()
 
     def _lie(self, x: SSAValue, align: int, column: int | SSAValue | None, place: Sequence[SSAValue] | None) -> None:
-        """What the lanes from point x on, and what they share, add to forms."""
+        """Compute what the lanes from point x on add to each form: the shared scalar part and the part of each lane."""
         s, b, n, groups, extents = self.s, self.b, self.s.lanes, self.s.lane_groups, self.s.lane_extents
         inner, within_row = groups[-1], self.s.aligned_rows(align)
         vectors = {i for i, _, _ in s.conds if any(s.forms[i].coef.get(g.inner) for g in groups)}
@@ -98,7 +104,7 @@ class LaneCursor(ExpressionEmitter):
             self._make_runs(x, align)
 
     def _digits(self, x: SSAValue) -> dict[int, SSAValue]:
-        """Where the lanes from point x on stand along groups, by inner axis."""
+        """Return the coordinates of the lanes from point x on along each lane group, by the group's inner axis."""
         s, b = self.s, self.b
         elem = _elem_of(prod(s.lane_extents) + s.lanes)
         flat = b.add(b.cast(x, elem), b.iota(s.lanes, elem))
@@ -111,7 +117,9 @@ class LaneCursor(ExpressionEmitter):
         return b.op("lt", b.iota(n, "i32"), b.splat(left, n))
 
     def _make_runs(self, x: SSAValue, align: int) -> None:
-        """Run j covers the lanes of row `x // e + j`; its address is where lane 0 would lie in that row."""
+        """Compute the lane mask and the offset of each run: run j holds the lanes in row `x // e + j`.
+
+        A run's offset is where lane 0 would lie in its row."""
         s, b = self.s, self.b
         n, e = s.lanes, s.lane_extents[-1]
         count = s.runs(align)
@@ -139,7 +147,7 @@ class LaneCursor(ExpressionEmitter):
                     found.append(offset)
 
     def _resolve(self) -> None:
-        """Linear guards whose axes are all known become part of the mask."""
+        """Emit the pending linear guards whose axes are all known, and add them to the mask."""
         s, b = self.s, self.b
         left = []
         for c in self.pending:
@@ -159,7 +167,7 @@ class LaneCursor(ExpressionEmitter):
         self.pending = left
 
     def bind(self, *parts: PartialAddress) -> LaneCursor:
-        """With scalars added; guards that are decided now are emitted here."""
+        """Return a cursor with further scalar parts, and emit the guards that they decide."""
         out = copy(self)
         out.sums, out.opaque = dict(self.sums), dict(self.opaque)
         for part in parts:
@@ -197,7 +205,7 @@ class LaneCursor(ExpressionEmitter):
     # -- memory
 
     def offset(self, form: int) -> SSAValue:
-        """The scalar part of an address."""
+        """Return the scalar part of a form's address."""
         return self.b.add(self.sums.get(form, 0), self.s.forms[form].const)
 
     def _load(self, r: Read, mask: SSAValue | None) -> SSAValue:
@@ -218,8 +226,9 @@ class LaneCursor(ExpressionEmitter):
         return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
 
     def _rows(self, form: int, at: SSAValue) -> Iterator[tuple[SSAValue, SSAValue | None]]:
-        """Where the lanes would begin in each row that they touch, `at` being the scalar part of the address, and which
-        of them lie in it (None: all)."""
+        """Yield (address of lane 0, mask of the lanes in the row; None: all) for each row that the lanes touch.
+
+        at: the scalar part of the address."""
         if self.kinds[form] == "unit":
             yield at, None
             return
@@ -229,8 +238,11 @@ class LaneCursor(ExpressionEmitter):
     def _stretches(
         self, pointer: SSAValue, rows: Sequence[tuple[SSAValue, SSAValue | None]], elem: str, step: int
     ) -> SSAValue:
-        """Elements at, at + step, ... of the lanes that are on, of each of some rows (`at` and lanes); 0 in lanes that
-        are off in all of them. A load takes what every row has of it, so that one shuffle serves them."""
+        """Load the elements at, at + step, ... of the active lanes of each row; lanes inactive in all rows are 0.
+
+        The masked loads of all rows merge into one vector, so that one shuffle (step 2) serves all rows.
+
+        rows: (`at`, mask of the lanes in the row; None: all)."""
         b, n = self.b, self.s.lanes
         parts = []
         for first in (0, n - 1)[:step]:  # the second load ends at the last lane's element: nothing past it is touched
@@ -244,18 +256,18 @@ class LaneCursor(ExpressionEmitter):
         return b.shuffle(parts[0], parts[1], [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])
 
     def _spread(self, mask: SSAValue | None, first: int) -> SSAValue | None:
-        """The mask of elements first, first + 1, ... of a stretch of which lane i is element 2*i."""
+        """Return the mask of elements first, first + 1, ... of contiguous memory in which lane i is element 2*i."""
         if mask is None:
             return None
         return self._between(first, mask, self.b.const(False, "i1", self.s.lanes))
 
     def _between(self, first: int, even: SSAValue, odd: SSAValue) -> SSAValue:
-        """Elements first, first + 1, ... of the lanes of one vector with those of the other one between them."""
+        """Return elements first, first + 1, ... (one vector) of even[0], odd[0], even[1], odd[1], ..."""
         n = self.s.lanes
         return self.b.shuffle(even, odd, [(first + e) // 2 + (first + e) % 2 * n for e in range(n)])
 
     def _loose(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
-        """A read whose index is computed."""
+        """Load a read whose index is computed at run time; gather where the index varies by lane."""
         b, p = self.b, self.s.memories[r.slot]
         at = b.const(0)
         for x, stride in zip(index, p.buffer.strides, strict=True):
@@ -269,9 +281,12 @@ class LaneCursor(ExpressionEmitter):
     def values(
         self, exprs: Sequence[Expr] | None = None, given: Mapping[int, SSAValue] | None = None
     ) -> list[SSAValue]:
-        """The expressions (default: the sampler's own) where the mask holds; elsewhere any value.
+        """Emit the expressions (default: the sampler's own); lanes outside of the mask hold any value.
 
-        A scalar may stand for equal lanes. `given` holds the values of reads of the `given_slots`."""
+        A scalar result stands for equal lanes. given: the values of reads of the sampler's `given_slots`.
+
+        Raises:
+            CompileError: a guard mentions an axis without a value."""
         if self.pending:
             raise CompileError("a guard mentions an axis without value")
         mask = self.mask
@@ -282,7 +297,7 @@ class LaneCursor(ExpressionEmitter):
         return [self.evaluate(e, mask, self.memo) for e in (self.s.exprs if exprs is None else exprs)]
 
     def product(self) -> SSAValue:
-        """The sampler's one expression, zero where a guard does not hold, in every lane."""
+        """Emit the sampler's only expression as a full vector, zero in the lanes where a guard does not hold."""
         b = self.b
         (x,) = self.values()
         x = b.splat(x, self.s.lanes)
@@ -293,8 +308,9 @@ class LaneCursor(ExpressionEmitter):
         return x
 
     def store(self, extra: int, pointer: SSAValue, value: SSAValue, far: bool = False) -> None:
-        """`value` to the address form `extra` of the sampler, in the lanes that are on. far: past the caches, where
-        whole vectors lie at multiples of their length from `pointer`."""
+        """Store the active lanes of `value` at the sampler's address form number `extra`.
+
+        far: use a non-temporal store where the vector is whole and lies at a multiple of its length from `pointer`."""
         s, b = self.s, self.b
         form, n, at = s.extra[extra], s.lanes, self.offset(s.extra[extra])
         value, kind = b.splat(value, n), self.kinds[form]
@@ -310,12 +326,13 @@ class LaneCursor(ExpressionEmitter):
             b.scatter(value, pointer, offsets, self._on())
 
     def _on(self) -> SSAValue | None:
-        """The lanes that are on; None: all."""
+        """Return the mask of active lanes as a vector; None: all are active."""
         return None if self.mask is None else self.b.splat(self.mask, self.s.lanes)
 
     def _store_rows(self, form: int, pointer: SSAValue, value: SSAValue, odd: SSAValue | None = None) -> None:
-        """The lanes that are on to the rows that they touch, of a form of which they are neighbours or every other
-        element; `odd`: what goes to the elements after each of the latter (None: these are left alone)."""
+        """Store the active lanes, one masked store per row touched; the address has unit stride or stride 2.
+
+        odd: values for the elements after those of `value`, at stride 2 (None: these elements are left alone)."""
         b, n, step = self.b, self.s.lanes, self.s.step(form)
         mask = self._on()
         for first in range(0, step * n, n):
@@ -329,8 +346,10 @@ class LaneCursor(ExpressionEmitter):
                 b.store(here, pointer, b.add(at, first), on)
 
     def store_stacked(self, extra: int, pointer: SSAValue, rows: Sequence[SSAValue]) -> None:
-        """The lanes of as many rows as a vector has runs, of which this is the first, to the address form `extra` of
-        the sampler: each run's rows follow each other in memory."""
+        """Store as many vectors as a vector has runs at the sampler's address form number `extra`.
+
+        This cursor stands at the first vector. The vectors' blocks of one run are contiguous in memory, so that each
+        run takes one whole store after the blocks are transposed."""
         s, b = self.s, self.b
         form, n = s.extra[extra], s.lanes
         at, width = self.offset(form), n // len(rows)
@@ -339,8 +358,9 @@ class LaneCursor(ExpressionEmitter):
             b.store(value, pointer, b.add(at, b.add(more, j * width)))
 
     def store_interleaved(self, first: int, second: int, pointer: SSAValue, even: SSAValue, odd: SSAValue) -> None:
-        """`even` to the address form `first` of the sampler, whose lanes are two elements apart, and `odd` to the form
-        `second`: the elements after each of those."""
+        """Store `even` and `odd` interleaved: at the address forms `first` and `second`, each with stride 2.
+
+        The form `second` names the elements one after those of `first`."""
         b, n, form = self.b, self.s.lanes, self.s.extra[first]
         if self.kinds[form] in ("unit", "runs"):
             self._store_rows(form, pointer, b.splat(even, n), b.splat(odd, n))
@@ -350,5 +370,5 @@ class LaneCursor(ExpressionEmitter):
 
 
 def _elem_of(most: int) -> str:
-    """The type of lanes whose magnitudes are `most` at most."""
+    """Return the integer lane type that holds magnitudes up to `most`."""
     return "i32" if abs(most) < 2**31 else "i64"

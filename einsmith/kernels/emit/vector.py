@@ -1,7 +1,7 @@
-"""Emission of scalar expressions over vectors: what every pattern uses to turn a body into instructions.
+"""Turn scalar expressions into vector instructions; every pattern emits its bodies by this.
 
-A VectorEmitter holds where each axis stands (a literal, a scalar, or lanes) and where each slot lies (memory, or a
-value that is there already). `emit(x)` gives a scalar where x does not vary along the lanes and a vector where it does.
+A VectorEmitter holds the position of each axis (a literal, a scalar, or lanes) and the source of each slot (memory, or
+a value). `emit(x)` gives a scalar where x does not vary along the lanes and a vector where it does.
 
 Instructions are hoisted and shared (`hoist`). Nothing that depends on an axis moves above the region in which
 the axis was bound.
@@ -25,12 +25,12 @@ from einsmith.loops.hoist import Hoisting
 from einsmith.loops.nest import Builder, SSAValue
 
 MAX_WIDE_LOADS = 4
-"""A pattern that spans more vectors than this is gathered."""
+"""Most vectors that a literal lane pattern may span (vectors); beyond it the lanes are gathered or scattered."""
 
 
 @dataclass(frozen=True, eq=False)
 class LanePattern:
-    """An axis that stands at `base + pattern[l]` in lane l. `multiple` divides `base`, which is a literal or an i64."""
+    """The position `base + pattern[l]` of an axis in lane l; `base` is a literal or an i64 divisible by `multiple`."""
 
     base: SSAValue | int
     pattern: tuple[int, ...]
@@ -38,12 +38,12 @@ class LanePattern:
 
 
 Position = int | SSAValue | LanePattern
-"""Where an axis stands: a literal, a scalar i64, lanes with a literal pattern, or a vector of i32 (any lanes)."""
+"""The position of an axis: a literal, a scalar i64, lanes with a literal pattern, or a vector of i32 (any lanes)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """An integer as `const + sum(coefficient * value) + pattern[l]`: a part that all lanes share and a literal one.
+    """An integer as `const + sum(coefficient * value) + pattern[l]`: a part shared by all lanes plus a literal pattern.
 
     `terms` are (coefficient, scalar i64, known divisor of it). `pattern` is None where the lanes agree.
     """
@@ -54,7 +54,7 @@ class Split:
 
 
 class VectorEmitter(Hoisting, ExpressionEmitter):
-    """Emits expressions through a Builder. extents: the box of the axes, for proofs that a read is in bounds."""
+    """An emitter of vector code through a Builder. extents: points of each axis, to prove that reads are in bounds."""
 
     def __init__(self, b: Builder, extents: Sequence[int], lanes: int = 0):
         super().__init__(b, lanes)
@@ -69,10 +69,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self._ranges: dict[Read, tuple[int | None, int | None]] = {}
         self._unsafe: dict[Expr, bool] = {}
 
-    # -- what axes and slots are
+    # -- axes and slots
 
     def bind(self, axis: int, position: Position) -> None:
-        """From here on the axis stands at `position`; what depends on it stays inside the region that is open now."""
+        """Set the position of an axis; instructions that depend on it stay inside the region that is open now."""
         self._axes[axis] = position
         base = position.base if isinstance(position, LanePattern) else position
         number = self.b.known(base)  # a place that the axis has is one in all regions
@@ -81,16 +81,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self._memo.clear()
 
     def position(self, axis: int) -> Position:
-        """Where the axis stands."""
+        """Return the position that an axis is bound to."""
         return self._axes[axis]
 
     def give(self, values: Mapping[Read, SSAValue]) -> None:
-        """From here on these reads, and no others, have these values, whatever their slots hold."""
+        """Replace the overridden reads: exactly these reads take these values, whatever their slots hold."""
         self._given = dict(values)
         self._memo.clear()
 
     def place(self, slot: int, source: BufferMemory | SSAValue) -> None:
-        """A Read of `slot` loads from memory, or is the value (whatever its index)."""
+        """Set the source of a slot: memory that its reads load from, or the value of every read whatever its index."""
         self._slots[slot] = source
         if isinstance(source, SSAValue):
             self.stay(source)
@@ -101,7 +101,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     # -- integers
 
     def split(self, x: Expr | LinearForm, guard: SSAValue | None = None) -> Split | None:
-        """The parts of an integer expression; None where its lanes are not known now."""
+        """Split an integer expression into a shared part and a lane pattern; None where its lanes are no literals."""
         lin = x if isinstance(x, LinearForm) else linear(x)
         const, terms = lin.const, []
         pattern: tuple[int, ...] | None = None
@@ -140,7 +140,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return Split(0, ((1, self.cast(self.emit(atom, guard), "i64"), 1),))
 
     def _divide(self, x: Split, fn: str, d: int) -> Split | None:
-        """`x // d` or `x % d` by parts, where the terms' known divisors allow it."""
+        """Return `x // d` or `x % d` as a Split; None where the terms' known divisors do not allow it."""
         if any(k * m % d for k, _, m in x.terms):
             if x.pattern is not None:
                 return None
@@ -159,7 +159,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return Split(0, tuple(terms), tuple(p // d for p in lanes))
 
     def total(self, x: Split, extra: int = 0) -> SSAValue:
-        """The shared part of a Split (and `extra`) as a scalar i64, summed from the outermost region inwards."""
+        """Return the shared part of a Split plus `extra` as a scalar i64, summed from the outermost region inwards."""
         merged: dict[int, list] = {}
         for k, v, _ in x.terms:
             merged.setdefault(v.id, [0, v])[0] += k
@@ -169,13 +169,13 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self.op("add", out, x.const + extra)
 
     def shared(self, x: LinearForm) -> SSAValue:
-        """The value of an integer on which the lanes agree."""
+        """Return the value of an integer that is uniform over the lanes."""
         part = self.split(x)
         assert part is not None and part.pattern is None
         return self.total(part)
 
     def varies(self, x: Expr) -> bool:
-        """Whether the value may differ between lanes."""
+        """Return whether the value of x may differ between lanes."""
         for e in postorder([x]):
             if isinstance(e, Axis):
                 at = self._axes[e.position]
@@ -190,7 +190,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return False
 
     def _integer(self, x: Expr, elem: str) -> SSAValue | None:
-        """The value of an axis, or of a quotient or remainder of axes."""
+        """Return the value of an axis, or of a quotient or remainder of axes; None where its lanes are no literals."""
         if isinstance(x, Axis):
             at = self._axes[x.position]
             if isinstance(at, SSAValue):
@@ -208,7 +208,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     # -- expressions
 
     def emit(self, x: Expr, mask: SSAValue | None = None) -> SSAValue:
-        """The value of x. `mask`: the condition (scalar or vector i1) under which its reads may touch memory."""
+        """Emit x and return its value. mask: condition (scalar or vector i1) under which its reads may touch memory."""
         scope = (self.b._blocks[-1], self.mask)
         if len(self._scope) != 2 or self._scope[0] is not scope[0] or self._scope[1] is not scope[1]:
             self._memo.clear()
@@ -239,7 +239,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return found
 
     def flat(self, x: Read) -> LinearForm:
-        """The offset of a read's element in its tensor."""
+        """Return the offset (elements) of a read's element in its buffer."""
         if x not in self._flats:
             self._flats[x] = address(x.index, self.memory(x.slot).buffer.strides)
         return self._flats[x]
@@ -250,7 +250,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self._ranges[x]
 
     def unsafe(self, x: Expr) -> bool:
-        """Whether x holds a read that is in bounds only because of a guard around it."""
+        """Return whether x holds a read that is in bounds only because of a guard around it."""
         if x not in self._unsafe:
             for e in postorder([x]):
                 if e in self._unsafe:
@@ -263,7 +263,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self._unsafe[x]
 
     def read(self, x: Read, guard: SSAValue | None = None) -> SSAValue:
-        """The element(s) that x names. Where `guard` does not hold, memory is not touched and the value is any."""
+        """Return the element or vector that x reads; where `guard` fails, any value, and memory is not touched."""
         if x in self._given:
             return self._given[x]
         source = self._slots[x.slot]
@@ -294,15 +294,16 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def _within(
         self, source: BufferMemory, at: SSAValue, guard: SSAValue | None, count: int
     ) -> tuple[SSAValue, SSAValue | None]:
-        """Where to load so many elements from, and under which guard. Where one of all lanes does not hold, the first
-        elements are loaded instead: cheaper than a branch that data decides, and than a mask of no lane, for which
-        processors are slow."""
+        """Return (offset, guard) for a load of `count` elements.
+
+        A scalar guard becomes a select of the offset: where it fails, the buffer's first elements are loaded instead.
+        That is cheaper than a data-dependent branch and than a load with an empty mask, which is slow in hardware."""
         if guard is None or guard.type.lanes or source.buffer.size < count:
             return at, guard
         return self.op("where", guard, at, 0), None
 
     def _wide(self, x: Read, source: BufferMemory, elem: str, part: Split) -> SSAValue | None:
-        """Loads of whole vectors over the span of a literal pattern, then shuffles; None where the span is too long.
+        """Load whole vectors over the span of a literal pattern and shuffle them; None where the span is too long.
 
         Before: lanes read p[2*i + 1], i = 0..15. After: two loads of p[0..31] and one shuffle; the loads of p[2*i] and
         p[2*i + 1] are the same, because both begin at a multiple of the stride wherever that is known to be in bounds.
@@ -343,7 +344,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         )
 
     def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
-        """A read whose lanes are known only at run time."""
+        """Gather a read whose lane offsets are known only at run time."""
         wide = "i32" if source.buffer.size < 2**31 else "i64"
         flat, lanes = self.flat(x), None
         own = LinearForm(0, {atom: c for atom, c in flat.terms.items() if self.varies(atom)})
@@ -362,7 +363,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self.gather(ptr, lanes, elem, self.lane_mask(guard))
 
     def _in_int32(self, own: LinearForm, shared: LinearForm, size: int) -> bool:
-        """Whether what lanes add to an offset below `size` is certain to lie in int32."""
+        """Return whether the lane part of an offset below `size` is certain to fit int32."""
         low, high = self._facts.interval(shared)
         mine = self._facts.interval(own)
         least = max((x for x in (mine[0], None if high is None else -high) if x is not None), default=None)
@@ -370,7 +371,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return least is not None and most is not None and not leaves((least, most), dt.i32)
 
     def store(self, value: SSAValue, target: BufferMemory, index: LinearForm) -> None:
-        """value stored at offset `index` of `target`; lanes that do not count are left alone."""
+        """Store `value` at offset `index` (elements) of `target`; masked lanes are left alone.
+
+        Raises:
+            CompileError: the offset has no literal lane pattern, or several lanes would be stored to one element."""
         part = self.split(index)
         if part is None:
             raise CompileError("a result is stored at a position that its axes do not give")
@@ -393,8 +397,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             self.b.scatter(value, ptr, self._offsets(part.pattern), self.lane_mask())
 
     def _spread(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
-        """Shuffles and stores of whole vectors, each under a mask, over the span of a pattern that rises; False where
-        the span is too long.
+        """Store an ascending lane pattern by shuffles and masked stores of whole vectors over its span.
+
+        Returns False, and stores nothing, where the span is too long or the pattern does not ascend.
 
         Before: lanes are stored to p[2*i], i = 0..15. After: the even lanes of two vectors, stored at p and p + 16.
         """
@@ -418,5 +423,5 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self.literal(pattern, "i64" if any(leaves((p, p), dt.i32) for p in pattern) else "i32")
 
     def _aligned(self, part: Split, extra: int) -> bool:
-        """Whether an offset is known to be a multiple of the vector length."""
+        """Return whether an offset is known to be a multiple of the vector length."""
         return (part.const + extra) % self.lanes == 0 and all(k * m % self.lanes == 0 for k, _, m in part.terms)

@@ -1,4 +1,4 @@
-"""Which axes of a reduction have the lanes, a register tile's rows and the parts; what reading along them takes."""
+"""Choose the axes of a reduction that are vectorised, tiled in registers and split into parts; price its accesses."""
 
 from __future__ import annotations
 
@@ -21,18 +21,27 @@ from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel
 
 MAX_WINDOW = 16
-"""Innermost reduction axes are unrolled up to this many points."""
+"""Most points of the innermost reduction axes that are unrolled together."""
 MAX_UNROLLED = 400
-"""Instructions that unrolling may make."""
+"""Most instructions emitted by unrolling reduction axes."""
 LONG = 2 * MAX_WINDOW
-"""Points of a reduction axis from which on what a guard leaves of it is walked alone."""
+"""Fewest points of a reduction axis whose loop is limited to the range that its guards allow."""
 
 
 class ReductionConfig(NamedTuple):
-    """mode: 'row' or 'column'; lanes; unroll: vectors (accumulators) at once; tasks: parts of the outputs; splits:
-    parts of the reduction, merged by a second launch (1: none); rows: points of a second output axis at once, each with
-    accumulators of its own (column mode: a register tile of rows x unroll vectors); turn: reads that are contiguous
-    along the last reduction axis are loaded as square tiles and transposed in registers (column mode)."""
+    """A configuration of a reduction.
+
+    Args:
+        mode: 'row': lanes along the reduction; 'column': lanes along an output axis.
+        lanes: Lanes of a vector.
+        unroll: Vectors (accumulators) at once.
+        tasks: Parts of the outputs.
+        splits: Parts of the reduction, merged by a second launch (1: not split).
+        rows: Points of a second output axis at once, each with accumulators of its own (column mode: a register tile of
+            rows x unroll vectors).
+        turn: Load reads that are contiguous along the last reduction axis as square tiles and transpose them in
+            registers (column mode).
+    """
 
     mode: str
     lanes: int
@@ -45,7 +54,7 @@ class ReductionConfig(NamedTuple):
 
 @lru_cache(maxsize=512)
 def boxes_of(kernel: Kernel) -> tuple[Box, ...]:
-    """The kernel's boxes, with the reduction variables that suit the accesses."""
+    """Return the kernel's boxes, with reduction variables changed where that makes accesses contiguous (`skew`)."""
     return tuple(skewed(box) for box in boxes.boxes(kernel))
 
 
@@ -55,7 +64,7 @@ def reduced_axes(box: Box) -> range:
 
 @lru_cache(maxsize=1024)
 def bounds(box: Box, axis: int) -> Bounds:
-    """What the guards around all bodies say of one of its long reduction axes."""
+    """Return the bounds that the guards of all bodies put on a reduction axis; none for axes of few points (`LONG`)."""
     if box.reduce[axis - box.rank] < LONG or box.combiner is None:
         return Bounds()
     extents, combiner = box.extents + box.reduce, box.combiner
@@ -66,13 +75,15 @@ def bounds(box: Box, axis: int) -> Bounds:
 
 @lru_cache(maxsize=8192)
 def _accesses(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
-    """About how many instructions each of the body's accesses takes for a vector, when `axis` runs along the lanes."""
+    """Return the estimated instructions per vector of each of the body's accesses, with the lanes along `axis`."""
     return tuple(boxes.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
 
 
 @lru_cache(maxsize=4096)
 def row_axis(box: Box, lanes: int) -> int | None:
-    """The reduction axis whose accesses cost least along the lanes. An arg-reduction takes only the last one."""
+    """Return the reduction axis that is cheapest to vectorise; None: there is none.
+
+    An arg-reduction is vectorised along its last axis only."""
     axes = reduced_axes(box)
     if box.combiner is not None and box.combiner.startswith("arg"):
         axes = axes[-1:]
@@ -85,7 +96,7 @@ def row_axis(box: Box, lanes: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def column_axis(box: Box, lanes: int) -> int | None:
-    """The output axis that the lanes run along."""
+    """Return the output axis that is cheapest to vectorise; None: there is none."""
     rest, weight = box.epilogue_flats, max(1, box.reduced)
 
     def cost(a: int) -> tuple[float, int]:
@@ -96,7 +107,10 @@ def column_axis(box: Box, lanes: int) -> int | None:
 
 
 def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int = 1) -> int:
-    """How many of the innermost of these reduction axes are unrolled, none beyond `cut`; `copies`: of each point."""
+    """Return how many of the innermost of these reduction axes are unrolled.
+
+    cut: axis that is split into parts; it and the axes outside of it are not unrolled. copies: times that the body of
+    each point is emitted."""
     limit = min(MAX_WINDOW, max(1, MAX_UNROLLED // (copies * max(1, len(below(box.bodies))))))
     count, points = 0, 1
     for a in reversed(axes):
@@ -108,8 +122,9 @@ def innermost(box: Box, axes: Sequence[int], cut: int | None = None, copies: int
 
 
 class ReductionSchedule:
-    """What a configuration makes of a box: `axis` is that of the lanes (None: there is none), `last` the innermost
-    reduction axis."""
+    """The schedule of a box in a configuration: axes of lanes, register tile and parts.
+
+    axis: axis of the lanes (None: scalar code). last: innermost reduction axis."""
 
     def __init__(self, box: Box, config: ReductionConfig):
         self.box, self.config, self.last = box, config, box.rank + len(box.reduce) - 1
@@ -127,7 +142,7 @@ class ReductionSchedule:
         return self._tiled_axis()
 
     def _tiled_axis(self) -> int | None:
-        """The lanes' axis of a register tile."""
+        """Return the output axis to vectorise with a register tile; None: there is none."""
         box, lanes = self.box, self.config.lanes
 
         def cost(a: int) -> tuple[float, int]:
@@ -141,33 +156,33 @@ class ReductionSchedule:
 
     @property
     def along_row(self) -> bool:
-        """Whether the lanes run along the reduction."""
+        """True if the lanes run along the reduction."""
         return self.axis is not None and self.axis >= self.box.rank
 
     @property
     def column(self) -> int | None:
-        """The output axis that the lanes run along; None: there is none."""
+        """The output axis that the lanes run along; None: they run along the reduction, or there are no lanes."""
         return None if self.along_row else self.axis
 
     @property
     def extent(self) -> int:
-        """Points of the lanes' axis."""
+        """Points of the axis that the lanes run along."""
         assert self.axis is not None
         return (self.box.extents + self.box.reduce)[self.axis]
 
     @property
     def vectors(self) -> int:
-        """Vectors along it."""
+        """Vectors along the axis of the lanes."""
         return -(-self.extent // self.config.lanes)
 
     @property
     def wide(self) -> int:
-        """Vectors at once."""
+        """Vectors processed at once: `unroll`, or fewer where the axis has fewer."""
         return min(self.config.unroll, self.vectors)
 
     @cached_property
     def tile(self) -> int | None:
-        """The output axis of a register tile's rows: the one along which accesses are shared most; None: no tile."""
+        """The output axis of a register tile's rows: the one that shares most accesses; None: no register tile."""
         return None if self.column is None else self._tile_axis(self.column)
 
     def _tile_axis(self, column: int) -> int | None:
@@ -178,13 +193,14 @@ class ReductionSchedule:
         return min(axes, key=lambda a: (self._tile_cost(column, a), -a), default=None)
 
     def _tile_cost(self, column: int, row: int) -> float:
-        """About how many instructions a vector of operations takes in a register tile, beside the operations."""
+        """Return the estimated instructions per vector of operations in a register tile, the operations excluded."""
         return (self._loads(column, row) + 1) / boxes.filled(self.box.extents[row], self.config.rows)
 
     def _loads(self, axis: int, row: int | None, left_out: Sequence[LinearForm] = ()) -> float:
-        """About how many instructions the body's accesses take for each vector of operations. In a register tile, what
-        does not vary along the rows is loaded once for all of them, what does not vary along the lanes once for all
-        vectors of a row."""
+        """Return the estimated instructions of the body's accesses per vector of operations.
+
+        In a register tile, an access that does not vary along the rows is loaded once for all rows, and one that does
+        not vary along the lanes once for all vectors of a row. left_out: accesses that are not counted."""
         box, out = self.box, 0.0
         for f, each in zip(box.flats, _accesses(box, axis, self.config.lanes), strict=True):
             if f in left_out:
@@ -198,7 +214,7 @@ class ReductionSchedule:
 
     @cached_property
     def turned(self) -> Sequence[Read]:
-        """The reads of the body that are loaded as square tiles; the rows of a register tile share them."""
+        """The reads of the body loaded as square tiles and transposed; the rows of a register tile share them."""
         box = self.box
         if not self.config.turn or self.config.splits > 1 or self.column is None or not box.reduce:
             return ()
@@ -208,14 +224,15 @@ class ReductionSchedule:
 
     @cached_property
     def pairs(self) -> Box | None:
-        """The box by vectors that hold pairs of lanes (`windows_of_two`); None where it is not made so."""
+        """The box over vectors of adjacent pairs (`windows_of_two`); None where that form does not apply."""
         plain = self.column is not None and self.tile is None and not self.config.turn and self.parts == 1
         return pairs_of(self.box, self.column) if plain else None
 
     @cached_property
     def cut(self) -> int | None:
-        """The reduction axis that is cut into parts: the longest; the lanes' own only where it is by far the longest.
-        None where the configuration asks for no parts."""
+        """The reduction axis that is split into parts: the longest, where the vectorised one counts 1/64 of its length.
+
+        None where the configuration asks for no split."""
         axes, reduce = reduced_axes(self.box), self.box.reduce
         if self.config.splits == 1:
             return None
@@ -223,7 +240,7 @@ class ReductionSchedule:
 
     @cached_property
     def parts(self) -> int:
-        """How many parts the reduction is cut into in the end."""
+        """The number of parts that the reduction is split into after rounding to whole groups."""
         c = self.config
         if self.cut is None:
             return 1
@@ -231,9 +248,10 @@ class ReductionSchedule:
         return tile_count(self.box.reduce[self.cut - self.box.rank], c.splits, unit)
 
     def bounds(self, axis: int) -> Bounds:
-        """Those bounds of a reduction axis that are known where it is walked along, the same for all that is computed
-        at once: of output axes other than the lanes' and a tile's, and of reduction axes outside, which are all for
-        lanes."""
+        """Return the bounds of a reduction axis that its loop can use.
+
+        They depend neither on the axes of the lanes and the tile, whose points are computed together, nor on reduction
+        axes whose loops lie inside of this one."""
         apart = {self.axis, self.tile}
         if axis != self.axis:
             apart |= set(range(axis + 1, self.last + 1))
@@ -241,14 +259,14 @@ class ReductionSchedule:
 
     @cached_property
     def walked(self) -> dict[int, float]:
-        """About what part of each reduction axis that has bounds is walked."""
+        """The estimated fraction of each bounded reduction axis that its loop runs over."""
         box = self.box
         every = [a for a in reduced_axes(box) if any(bounds(box, a))]
         return {a: self.bounds(a).part(a, box.extents + box.reduce) for a in every}
 
     @cached_property
     def access(self) -> float:
-        """About how many instructions the body's accesses take for each vector of operations."""
+        """The estimated instructions of the body's accesses per vector of operations, with all loading methods."""
         box, c = self.box, self.config
         assert self.axis is not None
         if self.pairs is not None:

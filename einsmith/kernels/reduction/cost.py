@@ -1,4 +1,4 @@
-"""How a reduction is configured: what may pay, and what it costs."""
+"""List the configurations of a reduction worth pricing, and predict their cost."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ from einsmith.target.memory import PAGE, fetched, waited_part
 
 SPLITTABLE = ("sum", "prod", "max", "min")
 _STEP = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
-"""Instructions of a combiner's step where it is not one: NaN is kept, and an index goes along."""
+"""Instructions of a combiner's step where it is not a single one: NaN is propagated, arg-reductions carry an index."""
 _MERGE = {"argmax": 14.0, "argmin": 14.0}
-"""Instructions of a merge of two states."""
+"""Instructions that merge two states, for combiners where it is not a single one."""
 _LATENCY = {"max": 15.0, "min": 15.0, "argmax": 26.0, "argmin": 26.0}
-"""Instructions that run while an accumulator waits for its last step; 8 for the combiners that are not here."""
+"""Latency of a combiner's step (instructions that could issue meanwhile); 8 for combiners that are not listed."""
 _TILES = ((2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (6, 4), (8, 1), (8, 2))
-"""Rows and vectors of register tiles."""
+"""Register tiles tried, as (rows, vectors)."""
 _TURNED = (1, 4, 8, 12)
-"""Rows of register tiles of one vector, beside which reads are turned."""
+"""Rows of the register tiles of one vector tried with reads that are transposed in registers."""
 _BEHIND = 0.2
-"""The part of multiply-adds, or of loads, that shows although the other takes longer: 345 reductions of random shapes.
-What is no multiply-add waits for its loads."""
+"""Fraction of the shorter of multiply-adds and loads that is not hidden behind the longer one (345 reductions of random
+shapes). Other operations wait for their loads: nothing is hidden."""
 _UNALIGNED = 1.5
-"""Loads that a vector along the reduction takes, whose rows begin anywhere: half of them lie over the ends of lines."""
+"""Loads that one vector along the reduction counts as: rows begin anywhere, so half of the loads cross cache lines."""
 _WALK = 60.0
-"""Cycles to find a page that none of the tables of addresses has: products whose reduction goes over 2,365 and 2,934
-rows of 8 and 14 KB, 3 of 153 kernels of random shapes."""
+"""Cycles of a page walk on a miss in all TLBs (measured: products whose reduction goes over 2,365 and 2,934 rows of 8
+and 14 KB, 3 of 153 kernels of random shapes)."""
 PARTIAL = 5e-11
-"""Seconds for a byte of a part's results, which a second launch merges."""
+"""Seconds per byte of partial results, which a second launch merges."""
 _LINES = 512
-"""Lines that a first-level cache keeps, about."""
+"""Cache lines that an L1 holds, about."""
 
 
 def _rows(s: ReductionSchedule) -> int:
-    """Rows of memory that a register tile reads or writes a few vectors of at once; those that are written count twice:
-    a line is read before a part of it is written."""
+    """Return the rows of memory that a register tile reads or writes a few vectors of at once; 0 without a tile.
+
+    Written rows count twice: a line is read before a part of it is written."""
     if s.tile is None:
         return 0
     return min(s.config.rows, s.box.extents[s.tile]) * (2 + sum(s.tile in f.axes for f in s.box.flats))
@@ -64,10 +65,11 @@ def _rows(s: ReductionSchedule) -> int:
 
 @lru_cache(maxsize=4096)
 def _jumps(s: ReductionSchedule) -> float:
-    """How much slower, as a part, memory is where each turn of the reduction reads a few vectors of another row: the
-    fewer bytes of a row, the worse, and worst where rows lie a page apart, which all fall into the same few sets of the
-    cache. So it is with lanes along such rows: each takes one element of a line, gone before the next result needs
-    another. So it is, a little, where the rows of an unrolled window are read in turn."""
+    """Return the fraction by which memory time grows because consecutive iterations read different rows.
+
+    The fewer bytes are read of a row, the larger it is. It is largest where rows lie a multiple of a page apart, as
+    they then fall into the same few cache sets. Lanes along a strided reduction pay it as well: each takes one element
+    of a line, which is evicted before the next result needs another. The rows of an unrolled window pay a little."""
     box, axis = s.box, s.axis
     if axis is None or not box.reduce or (s.along_row and box.reduced < _LINES):
         return 0.0
@@ -87,8 +89,7 @@ def _jumps(s: ReductionSchedule) -> float:
 
 
 def _walks(s: ReductionSchedule, target: Target) -> float:
-    """Cycles that a turn of the reduction waits for addresses of pages: where it goes over more of them than all tables
-    of a core keep."""
+    """Return the cycles of TLB misses per iteration of the reduction: it walks more pages than a core's TLBs hold."""
     if s.axis is None or not s.box.reduce:
         return 0.0
     points = s.box.reduce[s.last - s.box.rank] * s.walked.get(s.last, 1.0)
@@ -98,13 +99,14 @@ def _walks(s: ReductionSchedule, target: Target) -> float:
 
 
 def _states(box: Box) -> int:
-    """Registers that the accumulators of a result take."""
+    """Return the registers that the accumulators of one result take."""
     return 2 if box.combiner is not None and box.combiner.startswith("arg") else len(box.bodies)
 
 
 def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, int]]:
-    """(rows, vectors) of the register tiles that may pay: some access is shared by the rows, and the accumulators
-    leave room in the registers."""
+    """Return the register tiles worth pricing, as (rows, vectors).
+
+    Some access is shared by the rows of each, and its accumulators fit the registers."""
     out = []
     wide = [x for x in found if x.combiner and x.reduced >= 4 and x.rank > 1 and max(x.extents) >= lanes]
     for rows, unroll in _TILES:
@@ -121,8 +123,8 @@ def _tiles(found: Sequence[Box], lanes: int, target: Target) -> list[tuple[int, 
 
 
 def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
-    """Whether square tiles may pay: one fits the registers beside the accumulators, and the body, which is repeated for
-    each of its columns, is short."""
+    """Return whether transposed square tiles are worth pricing: a tile fits the registers together with the
+    accumulators, and the body, which is repeated for each column of the tile, is short."""
     body = below(box.bodies)
     instructions = len(body) - sum(isinstance(e, Axis) for e in body)
     fits = config.lanes + config.rows * _states(box) + 2 <= target.vector_registers
@@ -134,7 +136,7 @@ def _turns(box: Box, config: ReductionConfig, target: Target) -> bool:
 
 
 def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
-    """The configurations that may pay for a kernel."""
+    """Return the configurations worth pricing for a kernel."""
     lanes = boxes.lanes_of(kernel, target)
     found = boxes_of(kernel)
     modes = ["row"] if any(x.reduce for x in found) else []
@@ -168,15 +170,17 @@ def configs(kernel: Kernel, target: Target) -> list[ReductionConfig]:
 
 
 def _unrolls(found: Sequence[Box], mode: str, lanes: int) -> list[int]:
-    """Vectors at once: no more than a box that is alone has, rounded up."""
+    """Return the numbers of vectors at once worth pricing; a lone box needs no more than it has, rounded up."""
     s = schedule(found[0], ReductionConfig(mode, lanes, 1, 1, 1)) if len(found) == 1 else None
     vectors = 4 if s is None or s.axis is None else s.vectors
     return [u for u in (1, 2, 4) if u < 2 * vectors]
 
 
 class _Work(NamedTuple):
-    """A box on one core, whatever the tasks: seconds of arithmetic and of special functions, into how many tasks the
-    outputs can be cut at most (None: the box is one), and bytes that come from beyond the second level again."""
+    """The work of a box on one core.
+
+    arithmetic, special: seconds of arithmetic and of special functions. parts: most tasks that the outputs can be
+    split into (None: the box is one task). again: bytes that are reloaded from beyond L2."""
 
     arithmetic: float
     special: float
@@ -186,7 +190,7 @@ class _Work(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
-    """Vector instructions and special-function seconds: of the bodies at a point, of the stages at a result."""
+    """Return (vector instructions, special-function seconds) of the bodies per point, then of the stages per result."""
     count, seconds = boxes.operations(box.bodies, target)
     if box.combiner == "sum":  # a product is multiplied and added in one instruction
         count -= sum(isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float for e in box.bodies)
@@ -196,7 +200,7 @@ def _operations(box: Box, target: Target) -> tuple[float, float, float, float]:
 
 @lru_cache(maxsize=8192)
 def _work(s: ReductionSchedule, target: Target) -> _Work:
-    """The schedule is that of one task and one part."""
+    """Return the work of a box under a schedule of one task and one part."""
     rate = 2 / target.cycle_seconds
     box, c = s.box, s.config
     count, seconds, after, after_seconds = _operations(box, target)
@@ -244,8 +248,10 @@ def _work(s: ReductionSchedule, target: Target) -> _Work:
 
 
 def _again(s: ReductionSchedule, target: Target) -> float:
-    """Bytes that are read once more, for every point of an output axis which an operand does not depend on, because
-    what is read of it meanwhile does not stay in the second level."""
+    """Return the bytes that are reloaded from beyond L2.
+
+    An operand that does not depend on an output axis is read again at each of its points, unless all that is read of
+    the operand inside that loop stays in L2."""
     box = s.box
     if max([item for _, item in box.sized_flats], default=0) * box.points * box.reduced <= target.l2:
         return 0.0
@@ -268,7 +274,7 @@ def _again(s: ReductionSchedule, target: Target) -> float:
 
 
 def _in_strips(kernel: Kernel, s: ReductionSchedule, target: Target) -> float:
-    """Bytes of results that are waited for (`waited_part`): rows of a tile change within its vectors."""
+    """Return the bytes of results whose line fetches stall a tile that writes several rows at once (`waited_part`)."""
     box, (tile, axis) = s.box, (s.tile, s.axis)
     if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
         return 0.0
@@ -278,7 +284,9 @@ def _in_strips(kernel: Kernel, s: ReductionSchedule, target: Target) -> float:
 
 
 def _fetched(kernel: Kernel, s: ReductionSchedule) -> int:
-    """Bytes of results past the caches whose vectors begin within lines: these are fetched before they are written."""
+    """Return the bytes of non-temporal results whose vectors begin within cache lines.
+
+    These lines are fetched before they are written."""
     box = s.box
     stores = [(f, kernel.buffers[n].dtype.itemsize) for _, n, f in box.stores if kernel.buffers[n].far]
     apart = [a for a, n in enumerate(box.extents) if n > 1 and a != s.axis]
@@ -287,8 +295,10 @@ def _fetched(kernel: Kernel, s: ReductionSchedule) -> int:
 
 
 def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: Target) -> Cost:
-    """Of these of the kernel's boxes: points times instructions over the vector rate (a lone accumulator waits for
-    itself), or bytes."""
+    """Return the predicted cost of some of the kernel's boxes in a configuration.
+
+    Arithmetic is points times instructions over the vector rate, or the latency of the accumulators; memory is bytes.
+    """
     moved, footprint = touched_bytes(kernel, LINE)
     one = config.tasks == config.splits == 1
     schedules = [schedule(box, config if one else config._replace(tasks=1, splits=1)) for box in found]
@@ -301,7 +311,7 @@ def cost(kernel: Kernel, found: Sequence[Box], config: ReductionConfig, target: 
         beside = 1e-6 + parts * found[0].points * PARTIAL * sum([e.dtype.itemsize for e in found[0].bodies])
     memory = target.seconds_for_bytes(moved + sum([_fetched(kernel, s) for s in schedules]), footprint, tasks)
     if footprint > target.l1 and found:
-        far = footprint > target.l2 * tasks  # there rows that are read in turn are waited for too
+        far = footprint > target.l2 * tasks  # beyond L2, rows that are read in turn stall too
         beside += memory * max(max(_jumps(s), far * target.overheads.crowding(_rows(s))) for s in schedules)
     strips = sum([_in_strips(kernel, s, target) for s in schedules])
     beside += target.overheads.strips * strips / LINE * target.cycle_seconds / tasks * (strips > target.l2 * tasks)

@@ -1,9 +1,9 @@
-"""Kernels whose root is a Reduce of any combiner: row, column, window and whole reductions, with an epilogue.
+"""Lower kernels whose root is a Reduce of any combiner: row, column, window and whole reductions, with an epilogue.
 
 row: lanes along a reduction axis, several accumulators, merged in a fixed tree at the end of each row.
 column: lanes along an output axis, every lane its own result (pooling windows are unrolled).
-Few outputs: the reduction is cut into parts, whose partial results a second launch merges in order; the number of parts
-is configuration. Any Reduce can be lowered here, sums of products too: this is the plain form of a contraction.
+Few outputs: the reduction is split into parts, whose partial results a second launch merges in order; the configuration
+sets the number of parts. Any Reduce can be lowered here, sums of products too: this is the plain form of a contraction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from einsmith.plan.kernel import Kernel, KernelBuffer, row_major
 from einsmith.target.facts import LINE, Target
 
 SHORT = 8
-"""Configurations that are looked at for all boxes of a kernel of several: the best for the largest box."""
+"""Most configurations priced on all boxes of a kernel of several boxes: the best ones for its largest box."""
 
 
 def lower_box(
@@ -42,8 +42,9 @@ def lower_box(
     alone: bool = False,
     places: Sequence[tuple[int, BufferMemory]] = (),
 ) -> int:
-    """Emits one box for the tasks from `first` on; returns how many. `alone`: it is the only one; `places`: memory of
-    slots beside the kernel's buffers."""
+    """Emit one box for the tasks from `first` on, and return how many tasks it takes.
+
+    alone: no other box shares the launch. places: memory of further slots (slot, memory), such as the workspace."""
     s = schedule(box, config)
     whole = s.pairs or box
     em = loops.emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
@@ -65,8 +66,12 @@ def lower_box(
 
 
 def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelBuffer]], int]:
-    """The box of the first launch, into the workspace, that of the second, which merges whichever is contiguous, what
-    lies in the workspace (slot, byte offset, [parts * outputs]), and its bytes."""
+    """Split a reduction into `parts`; return the boxes of the two launches and the layout of the workspace.
+
+    Returns:
+        (first, second, sections, size): `first` stores partial results to the workspace; `second` merges them and runs
+        the stages; `sections` of the workspace as (slot, byte offset, buffer of [parts * outputs]); `size` in bytes.
+    """
     sections, size = [], 0
     for slot, body in enumerate(box.bodies, max(box.results) + 1):
         sections.append((slot, size, KernelBuffer(body.dtype, (parts * box.points,))))
@@ -81,7 +86,7 @@ def _split(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelB
 
 
 class Reduction(Pattern):
-    """A root whose pieces are Reduces (some may be plain), and its epilogue."""
+    """The pattern of kernels whose root has a piece that is a Reduce (other pieces may be pointwise), with epilogue."""
 
     name = "reduction"
 
@@ -90,7 +95,7 @@ class Reduction(Pattern):
         return all(isinstance(p, Piece) for p in parts) and any(isinstance(p.body, Reduce) for p in parts)
 
     def bound(self, kernel: Kernel, target: Target) -> float:
-        """The bytes, moved by all cores."""
+        """Return the seconds in which all cores move the kernel's bytes."""
         return target.seconds_for_bytes(*touched_bytes(kernel, LINE), target.cores)
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> ReductionConfig | None:
@@ -128,7 +133,7 @@ class Reduction(Pattern):
         return Lowered([Launch(b.finish(), count)] if count else [])
 
     def _in_parts(self, kernel: Kernel, box: Box, config: ReductionConfig) -> Lowered:
-        """The parts' results, and, in one task, these merged."""
+        """Lower a split reduction: a launch that computes the parts, and a launch of one task that merges them."""
         one, two, sections, size = _split(box, schedule(box, config).parts)
         column = box.rank > 0 and box.extents[-1] >= 4
         merging = ReductionConfig("column" if column else "row", config.lanes, 2 if column else 1, 1, 1)

@@ -1,8 +1,8 @@
-"""Another reduction variable where it makes the accesses contiguous along the outputs.
+"""Change the reduction variable (loop skewing) where that makes the accesses contiguous along the outputs.
 
 Before: out[m] = sum[j](where(0 <= j-m+255 and j-m+255 < 256, x[j-m+255, j], 0)), whose neighbours in m lie a row apart.
 After:  out[m] = sum[i](where(0 <= i+m-255 and i+m-255 < 256, x[i, i+m-255], 0)), i being j-m+255: they are neighbours.
-The points are the same and come in the same order, so the result is the same to the last bit.
+The points and their order do not change, so the results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from einsmith.kernels.emit.boxes import Box
 
 _LANES = 8
 _LARGER = 2
-"""How many times as many points the new variable may have."""
+"""Most points of the new variable, as a multiple of the old one's."""
 
 
 @lru_cache(maxsize=2048)
 def skewed(box: Box) -> Box:
-    """The box with the reduction variable, of those that its guard bounds, whose accesses cost least. Its body is a
-    `where` whose other side is the combiner's identity; where positions are kept, no variable is another one."""
+    """Return the box with the cheapest reduction variable among those that its guard bounds.
+
+    Only a box of one body changes, a `where` whose other side is the combiner's identity. Arg-reductions stay, because
+    a new variable would change the positions; so does a box whose cost would not halve."""
     body = box.bodies[0]
     if box.combiner is None or box.combiner.startswith("arg") or len(box.bodies) > 1 or not (box.rank and box.reduce):
         return box
@@ -53,7 +55,7 @@ def _cost(box: Box) -> float:
 
 
 def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> list[tuple[int, LinearForm, int]]:
-    """(reduction axis r, terms s of output axes, extent n) where the guard says that 0 <= r + s < n."""
+    """Return (reduction axis r, terms s of output axes, extent n) for each bound 0 <= r + s < n of the guard."""
     rank = len(extents)
     bounds = [x for e in operands(guard, "and") if (x := nonnegative(e)) is not None]
     out = []
@@ -71,7 +73,7 @@ def _variables(extents: Sequence[int], reduce: Sequence[int], guard: Expr) -> li
 
 
 def _changed(box: Box, body: Apply, axis: int, shift: LinearForm, extent: int) -> Box:
-    """The box with r + shift in the place of r, its reduction axis `axis`."""
+    """Return the box with r + shift as its reduction variable, r being its reduction axis `axis`."""
     old = (linear(Axis(axis)) - shift).expr()
     low, high = Const(0, dt.i32), Const(box.reduce[axis - box.rank] - 1, dt.i32)
 

@@ -1,4 +1,4 @@
-"""The loops of one box of a reduction: what a task does for its outputs."""
+"""Emit the loops of one box of a reduction: accumulate the outputs of a task, then run the epilogue on them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from einsmith.loops.walk import carried, in_groups, part_bounds
 from einsmith.plan.kernel import row_major
 
 Step = Callable[[list[Accumulators]], list[Accumulators]]
-"""The states after some more points."""
+"""A function from accumulator states to the states after some more points."""
 
 
 class Sweep:
-    """Emits one box of a kernel. part: which part of the reduction the task has; None: all of it."""
+    """The emitter of one box of a reduction. part: number of the task's part of the reduction; None: not split."""
 
     def __init__(self, em: VectorEmitter, s: ReductionSchedule):
         box = s.box
@@ -38,11 +38,11 @@ class Sweep:
         return self.box.reduce[axis - self.box.rank]
 
     def nest(self, states: list[Accumulators], inner: Step) -> list[Accumulators]:
-        """`inner(states) -> states` at every point of the reduction axes other than the lanes' own."""
+        """Emit `inner(states) -> states` at every point of the reduction axes other than the vectorised one."""
         s, unroll = self.s, self.s.config.unroll
         own = s.last if s.turned or s.pairs else s.axis
         loops = [a for a in reduced_axes(self.box) if a != own]
-        # How often a point's body is emitted beyond the few vectors that any configuration has.
+        # Copies of a point's body beyond the few vectors that any configuration has.
         copies = (1 if s.tile is None else s.config.rows) * (unroll // 2 if unroll > 4 else 1)
         split = len(loops) - (0 if s.turned else innermost(self.box, loops, s.cut, copies))
         return self._loops(loops[:split], loops[split:], states, inner)
@@ -68,13 +68,14 @@ class Sweep:
         return states
 
     def _within(self, axis: int) -> tuple[SSAValue, SSAValue] | None:
-        """From where to where a reduction axis has terms, at output axes that are no lanes; None: from end to end."""
+        """Return the range of a reduction axis outside of which its guards fail; None: all of the axis."""
         found = self.s.bounds(axis)
         return found.walked(self.em, 0, self.extent(axis)) if any(found) else None
 
     def column(self, ramps: Ramps, base: SSAValue | int = 0, rows: int = 1) -> None:
-        """Every lane its own output: the vectors of `ramps` side by side, at `rows` points of the tile axis from
-        `base` on."""
+        """Emit outputs in column mode, each lane an output: the vectors of `ramps` at `rows` points of the tile axis.
+
+        base: first point of the tile axis."""
         em, s = self.em, self.s
         lanes, bodies = em.lanes if s.axis is not None else 0, (s.pairs or self.box).bodies
         every = [[x] for x in ramps] if s.pairs is None else vectors_of(em, ramps)
@@ -111,8 +112,11 @@ class Sweep:
         places: Sequence[tuple[int, tuple[LanePattern, int | None]]],
         stand: Callable[[int, LanePattern, int | None], None],
     ) -> list[Accumulators]:
-        """The last reduction axis in pieces of as many points as there are lanes: a square tile of each turned read is
-        loaded with that axis along the lanes, and transposed."""
+        """Emit the last reduction axis in pieces of as many points as there are lanes, with transposed reads.
+
+        A square tile of each read is loaded with that axis along the lanes, and transposed in registers.
+
+        places: (row, (lanes, active lanes)) of each state. stand: binds the output axes to (row, lanes, active)."""
         em, s, n = self.em, self.s, self.em.lanes
         axis = s.axis
         assert axis is not None
@@ -137,7 +141,7 @@ class Sweep:
         return in_groups(self.b, self.extent(s.last), n, states, piece)
 
     def row(self, *_) -> None:
-        """One output: lanes along the reduction, `unroll` accumulators, then a tree."""
+        """Emit one output in row mode: lanes along the reduction, `unroll` accumulators, merged in a tree."""
         em, box, axis, n = self.em, self.box, self.s.axis, self.em.lanes
         assert axis is not None
         count, group = self.s.wide, n * self.s.wide
@@ -163,5 +167,5 @@ class Sweep:
         self.finish(self.combine.across(tree(states, self.combine.merge)))
 
     def finish(self, state: Accumulators) -> None:
-        """The epilogue of an output (or of a vector of them)."""
+        """Emit the epilogue and the stores of one output or a vector of outputs."""
         loops.store_point(self.em, self.box, loops.values_of(self.em, self.box, state))

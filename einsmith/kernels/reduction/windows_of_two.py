@@ -1,4 +1,4 @@
-"""Windows of two neighbours along the lanes: whole vectors of the numbers first, then pairs of lanes.
+"""Reduce windows of two neighbours along the lanes: combine whole vectors first, then adjacent pairs of lanes.
 
 before: y[i] = max[u,v](f(x[2*i + v + n*u]))        reads at 2*i and at 2*i + 1, each with every second lane left out
 after:  t[z] = max[u](f(x[z + n*u]));  y[i] = max(t[2*i], t[2*i + 1])         z = 2*i + v runs along the lanes
@@ -23,8 +23,10 @@ from einsmith.kernels.emit.vector import VectorEmitter
 
 @lru_cache(maxsize=1024)
 def pairs_of(box: Box, axis: int) -> Box | None:
-    """The box with z in the place of its last reduction axis, which has two points and is read with the lanes' output
-    axis as z = 2 * axis + last alone, so that the bodies no longer depend on the latter. None where it is otherwise."""
+    """Return the box with the variable z = 2 * axis + last as its last reduction axis; None where that is impossible.
+
+    The last reduction axis must have two points, and the bodies must use `axis` (the output axis of the lanes) and
+    `last` only as z, so that the new bodies do not depend on `axis`."""
     if box.combiner is None or box.combiner.startswith("arg") or box.reduce[-1:] != (2,):
         return None
     x, last = Axis(axis), Axis(box.rank + len(box.reduce) - 1)
@@ -43,7 +45,7 @@ def pairs_of(box: Box, axis: int) -> Box | None:
 
 
 def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
-    """The one or two vectors of z that hold the pairs of each vector of outputs."""
+    """Return the one or two vectors of z that hold the pairs of each vector of outputs."""
     n, out = em.lanes, []
     for at, active in ramps:
         base = 2 * at.base if isinstance(at.base, int) else em.op("mul", at.base, em.const(2))
@@ -53,7 +55,7 @@ def vectors_of(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
 
 
 def merged(combine: Combine, states: Sequence[Accumulators]) -> Accumulators:
-    """Lanes 2l and 2l + 1 of one or two vectors as lane l; lanes that have no such pair hold any value."""
+    """Merge lanes 2l and 2l + 1 of one or two vectors into lane l; lanes without a pair hold any value."""
     em = combine.em
     n = em.lanes
 

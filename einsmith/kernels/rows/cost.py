@@ -1,4 +1,4 @@
-"""How the blocks of a Rows are configured, and what they cost."""
+"""List the configurations of a row-block fusion (`Rows`) worth pricing, and predict their cost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from einsmith.target.cost import Cost, dealt_out
 from einsmith.target.facts import Target
 
 BLOCK_SECONDS = 1e-8
-"""What a member's code takes to begin on a block."""
+"""Seconds that a member's code takes to begin on a block."""
 
 
 class RowsConfig(NamedTuple):
-    """block: rows that the members run on at a time; tasks: runs of blocks that may be done at once; share: what
-    several members would evaluate is evaluated once, into the scratch."""
+    """A configuration of a row-block fusion.
+
+    block: rows that the members process at a time. tasks: runs of blocks that may execute in parallel. share: evaluate
+    subexpressions common to several members once, into scratch."""
 
     block: int
     tasks: int
@@ -29,12 +31,12 @@ class RowsConfig(NamedTuple):
 
 
 def _divisor(n: int, most: int) -> int:
-    """The largest divisor of n that is at most `most`, if that is more than half of it; else `most`."""
+    """Return the largest divisor of n up to `most` if it is above half of `most`; else `most`."""
     return next((d for d in reversed(divisors(n)) if most // 2 < d <= most), most)
 
 
 def configs(rows: Rows, target: Target) -> list[RowsConfig]:
-    """The configurations that may pay."""
+    """Return the configurations worth pricing."""
     each = rows.row_bytes
     out = []
     for tasks in (1, 8 * target.cores) if each * rows.rows <= 4 * target.l2 else (8 * target.cores,):
@@ -46,14 +48,14 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
 
 
 def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
-    """(tasks, blocks of a task); the last one takes the shorter block at the end, where there is one."""
+    """Return (tasks, blocks of a task); the last task also takes the shorter block at the end, if there is one."""
     blocks = -(-rows.rows // config.block)
     chunk = -(-blocks // config.tasks)
     return -(-blocks // chunk), chunk
 
 
 class Blocks:
-    """One Rows in one configuration, to be predicted."""
+    """The cost model of one Rows in one configuration."""
 
     def __init__(self, rows: Rows, config: RowsConfig, target: Target):
         self.rows = rows = shared(rows) if config.share else rows
@@ -62,19 +64,21 @@ class Blocks:
         self.size = float(sum(b.nbytes for b in rows.buffers))
         sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched, rows.members)]
         self.least = [self.blocks * (self.one.seconds_for_bytes(x, x, 1) + BLOCK_SECONDS) for x in sizes]
-        """Seconds that each member takes for all blocks, as far as its bytes tell."""
+        """Lower bound of the seconds that each member takes for all blocks, from its bytes in cache."""
 
     def seconds(self, n: int, chooser: Chooser) -> float:
-        """What member n takes for all blocks."""
+        """Return the seconds that member n takes for all blocks on one core."""
         block = self.config.block
         kernel = block_kernel(self.rows.members[n], block, block, len(self.rows.buffers))
         found: Cost = chooser.choose(kernel, self.one).cost
         return self.blocks * (max(found.arithmetic, found.memory) + BLOCK_SECONDS + found.special)
 
     def cost(self, work: float) -> Cost:
-        """Where the members take `work` seconds on one core. While a member computes on a small block, the rows that
-        follow are on their way; beyond the first level it computes on what others have fetched, and then memory waits.
-        """
+        """Return the cost if the members take `work` seconds on one core.
+
+        While a member computes on a small block, the following rows are being fetched, so that work and memory traffic
+        overlap. The larger a block, the less they do: the fraction (block bytes / L1, at most 1) does not overlap, as a
+        member works beyond L1 on data that earlier members have fetched."""
         rows, target = self.rows, self.target
         tasks = task_count(rows, self.config)[0]
         alone = min(1.0, self.size * self.config.block / rows.rows / target.l1)
@@ -89,7 +93,7 @@ def one_core(target: Target) -> Target:
 
 @lru_cache(maxsize=1024)
 def _touched(member: Member) -> tuple[float, float]:
-    """Bytes that the member's kernel of a block touches: of buffers without rows, and, for all rows, of the others."""
+    """Return (bytes touched of buffers without rows, bytes touched of the other buffers, for all rows)."""
     used = inputs(member) if member.reduces else range(len(member.places))
     taken = touched(member.kernel)
     whole = sum(taken[n] for n in used if not member.by_row[n])
@@ -97,9 +101,11 @@ def _touched(member: Member) -> tuple[float, float]:
 
 
 def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConfig | None:
-    """The configuration of the lowest cost; None where it is not below `limit`; of equal ones that which may cost least
-    by its bytes. Those that evaluate less are looked at first, member by member, the longest first, until one is known
-    not to be below what has been found."""
+    """Return the configuration of the lowest cost rank, or None where no rank is below `limit`.
+
+    Ties go to the configuration with the lower bound by bytes. Branch and bound: a configuration's members are priced
+    one by one, the longest first, until its rank is known to be no better than the best so far. Configurations without
+    `share` come first."""
     best, least = None, (limit, -1)
     every = sorted((Blocks(rows, c, target) for c in configs(rows, target)), key=lambda x: x.cost(sum(x.least)).rank)
     for i, x in sorted(enumerate(every), key=lambda x: not x[1].config.share):

@@ -1,9 +1,9 @@
-"""Kernels that share their rows, run block of rows by block of rows in one launch.
+"""Lower row-block fusions (tile and fuse): run kernels that share their rows block by block in one launch.
 
-Every member is lowered by its own pattern, on a block's shape and for one core; a task runs them in order on one block
-after the other. What is local to a row lies in the thread's scratch, so it stays in the cache, as does what several
-members read. A member that reduces over the rows leaves one partial result a task, and another launch adds them. One
-that uses the number of its row adds that of the block's first row, which it reads, to its place in the block.
+Every member is lowered by its own pattern, on a block's shape and for one core; a task runs the members in order on one
+block after the other. Tensors local to a row lie in the thread's scratch and stay in the cache, as do operands that
+several members read. A member that reduces over the rows leaves one partial result per task, and another launch adds
+these. A member that uses its row's number reads the number of the block's first row and adds its place in the block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from einsmith.target.facts import Target
 
 
 class RowBlocks(Pattern):
-    """The pattern of a Rows. Its chooser gives the pattern and configuration of a member."""
+    """The pattern of a Rows. Its chooser selects the pattern and configuration of each member."""
 
     name = "rows"
 
@@ -39,7 +39,7 @@ class RowBlocks(Pattern):
         return cost.configs(kernel, target)
 
     def space(self, kernel: Rows, target: Target) -> Space:
-        """Blocks of any length."""
+        """Return the space of configurations: blocks of any length, several numbers of tasks, and `share`."""
         shares = (False, True) if shared(kernel) is not kernel else (False,)
         tasks = tuple(dict.fromkeys((1, *(n * target.cores for n in (1, 2, 4, 8, 16, 32)))))
         return {"block": tuple(range(1, kernel.rows + 1)), "tasks": tasks, "share": shares}
@@ -52,7 +52,7 @@ class RowBlocks(Pattern):
         return cost.best(kernel, target, self.chooser, limit)
 
     def cost(self, kernel: Rows, config: RowsConfig, target: Target) -> Cost:
-        """The members' costs on a block, for all blocks, and the bytes from beyond."""
+        """Return the cost: the members' costs on all blocks, and the memory traffic."""
         blocks = cost.Blocks(kernel, config, target)
         return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.least))))
 
@@ -69,14 +69,14 @@ class RowBlocks(Pattern):
 
 
 class _Lowering:
-    """One Rows in one configuration."""
+    """The lowering of one Rows in one configuration."""
 
     def __init__(self, chooser: Chooser, kernel: Rows, config: RowsConfig, target: Target):
         self.chooser, self.kernel, self.config, self.target = chooser, kernel, config, target
         self.one = cost.one_core(target)
         self.tasks, self.chunk = cost.task_count(kernel, config)
         self.staged = Staged(boxes.function_name("rows", kernel, config), len(kernel.buffers))
-        # Where a reducing member's partial results lie, [tasks, ...] each.
+        # Workspace of each reducing member's partial results, [tasks, ...] each.
         self.partial = {
             n: [self.staged.room(self.tasks * b.nbytes) for b in partials(member)]
             for n, member in enumerate(kernel.members) if member.reduces
@@ -87,7 +87,7 @@ class _Lowering:
         return chosen.pattern.lower(kernel, chosen.config, target)
 
     def sweep(self) -> Function:
-        """The function of all blocks of a task."""
+        """Return the function that runs all blocks of a task."""
         kernel, config = self.kernel, self.config
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(self.staged.name, len(kernel.buffers) + 1)
@@ -138,7 +138,7 @@ class _Lowering:
         return b.finish()
 
     def _pointer(self, b: Builder, member: Member, n: int, first: SSAValue, local: Sequence[SSAValue]) -> SSAValue:
-        """Where buffer n of a member begins for the block whose first row is `first`."""
+        """Return the pointer to buffer n of a member for the block whose first row is `first`."""
         place = member.places[n]
         if place >= len(b.buffers) - 1:
             return local[place - len(b.buffers) + 1]

@@ -1,7 +1,7 @@
-"""Emission of stencils: tiles of rows, their borders taken off, over what is read (loads).
+"""Emit the loops and arithmetic of a stencil in tiles, with border tiles peeled; `loads` emits what the tiles read.
 
-A tile is some rows by one vector. Rows and columns where every guard holds run in loops without any; the others are
-emitted once each at known places. Two phases of a row leave as two whole vectors, shuffled together.
+A tile is some rows by one vector. Rows and columns where every guard holds run in unguarded loops; the other tiles are
+emitted one by one at literal positions. Two phases of a row are interleaved and stored as two whole vectors.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from einsmith.target.facts import Target
 
 Carried = list[SSAValue]
 PARTS = 16
-"""Sums that are made at a time: a multiply-add waits for the one before it for some cycles."""
+"""Most partial sums kept at a time (registers), to hide the latency of dependent multiply-adds."""
 WAITING = 8
-"""Registers for what is read and how it is shuffled."""
+"""Vector registers kept free for loads and shuffle patterns (registers)."""
 
 
 class PointRange(NamedTuple):
-    """Points first, first + step, ... below `end` of an axis: one, or the turns of a loop."""
+    """The points first, first + step, ... below `end` of an axis: a single one, or the iterations of a loop."""
 
     first: int
     end: int
@@ -47,7 +47,7 @@ class PointRange(NamedTuple):
 
 
 def _segments(count: int, step: int, whole: Span) -> list[PointRange]:
-    """Turns of `step` points over `count`: those within `whole` in a loop, the others one by one."""
+    """Return the tiles of `step` points over `count` points: those inside `whole` as a loop, the others one by one."""
     turns = ceil(count / step)
     first = min(max(0, ceil(whole.lo / step)), turns)
     end = min(max(first, (whole.hi + 1) // step), turns)
@@ -60,18 +60,23 @@ def _segments(count: int, step: int, whole: Span) -> list[PointRange]:
 
 
 def _whole(spans: Sequence[Span], least: int) -> Span:
-    """The points of `least` that all spans have."""
+    """Return the intersection of the spans and 0 .. least - 1."""
     return Span(max((x.lo for x in spans), default=0), min([least - 1, *(x.hi for x in spans)]))
 
 
 def row_segments(s: Stencil, tile: int) -> list[PointRange]:
-    """Tiles of rows; in those of a loop no guard of a row fails."""
+    """Return the tiles of rows; in the tiles of a loop no guard of a row fails."""
     return _segments(s.rows, tile, _whole([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
 
 
 def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[PointRange]:
-    """Vectors of a row; `masks`: a loop may go over vectors of which lanes are off; of those that are stored too, if
-    their number `width` is told as 0."""
+    """Return the vectors of a row.
+
+    Args:
+        masks: A loop may include vectors whose reads have inactive lanes.
+        width: Elements of a row of results, which the stores of a loop's vectors must not exceed; 0: stores may have
+            inactive lanes too.
+    """
     if masks or s.lanes <= lanes:
         last = width // s.steps[1] if width else ceil(s.lanes / lanes) * lanes
         return _segments(s.lanes, lanes, Span(0, last - 1))
@@ -79,25 +84,32 @@ def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Poi
 
 
 def parts_of(sums: int, weights: int, places: int, registers: int) -> int:
-    """In how many parts, of taps at different places along a row, few sums are made. weights: of taps at one place."""
+    """Return how many partial sums each sum is split into, by the taps' places along a row, to hide latency.
+
+    Args:
+        sums: Sums of a tile.
+        weights: Most weights of the taps at one place.
+        places: Places of taps along a row.
+        registers: Vector registers available.
+    """
     room = min(PARTS, registers - weights - WAITING)
     return max(1, min(room // max(1, sums), places))
 
 
 def _place(t: Term) -> int:
-    """The place of a tap along a row."""
+    """Return the position of a tap along a row (lanes)."""
     return t.vector.read.shift // t.vector.read.lane
 
 
 class StencilLowering:
-    """Emission of one kernel function."""
+    """The emitter of one stencil function."""
 
     def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
         self.b, self.s, self.tile, self.tasks, self.groups = b, s, t.tile, t.tasks, t.groups
         self.reader = r = Reader(kernel, s, t, target, b)
         self.n, self.elem, self.zero, self.pair, self.planes = r.lanes, r.elem, r.zero, t.pair, r.planes
         self.registers, self.rows = target.vector_registers, row_segments(s, t.tile)
-        # What the rows of two points are turned into is made once for all taps where no weight is read again for that.
+        # Order by row where points share vectors and the weights are hoisted: rotated vectors are reused across taps.
         self.by_rows = t.hoisted and t.pair is not None
         shape = kernel.root.shape
         self.shape = shape
@@ -156,7 +168,7 @@ class StencilLowering:
         return []
 
     def _begin(self, h: AxisPoint, w: AxisPoint) -> tuple[list[tuple[int, int]], list[tuple[int, int, Term]]]:
-        """A tile: what it has rows of, as (phase, row), and these with each of their terms."""
+        """Begin a tile; return its rows as (phase, row), and (phase, row, term) for each term of each row."""
         s, known = self.s, h.first == h.last
         self.reader.begin(h, w)
         self.h, self.w = h, w
@@ -174,7 +186,7 @@ class StencilLowering:
             place, at = _place(t), a.row * row + a.const
             work.append(((at - a.shift, place) if self.by_rows else (place, at), i, row, t))
         work.sort(key=lambda x: x[:3])
-        # Few sums are made in parts that do not wait for each other.
+        # Few sums are split into independent partial sums.
         taps: dict[int, set] = {}
         for *_, t in work:
             taps.setdefault(_place(t), set()).add(t.weight)
@@ -193,8 +205,8 @@ class StencilLowering:
             if t.weight is None:
                 new = b.add(before, x)
             elif before is self.zero and off is not None:
-                # A first term is a product, of which a masked load is an operand; of a sum that is chosen against zero
-                # it would stay an instruction of its own (codegen.llvm.faults.UNMASKED).
+                # A product folds a masked load as its operand; in a sum selected against zero the load would stay an
+                # instruction of its own (codegen.llvm.faults.UNMASKED).
                 new = b.mul(x, self.reader.weight(t))
             else:
                 new = b.fma(x, self.reader.weight(t), before)
@@ -205,7 +217,7 @@ class StencilLowering:
         return []
 
     def _store(self, sums: dict[tuple[int, int], SSAValue], point: int) -> None:
-        """The rows of one of the points that share vectors."""
+        """Store the result rows of point number `point` of those that share vectors."""
         b, s, n = self.b, self.s, self.n
         m, k = s.steps
         width = self.shape[s.lane]
@@ -233,7 +245,7 @@ class StencilLowering:
         self._finish(states, values, rows)
 
     def _together(self, even: SSAValue, odd: SSAValue, first: int) -> list[SSAValue]:
-        """Two phases of a row, from lane `first` on."""
+        """Interleave two phases of a row, from lane `first` on, into two vectors."""
         n = self.n
         picks = [min(first + i // 2, n - 1) + n * (i % 2) for i in range(2 * n)]
         return [self.b.shuffle(even, odd, picks[at : at + n]) for at in (0, n)]
@@ -241,7 +253,7 @@ class StencilLowering:
     def _finish(
         self, states: Sequence[LaneCursor], values: dict[int, SSAValue], rows: Sequence[Sequence[SSAValue]]
     ) -> None:
-        """Row after row of the result."""
+        """Run the epilogue on the result rows and store them, row after row."""
         axis = self.s.row
 
         def finish(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
@@ -256,7 +268,7 @@ class StencilLowering:
     # -- along the reduction
 
     def _sums(self, group: Sequence[int]) -> None:
-        """The sums of these numbers, over all rows and lanes and turns of `loops`."""
+        """Accumulate and store the filter-gradient sums with these numbers, over all rows, lanes and `loops`."""
         b, s = self.b, self.s
         init: Carried = [self.zero] * len(group)
 
@@ -288,7 +300,7 @@ class StencilLowering:
         b, (phase,) = self.b, self.s.phases
         place = {number: i for i, number in enumerate(group)}
         work = [(row, t.sum, t.vector, t.weight) for _, row, t in self._begin(h, w)[1] if t.sum in place and t.weight]
-        # In the order of the operand that is read at more places; the other one waits in registers.
+        # Ordered by the operand that is read at more places; the other one stays in registers.
         many = [len({f.read for _, _, *fs in work for f in fs[i : i + 1]}) for i in (0, 1)]
         moving = 2 + int(many[1] > many[0])
 

@@ -1,8 +1,8 @@
-"""What a tile of a stencil reads: every load is shared by all terms that want it.
+"""Emit the loads of one tile of a stencil, each shared by all terms that read the same elements.
 
-Every other element of a row comes from two loads and a shuffle; the taps beside share the loads, or move what it found
-by a lane. Short rows of two points lie side by side in one vector. Guards are decided for a row, and are a constant or
-a comparison for lanes.
+Every other element of a row (stride 2) comes from two loads and a shuffle; neighbouring taps share the loads, or shift
+a tap's vector by one lane. Short rows of two points lie side by side in one vector. Guards are decided once per row;
+over the lanes they are a constant mask or a comparison.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from einsmith.plan.kernel import Kernel, KernelBuffer
 from einsmith.target.facts import LINE, Target
 
 SHUFFLED = 4
-"""Registers for what is read and shuffled where every other element is wanted."""
+"""Vector registers kept free for loads and shuffles at stride 2 (registers)."""
 AHEAD = 6144
-"""Bytes that are read and written between asking for a row and reading it: what arrives while a miss lasts."""
+"""Prefetch distance (bytes read and written between the prefetch of a row and its load): covers a cache miss."""
 
 
 class AxisPoint(NamedTuple):
-    """A point of an axis: between `first` and `last`, which are one where it is known."""
+    """A point of an axis, known to lie in first .. last; where first == last it is a literal."""
 
     value: SSAValue
     first: int
@@ -38,9 +38,10 @@ class AxisPoint(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Taps that read every other element of the same rows: the elements that they need, counted from the one that a tap
-    without shift reads at lane 0; None where one of them is not to be read by all. low, high: the least and the largest
-    shift."""
+    """A group of taps that read every other element (stride 2) of the same rows.
+
+    span: elements that the group reads, counted from the one that a tap of shift 0 reads at lane 0; None where the taps
+    cannot share loads because some tap must not read an element of the others. low, high: least and largest shift."""
 
     span: Span | None
     low: int
@@ -48,7 +49,7 @@ class Spread(NamedTuple):
 
 
 def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
-    """Every group of taps that are read together, by `_spread_key`."""
+    """Return the groups of stride-2 taps that share loads, by `_spread_key`."""
     found: dict[tuple, list[tuple[Access, Span]]] = {}
     every = Span(0, s.lanes - 1)
     for f in s.vectors:
@@ -72,8 +73,8 @@ def _spread_key(a: Access, together: bool) -> tuple:
 
 
 def waits(s: Stencil, tile: int, registers: int) -> bool:
-    """Whether all taps along a row may share what is read of it, where every other element is: vectors of all rows wait
-    in registers for the taps beside. Lanes beside a row must not be summed."""
+    """Return whether all stride-2 taps along a row can share its loads, that is, whether the vectors of all rows of a
+    tile stay in registers until the last tap. Filter gradients cannot: they would sum the lanes beside a row."""
     reads = {f.read for f in s.vectors}
     if s.along_k or not any(a.lane == 2 for a in reads):
         return False
@@ -89,8 +90,9 @@ def _elements(a: Access, lanes: Span) -> Span:
 
 
 def pair_axis(s: Stencil, lanes: int) -> int | None:
-    """The axis of which two points share a vector, half of it each, where rows are that short: one along which the
-    numbers for all lanes stay the same, and whose every row is one vector of memory. None where there is none."""
+    """Return the axis of which two points share a vector, half of it each, where rows are that short; else None.
+
+    The weights must not vary along this axis, every vector read must, and each row must fit one load."""
     if 2 * s.lanes > lanes or any(x.hi - x.lo >= lanes for x in reaches(s).values()):
         return None
     weighed = {a for p in s.phases for t in p.terms if t.weight and not s.along_k for a, _ in t.weight.read.outer}
@@ -103,7 +105,7 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
 
 
 def reaches(s: Stencil) -> dict[tuple, Span]:
-    """The elements of a row that all taps together read, by what they read."""
+    """Return the span of elements of a row that all taps together read, by `_kind` of access."""
     out: dict[tuple, Span] = {}
     for a, _, lanes in s.vectors:
         if lanes.lo <= lanes.hi:
@@ -114,8 +116,9 @@ def reaches(s: Stencil) -> dict[tuple, Span]:
 
 
 def turned(s: Stencil) -> set[tuple]:
-    """What is read of every other element by so many taps that a vector of the even elements and one of the odd ones,
-    turned for each tap, are fewer loads than the rows of two points for each tap: more than wait in registers."""
+    """Return the kinds of stride-2 access whose taps rotate a vector of even or of odd elements instead of loading.
+
+    More than 4 taps have different shifts there: more vectors than stay in registers, so that rotating saves loads."""
     shifts: dict[tuple, set[int]] = {}
     for f in s.vectors:
         if f.read.lane == 2:
@@ -124,26 +127,26 @@ def turned(s: Stencil) -> set[tuple]:
 
 
 def short(s: Stencil, lanes: int, width: int) -> set[tuple]:
-    """What is read of every other element of rows that two vectors hold: each tap is one shuffle of these, where a
-    shuffle may pick from two vectors. Lanes beside a row are zero, so that they may be summed."""
+    """Return the kinds of stride-2 access, in filter gradients, whose rows fit two vectors.
+
+    Each tap is then one two-source shuffle of these vectors. Lanes beside a row are zero, so they may be summed."""
     if not s.along_k or s.lanes > lanes or width < LINE:
         return set()
     return {k for k, x in reaches(s).items() if k[3] == 2 and x.hi - x.lo < 2 * lanes}
 
 
 def streams(s: Stencil) -> list[Access]:
-    """One read of each kind that there is."""
+    """Return one access of each `_kind`: the streams of memory that a tile reads."""
     return list({_kind(f.read): f.read for f in s.vectors}.values())
 
 
 def rows_of(a: Access, tile: int) -> int:
-    """Rows of memory by which a read moves from one tile to the next."""
+    """Return the rows of memory by which an access moves from one tile to the next."""
     return max(1, tile * abs(a.row) // a.pitch)
 
 
 def _beside(x: KernelBuffer, a: Access) -> bool:
-    """Whether the rows of a tile lie beside each other, where a buffer's dimensions are permuted: other rows between
-    them are not read."""
+    """Return whether the rows of a tile are adjacent in memory; in a permuted buffer other rows may lie between."""
     return x.row_major or abs(a.row) <= MAX_STEP * a.pitch
 
 
@@ -152,9 +155,11 @@ def _kind(a: Access) -> tuple:
 
 
 class StencilTiling(NamedTuple):
-    """What a configuration makes of a stencil. tile: rows; tasks; groups: the sums of a filter's gradient that are made
-    in one turn; hoisted: numbers for all lanes are loaded once for all tiles; pair: the axis of which two points share
-    a vector; together: all taps along a row share what is read of it (`waits`)."""
+    """The tiling of a stencil that a configuration asks for.
+
+    tile: rows of a tile. tasks: parallel tasks. groups: numbers of the filter-gradient sums accumulated in each pass.
+    hoisted: weights are loaded once for all tiles. pair: axis of which two points share a vector (None: no such axis).
+    together: all taps along a row share its loads (`waits`)."""
 
     tile: int
     tasks: int
@@ -165,7 +170,7 @@ class StencilTiling(NamedTuple):
 
 
 class Reader(VectorEmitter):
-    """Loads of one kernel function."""
+    """An emitter of the loads of one stencil function, with the vectors loaded so far."""
 
     def __init__(self, kernel: Kernel, s: Stencil, t: StencilTiling, target: Target, b: Builder):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
@@ -192,15 +197,15 @@ class Reader(VectorEmitter):
         self.places: dict[tuple, SSAValue] = {}
 
     def step(self, axis: int) -> int:
-        """How many points of an axis one vector has."""
+        """Return the points of an axis that share one vector: 2 along the pair axis, else 1."""
         return self.planes if axis == self.pair else 1
 
     def _apart(self, a: Access) -> int:
-        """From one point of those that share vectors to the next."""
+        """Return the distance (elements) between the two points that share a vector; 0 without a pair axis."""
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
     def begin(self, h: AxisPoint, w: AxisPoint) -> None:
-        """A tile, whose later rows are asked for."""
+        """Begin the tile at row h and lane w, and prefetch the rows of a later tile."""
         self.h, self.w = h, w
         if self.s.row is not None:
             self.bind(self.s.row, h.position)
@@ -210,11 +215,13 @@ class Reader(VectorEmitter):
         self._ask_ahead()
 
     def renew(self) -> None:
-        """Vectors are read anew, for the sake of registers, and numbers for all lanes unless they wait."""
+        """Forget the loaded vectors, so that they are loaded again rather than kept in registers.
+
+        Hoisted weights stay."""
         self.loaded.clear()
 
     def _at(self, a: Access, lane: bool = True) -> SSAValue:
-        """The address of a read but for what is known; of the beginning of a row, without `lane`."""
+        """Return the variable part of an access's address; without `lane`, that of the beginning of the row."""
         key = (a.slot, a.outer, a.row, a.lane * lane)
         if key not in self.places:
             terms: dict[Expr, int] = {Axis(axis): c for axis, c in a.outer}
@@ -226,7 +233,7 @@ class Reader(VectorEmitter):
         return self.places[key]
 
     def _mask(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
-        """The lanes i of which scale * (the vector's first lane) + more + i is in the span; None for all."""
+        """Return the mask of lanes i with scale * (the vector's first lane) + more + i in the span; None: all."""
         n, w = self.lanes, self.w
         first, last = scale * w.first + more, scale * w.last + more
         if span.lo <= first and last + n - 1 <= span.hi:
@@ -251,7 +258,7 @@ class Reader(VectorEmitter):
     # -- loads
 
     def factor(self, f: MaskedRead, phase: Phase, row: int) -> SSAValue:
-        """A factor's vector for row `row` of the tile, zero where the factor is."""
+        """Return a factor's vector for row `row` of the tile; it is zero where the factor's guards fail."""
         a, h = f.read, self.h
         lanes = f.lanes.meet(Span(0, phase.lanes - 1))
         if h.first == h.last and not f.rows.lo <= h.first + row <= f.rows.hi:
@@ -274,7 +281,7 @@ class Reader(VectorEmitter):
         return self._element(a, a.const + a.row * row + more, self.lanes, mask)
 
     def _element(self, a: Access, more: int, lanes: int, mask: SSAValue | None = None) -> SSAValue:
-        """What is `more` elements beyond a read's place, once a tile: it is not hoisted."""
+        """Load the elements `more` beyond an access's address, once per tile; the load is not hoisted."""
         b, at = self.b, self._at(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
@@ -283,7 +290,7 @@ class Reader(VectorEmitter):
         return self.loaded[key]
 
     def _become(self, slot: int, x: SSAValue, mask: SSAValue | None) -> SSAValue:
-        """What is made of elements; zero in the lanes that were not loaded."""
+        """Apply the slot's prologue to loaded elements; lanes that were not loaded are zero."""
         made = self.become.get(slot)
         if made is None:
             return x
@@ -292,12 +299,13 @@ class Reader(VectorEmitter):
         return out if mask is None else self.op("where", mask, out, self.zero)
 
     def _inside(self, a: Access, more: int, row: int, span: Span, moved: int = 0) -> SSAValue:
-        """A vector of elements, zero outside of the span; `more` elements beyond the tap's first one, of which `moved`
-        count in the span."""
+        """Load a vector of elements, zero outside of the span.
+
+        more: offset (elements) from the tap's first element. moved: the part of it by which the span moves as well."""
         n, first = self.lanes, a.lane * self.w.first + moved
         if self.masks or self.w.first != self.w.last or span.hi - span.lo + 1 < n:
             return self._load(a, more, row, self._mask(span, a.lane, moved))
-        # Without masks in registers: what lies inside of the span, moved to its lanes.
+        # Without vector masks: load whole vectors inside of the span, and shift the elements to their lanes.
         off = min(max(first, span.lo), span.hi - n + 1) - first
         found = self._load(a, more + off, row, None)
         if not off:
@@ -305,7 +313,7 @@ class Reader(VectorEmitter):
         return self.shuffle(found, self.zero, [i - off if 0 <= i - off < n else n for i in range(n)])
 
     def _pick(self, a: Access, lanes: Span, row: int) -> SSAValue:
-        """Every other element: of two vectors, or what a tap beside has, moved by a lane, and one element more."""
+        """Load every other element: shuffle two vectors, or shift a neighbouring tap's vector and add one element."""
         n, (shared, low, high) = self.lanes, self.spreads[_spread_key(a, self.together)]
         if shared is None:
             low = high = a.shift
@@ -313,7 +321,7 @@ class Reader(VectorEmitter):
         base = min(max(low, 0), high) // 2 * 2  # the even shift from which whole vectors are read
 
         def whole(first: int) -> SSAValue:
-            """The elements first, first + 1, ... from lane 0 on."""
+            """Return the elements first, first + 1, ... from lane 0 on."""
             inside = span.hi >= 2 * self.w.first + first and span.lo <= 2 * self.w.last + first + n - 1
             return self._inside(a, first - a.shift, row, span, first) if inside else self.zero
 
@@ -330,9 +338,10 @@ class Reader(VectorEmitter):
         return every_other(a.shift)
 
     def _two(self, a: Access, lanes: Span, row: int) -> SSAValue:
-        """The rows of two points side by side. What taps at an even distance read of every other element may be one
-        vector, turned by some lanes: lanes between the rows, into which nothing is loaded, come in as the zeros beside
-        them."""
+        """Load the rows of two points side by side in one vector.
+
+        At stride 2, taps at an even distance may rotate one vector; lanes between the rows, into which nothing is
+        loaded, then supply the zeros beside the rows."""
         n, half, reach = self.lanes, self.lanes // 2, self.reaches[_kind(a)]
         wanted = self._halves(a, a.shift, lanes)
         start = a.shift % a.lane
@@ -340,7 +349,7 @@ class Reader(VectorEmitter):
         source = [(i + turn) % n for i in range(n)]
         whole = Span(-((start - reach.lo) // a.lane), (reach.hi - start) // a.lane)
         first = self._halves(a, start, whole)
-        # Lanes that are stored and would have another element than they want: where that is none, they are cleared.
+        # Stored lanes that the rotation fills with a wrong element; those that want zero are cleared.
         wrong = [
             i
             for i, x in enumerate(source)
@@ -355,18 +364,19 @@ class Reader(VectorEmitter):
         return self._cleared(found, [i not in wrong for i in range(n)])
 
     def _cleared(self, x: SSAValue, on: Sequence[bool]) -> SSAValue:
-        """The vector with zeros in the other lanes."""
+        """Return x with zeros in the lanes that are not `on`."""
         return x if all(on) else self.op("where", self.literal(on, "i1"), x, self.zero)
 
     def _halves(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
-        """The element of a point's row in every lane, of which each point has its share; None for zero."""
+        """Return the element of its point's row that each lane holds (None: zero); points share the lanes equally."""
         share = self.lanes // self.planes
         every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]
 
     def _beside(self, a: Access, elements: Sequence[int | None], row: int) -> SSAValue:
-        """These elements of the rows of two points, from a vector of each, or of one row, from the two that it has: all
-        taps have these in common."""
+        """Return the given elements by a shuffle of two loads: one of each point's row, or the two of a single row.
+
+        All taps share the loads. elements: by lane, None for zero."""
         n, two, reach = self.lanes, self.planes == 2, self.reaches[_kind(a)]
         count, parts = reach.hi - reach.lo + 1, []
         for part in range(2):
@@ -381,7 +391,7 @@ class Reader(VectorEmitter):
         return found if spare else self._cleared(found, [x is not None for x in elements])
 
     def off(self, t: Term, phase: Phase) -> SSAValue | None:
-        """The lanes where a term is not zero whatever its weight is; None for all that are stored."""
+        """Return the mask of lanes in which a term counts; elsewhere it is zero, whatever its weight. None: all."""
         if t.lanes.covers(Span(0, phase.lanes - 1)):
             return None
         n, known = self.lanes, self.w.first == self.w.last
@@ -392,8 +402,10 @@ class Reader(VectorEmitter):
         return self.op("and", on, self._all()) if on is not None and known and self.predicates else on
 
     def _all(self) -> SSAValue:
-        """All lanes, unknown to the compiler: of a multiply-add whose lanes are constants it makes one without a mask,
-        a copy and a blend, which are three instructions instead of one. No task has a number below 0."""
+        """Return a mask of all lanes that the compiler cannot know to be constant.
+
+        Of a multiply-add with a constant mask LLVM makes three instructions instead of one: an unmasked multiply-add, a
+        copy and a blend. The mask depends on the task number, which is never below 0."""
         b, n = self.b, self.lanes
         more = b.cast(b.op("min", b.task, 0), "i32")
         return b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
@@ -407,8 +419,7 @@ class Reader(VectorEmitter):
         return self.splat(self.load(self.b.buffers[self.slots[a.slot]], at, self.elem))
 
     def _ask_ahead(self) -> None:
-        """Rows that come later are brought nearer, so many tiles before them that a miss has time. Each vector of a row
-        asks for its share, line after line."""
+        """Prefetch rows of later tiles, `AHEAD` bytes of traffic ahead; each vector prefetches its share of lines."""
         b, s, item = self.b, self.s, self.s.dtype.itemsize
         line = LINE // item
         counts = [rows_of(a, self.tile) * a.pitch for a in self.ahead]
@@ -423,8 +434,10 @@ class Reader(VectorEmitter):
                     b.prefetch(b.buffers[self.slots[a.slot]], b.add(at, self._apart(a) * point + i * line), self.elem)
 
     def _later(self, a: Access, tiles: int, step: int) -> SSAValue:
-        """From a read to what it reads so many tiles later, `step` elements each: below, or in a later turn of a
-        filter's gradient's innermost loop."""
+        """Return the distance (elements) from an access to its address `tiles` tiles later.
+
+        A tile is `step` elements. In a filter gradient the later tile may fall into a later turn of the innermost loop.
+        """
         b, h, every = self.b, self.h, -(-self.s.rows // self.tile)
         if not self.s.loops:
             return b.const(tiles * step)
@@ -436,7 +449,9 @@ class Reader(VectorEmitter):
         return b.select(b.op("lt", h.value, last), here, there)
 
     def _turned(self, a: Access, turns: int, more: int) -> SSAValue:
-        """From a read to `more` elements beyond it so many turns later: after the last turn the next sums begin."""
+        """Return the distance (elements) from an access to `more` elements beyond its address `turns` turns later.
+
+        A turn is one of the innermost loop; after its last turn come the next sums."""
         b, s, loop, move = self.b, self.s, self.s.loops[-1], dict(a.outer)
         sums, rest = divmod(turns * self.step(loop), s.extents[loop])
         per_turn, per_sum = move.get(loop, 0), sum(move.get(x, 0) for x in s.outer[-1:])

@@ -1,8 +1,8 @@
-"""The stencil pattern: sums of few products at places beside each other, one row of results from some rows of numbers.
+"""Lower stencils: sums of few products of neighbouring elements, each row of results from a few rows of input.
 
-Depthwise convolutions in all three directions and at every stride, and filters alike: what a register tile of a matrix
-product would share is not there, because every channel has its own numbers. Rows are read once and kept in registers
-for all taps (loads); phases of a strided backward pass are one kernel, whose rows leave in whole vectors.
+Depthwise convolutions (forward and both gradients, at every stride) and image filters are stencils. A register tile of
+a matrix product has nothing to share here, because every channel has its own weights. Rows are read once and kept in
+registers for all taps (`loads`); the phases of a strided backward pass are one kernel, stored in whole vectors.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ from einsmith.target.cost import launched, may_be_one_task
 from einsmith.target.facts import Target
 
 MAX_PRODUCTS, MAX_LOADED = 400, 110
-"""Multiply-adds of a tile; and where all of their operands must be loaded into registers first."""
+"""Most multiply-adds emitted for a tile; MAX_LOADED applies where multiply-adds take no operand from memory."""
 MAX_SEGMENTS = 5
-"""Tiles that are emitted, each with its own borders."""
+"""Most row segments (loops and peeled tiles) emitted for a stencil; each is a copy of the tile's code."""
 MAX_ROWS = 16
 READ_ROWS = 20
-"""Rows of memory that a tile reads anew: as many streams as are kept apart."""
+"""Most rows of memory that a tile reads anew (streams); hardware tracks about as many."""
 FEW_ROWS = 3
-"""Rows of a tile of what comes from memory: more are read and written in turn."""
+"""Most rows of the additional small tiles tried on data from memory; larger tiles read and write more rows in turn."""
 TASKS = 8
-"""For each core."""
+"""Tasks per core."""
 BESIDE = 0.7
-"""Multiply-adds that an operation on what is loaded takes the place of: a 3x3 filter after a batch norm and a ReLU6."""
+"""Cost of one prologue operation on a loaded vector (multiply-adds); fitted on a 3x3 filter after a batch norm and a
+ReLU6."""
 OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
 
 
 class StencilConfig(NamedTuple):
-    """along_k: lanes along the reduction (gradients of filters); tile: rows; passes: turns in which the sums of a
-    filter are made; pairs: rows of two points share a vector; tasks."""
+    """A configuration of the stencil pattern.
+
+    along_k: lanes run along the reduction (filter gradients). tile: rows of a tile. passes: passes over the data in
+    which the sums of a filter gradient are made. pairs: rows of two points share a vector. tasks: parallel tasks."""
 
     along_k: bool
     tile: int
@@ -56,7 +59,7 @@ class StencilConfig(NamedTuple):
 
 
 class StencilPattern(Pattern):
-    """See the module."""
+    """The pattern of depthwise convolutions, their gradients, and image filters."""
 
     name = "stencil"
 
@@ -64,7 +67,7 @@ class StencilPattern(Pattern):
         return bool(stencils(kernel))
 
     def dominates(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
-        """Other patterns multiply as often, and read again what a stencil of several rows keeps in registers."""
+        """Return the patterns that cannot win: they multiply as often, and reload what a stencil keeps in registers."""
         return OTHERS if config.tile > 1 and _reads(kernel, _which(kernel, config)) >= 2 else ()
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:
@@ -109,7 +112,7 @@ def _which(kernel: Kernel, config: StencilConfig) -> Stencil:
 
 
 def _reads(kernel: Kernel, s: Stencil) -> float:
-    """How often vectors take each element of what they read, at least."""
+    """Return how many vectors use each element read, for the operand with the least reuse."""
     reads: dict[int, int] = {}
     for p in s.phases:
         for t in p.terms:
@@ -122,24 +125,25 @@ def _reads(kernel: Kernel, s: Stencil) -> float:
 
 
 def _registers(target: Target) -> int:
-    """Registers for sums, numbers and rows."""
+    """Return the vector registers available for sums, weights and rows."""
     return target.vector_registers - (12 if target.loads_operands else 0)
 
 
 def _multiplies(s: Stencil) -> int:
-    """Multiply-adds of all points."""
+    """Return the multiply-adds of all points."""
     points = prod(s.extents[a] for a in (*s.outer, *s.loops))
     return points * sum(p.rows * p.lanes * len(p.terms) for p in s.phases)
 
 
 def _points(s: Stencil, pairs: bool) -> int:
-    """Points of the outer axes, pairs as one."""
+    """Return the points of the outer axes; with `pairs`, two points that share a vector count as one."""
     return prod(s.extents[a] for a in s.outer) // (2 if pairs and not s.along_k else 1)
 
 
 def _crowded(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int, target: Target) -> float:
-    """How much longer than one stretch of memory as large the rows of a tile take, as a part; short rows are one
-    stretch. Those that are written count twice: a line is read before a part of it is written."""
+    """Return the fraction by which memory time grows because a tile reads and writes several rows in turn.
+
+    Written rows count twice: a line is read before a part of it is written. Short rows are one contiguous stream."""
     if s.lanes <= lanes:
         return 0.0
     w, rows = target.overheads, float(sum(rows_of(a, c.tile) for a in streams(s)))
@@ -151,7 +155,7 @@ def _crowded(kernel: Kernel, s: Stencil, c: StencilConfig, lanes: int, target: T
 
 
 def _weights(s: Stencil) -> tuple[int, int, int]:
-    """Numbers for all lanes: in all, and the most that the taps at one place along a row have; how many such places."""
+    """Return (weights in all, most weights of the taps at one place along a row, number of such places)."""
     if s.along_k:
         return 0, 0, 0
     groups: dict[int, set] = {}
@@ -163,8 +167,9 @@ def _weights(s: Stencil) -> tuple[int, int, int]:
 
 
 def _spare(s: Stencil) -> int:
-    """Registers for vectors that are read, or shuffled before they are stored; a vector of every other element comes
-    from two, by way of a third where shuffles are short."""
+    """Return the vector registers kept for loads and for shuffles before stores.
+
+    A vector at stride 2 comes from two loads, by way of a third vector where shuffles are short."""
     if any(f.read.lane == 2 for f in s.vectors):
         return 6
     return 4 if s.steps[1] == 2 else 2
@@ -175,7 +180,7 @@ def _hoisted(s: Stencil, tile: int, registers: int) -> bool:
 
 
 def _passes(s: Stencil, registers: int) -> int:
-    """The fewest turns whose sums, with the rows that wait, stay in registers."""
+    """Return the fewest passes such that the sums of a pass and the rows they use stay in registers."""
     if not s.along_k:
         return 1
     last = s.extents[s.taps[-1]]
@@ -185,7 +190,7 @@ def _passes(s: Stencil, registers: int) -> int:
 
 
 def _groups(s: Stencil, passes: int) -> list[list[int]]:
-    """The numbers of the sums by passes: each takes some places along the filter's last axis."""
+    """Return the numbers of the sums in each pass; a pass takes a range of the filter's last axis."""
     if not s.along_k:
         return [[0]]
     last = s.extents[s.taps[-1]]
@@ -194,7 +199,7 @@ def _groups(s: Stencil, passes: int) -> list[list[int]]:
 
 
 def _tiles(s: Stencil, passes: int, far: bool, target: Target) -> list[int]:
-    """Rows of a tile worth a prediction; far: of what comes from beyond the second levels."""
+    """Return the tile heights (rows) worth pricing; far: the data comes from beyond all L2 caches."""
     terms = sum(len(p.terms) for p in s.phases) / passes
     step = max((abs(f.read.row) // f.read.pitch for f in s.vectors), default=1)
     limit = min(MAX_ROWS, READ_ROWS // max(1, step))
@@ -211,7 +216,7 @@ def _tiles(s: Stencil, passes: int, far: bool, target: Target) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def _cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, target: Target) -> float:
-    """Cycles of one point of the outer axes on one core."""
+    """Return the cycles that one point of the outer axes takes on one core."""
     width = target.vector_bytes
     crossing = target.unaligned_seconds / target.cycle_seconds
     fmas = float(c.tile * sum(len(p.terms) for p in s.phases))

@@ -1,11 +1,11 @@
-"""What a stencil is made of: sums of few products, taken apart into the reads of single points.
+"""Recognise stencils: decompose sums of few products into the reads of single points.
 
     Y[b,c,h,w] = sum[r,s](K[c,r,s] * X[b,c,h+r-1,w+s-1])                 nine terms, each with a number and a vector
     dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r-1,w+s-1])             nine sums, each term with two vectors
 
-Vectors run along one axis (`lane`), tiles along another one (`row`); filters' axes are unrolled, so that a guard is
-left with one axis and becomes an interval of it. A vector may be made of a row that is read, with numbers that are the
-same for the whole row, as where a normalisation or a ReLU comes before a convolution: that is done as it is loaded.
+Vectors run along one axis (`lane`), tiles along another one (`row`). Filter axes are unrolled, so that a guard depends
+on one axis and becomes an interval of it. A row may have a prologue, pointwise operations with values uniform over the
+row (a normalisation or ReLU before a convolution), which is applied as the row is loaded.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from einsmith.loops.address import Affine, address, affine_of, compared
 from einsmith.plan.kernel import Kernel
 
 MAX_TERMS = 80
-"""Products of a point that are unrolled."""
+"""Most products of an output point; the filter axes are unrolled."""
 MAX_SUMS = 49
-"""Sums of a filter's gradient."""
+"""Most sums (elements of the filter) of a filter gradient."""
 MAX_STEP = 4
-"""Phases of a row."""
+"""Most phases of the row axis (step of the pieces); also the largest row stride of adjacent rows in loads."""
 
 
 class Span(NamedTuple):
-    """The points lo .. hi of an axis."""
+    """The interval lo .. hi (inclusive) of an axis; empty where hi < lo."""
 
     lo: int
     hi: int
@@ -47,8 +47,10 @@ class Span(NamedTuple):
 
 
 class Access(NamedTuple):
-    """The element const + row * (row axis) + lane * (lane axis) + sum of coefficient * axis over `outer`; `pitch`: from
-    one row of the tensor, along which lanes move, to the next; `shift`: the part of `const` that a tap moves along it.
+    """The element const + row * (row axis) + lane * (lane axis) + sum of coefficient * axis over `outer` of a slot.
+
+    pitch: elements from one row of the tensor to the next, lanes running along a row. shift: the part of `const` by
+    which a tap moves along the row.
     """
 
     slot: int
@@ -61,7 +63,7 @@ class Access(NamedTuple):
 
 
 class MaskedRead(NamedTuple):
-    """A read, zero outside of these rows and lanes, which for a vector are those of its term at most."""
+    """A read that is zero outside of these rows and lanes; a vector's lie within those of its term."""
 
     read: Access
     rows: Span
@@ -72,8 +74,10 @@ class MaskedRead(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A product, zero outside of these rows and lanes whatever the factors are there. `sum`: of which sum it is a term.
-    `weight` is one number for all lanes, None where there is none; or a second vector, in gradients of filters."""
+    """A product that is zero outside of these rows and lanes, whatever the factors are there.
+
+    sum: number of the sum that it is a term of. weight: a scalar for all lanes (None: no second factor), or a second
+    vector in filter gradients."""
 
     sum: int
     vector: MaskedRead
@@ -83,7 +87,9 @@ class Term(NamedTuple):
 
 
 class ElementUse(NamedTuple):
-    """What becomes of an element: `body`, in which `element` stands for it; other reads move with `axes` alone."""
+    """The prologue of a loaded element: `body`, in which `element` stands for it.
+
+    axes: the axes along which the body's other reads vary."""
 
     body: Expr
     element: Read
@@ -92,7 +98,7 @@ class ElementUse(NamedTuple):
 
 @dataclass(frozen=True)
 class Phase:
-    """A piece: results at `row`, `lane` modulo the steps, of `rows` times `lanes` points."""
+    """A piece of the output: the `rows` by `lanes` results whose position is (`row`, `lane`) modulo the steps."""
 
     row: int
     lane: int
@@ -103,11 +109,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stencil:
-    """Axes are those of the pieces, which they share: the output's, then the reduction's.
+    """A kernel root as a stencil, over axes that all its pieces share: the output's, then the reduction's.
 
-    along_k: lanes and rows lie along the reduction, whose other axes are `loops`; else along the output. taps: the
-    output axes along which the sums are, of `sums` points. steps: the phases of rows and of lanes. made: by slot, what
-    an element that is read from it becomes.
+    along_k: lanes and rows run along the reduction, whose other axes are `loops`; else along the output. taps: the
+    output axes that number the sums, with `sums` points together. steps: phases of (rows, lanes). made: prologue of the
+    elements of a slot, as (slot, use).
     """
 
     dtype: DType
@@ -126,7 +132,7 @@ class Stencil:
 
     @property
     def vectors(self) -> list[MaskedRead]:
-        """Every vector of every term."""
+        """All factors of all terms that are vectors."""
         every = [t for p in self.phases for t in p.terms]
         return [f for t in every for f in (t.vector, t.weight) if f is not None and (f is t.vector or self.along_k)]
 
@@ -140,9 +146,11 @@ class Stencil:
 
 
 class _Read(NamedTuple):
-    """A read of a product: its address; what of that moves within a row of its tensor, along the dimensions in which
-    lanes move, and those inside of them; the elements from one row to the next; its own guards: forms that are at most
-    0 where they hold, None for one of another kind; and what becomes of it, None for nothing."""
+    """A read in a product.
+
+    form: address. along: the part of the address that moves within a row of the tensor, that is, along the dimensions
+    in which lanes move and those inside of them. pitch: elements from one row to the next. guards: forms that are at
+    most 0 where the read's guards hold; None for a guard of another kind. made: prologue (None: none)."""
 
     slot: int
     form: Affine
@@ -153,7 +161,9 @@ class _Read(NamedTuple):
 
 
 def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
-    """An expression without the guards outside of which it is zero, and these; conditions on what is read stay."""
+    """Strip the guards outside of which an expression is zero; return (expression, guards).
+
+    Conditions on values that are read stay in the expression."""
     guards = []
     while isinstance(x, Apply) and x.fn == "where" and is_zero(x.args[2]) and not any(reads(x.args[0])):
         guards += [_guard(g, extents) for g in conjuncts(x.args[0])]
@@ -162,7 +172,9 @@ def _bare(x: Expr, extents: Sequence[int]) -> tuple[Expr, list[Affine | None]]:
 
 
 def _made(x: Expr, lane: int) -> tuple[Read, ElementUse | None] | None:
-    """The one read of an expression that moves along the lanes, and what the expression makes of it."""
+    """Return the only read of an expression that varies along the lanes, and the prologue that the expression is of it.
+
+    The prologue is None for a plain read. Returns None where there is no such read."""
     if isinstance(x, Read):
         return x, None
     moved = [r for r in reads(x) if lane in axes_of(*r.index)]
@@ -189,31 +201,33 @@ def _read(
 
 
 def _guard(g: Any, extents: Sequence[int]) -> Affine | None:
-    """The form that is at most 0 where the guard holds."""
+    """Return the form that is at most 0 where the guard holds; None for a guard of another kind."""
     form = compared(g, extents, ("lt", "le"))
     return form and form._replace(const=form.const + (g.fn == "lt"))
 
 
 class _Product:
-    """The body of a piece, whose vectors run along `lane`: at most two reads, or what is made of them, each under its
-    guards, and the guards of the whole product. moved: the axes with which the reads that are vectors move."""
+    """The body of a piece as a product of at most two reads, whose vectors run along `lane`.
+
+    Each read has its own guards and prologue; `guards` are those of the whole product. moved: the axes along which the
+    reads that are vectors vary."""
 
     def __init__(self, piece: Piece, lane: int, guards: list[Affine | None], reads: list[_Read]):
         self.piece, self.extents, self.lane, self.guards, self.reads = piece, piece.domain, lane, guards, reads
         self.moved = {a for r in reads if r.form.coef.get(lane) for a in r.form.coef}
 
     def row_axis(self, axes: Sequence[int]) -> int | None:
-        """The last of the axes along which a vector's read moves."""
+        """Return the last of the axes along which a vector's read varies; None: there is none."""
         return next((a for a in reversed(axes) if a in self.moved and self.extents[a] > 1), None)
 
     def own_weights(self) -> bool:
-        """Whether no vector could serve the weights of several results, as the rows of a matrix do."""
+        """Return whether every channel has its own weights, so that no vector serves several results as in a matrix."""
         return all(a in self.moved for r in self.reads for a in r.form.coef if a < len(self.piece.extents))
 
     def _spans(
         self, forms: Sequence[Affine | None], point: dict[int, int], row: int | None
     ) -> tuple[Span, Span] | None:
-        """Rows and lanes where all forms are at most 0; None where a form has other axes."""
+        """Return (rows, lanes) where all forms are at most 0; None where a form has other axes."""
         lane = self.lane
         spans = {a: Span(0, self.extents[a] - 1) for a in (row, lane) if a is not None}
         never = False
@@ -235,12 +249,18 @@ class _Product:
         return (Span(0, 0) if row is None else spans[row]), spans[lane]
 
     def terms(self, row: int | None, unrolled: Sequence[int], along_k: bool, rows: int) -> tuple[Term, ...] | None:
-        """The terms of a piece of `rows` rows where it has as many as any other; along K, those of the sums at the
-        places along `unrolled`, else of one."""
+        """Return the terms of the piece, with the axes `unrolled` enumerated; None where it is no stencil.
+
+        Args:
+            row: Axis of the rows (None: there is none).
+            unrolled: Axes whose points become terms of one sum, or, with `along_k`, sums of their own.
+            along_k: Lanes and rows run along the reduction.
+            rows: Most rows of any piece.
+        """
         n, lane = self.extents, self.lane
         if any(r.made and r.made.axes & {*unrolled, row, lane} for r in self.reads):
             return None
-        # What taps read of a row is read by all of them together, which rows must not decide.
+        # Taps share the loads of a row, so no tap may depend on the row's guards.
         together = row is not None and any(row in r.along.coef for r in self.reads)
         everywhere = Span(0, n[row] - 1 if row is not None else 0), Span(0, n[lane] - 1)
         terms = []
@@ -274,7 +294,7 @@ def _access(r: _Read, point: dict[int, int], row: int | None, lane: int) -> Acce
 
 @lru_cache(maxsize=4096)
 def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
-    """None where the body is anything else."""
+    """Return the body of a piece as a product; None where it is anything else."""
     body, guards = _bare(piece.bodies[0], piece.domain)
     found = []
     for factor in body.args if isinstance(body, Apply) and body.fn == "mul" else (body,):
@@ -287,7 +307,7 @@ def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
 
 
 def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
-    """The steps of rows and lanes where the pieces are all phases of these axes; None where they are not."""
+    """Return the steps of (rows, lanes) if the pieces are exactly the phases of these axes; else None."""
     steps = pieces[0].step
     m, n = steps[row] if row is not None else 1, steps[lane]
     shape = kernel.root.shape
@@ -305,7 +325,7 @@ def _phases_fit(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: 
 
 
 def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...] | None:
-    """What is made of the elements of each slot; None where that is not the same everywhere."""
+    """Return the prologue of each slot that has one; None where reads of a slot differ in it."""
     out: dict[int, set[ElementUse | None]] = {}
     for p in products:
         for r in p.reads:
@@ -316,7 +336,7 @@ def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...
 
 @lru_cache(maxsize=4096)
 def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
-    """The ways to see the kernel's root as a stencil."""
+    """Return the kernel's root as a stencil along the output and along the reduction, as far as it is one."""
     root = kernel.root
     if root.is_scatter or len(root.dtypes) != 1 or not root.dtypes[0].is_float or not root.shape:
         return ()

@@ -1,8 +1,8 @@
-"""Storing a stencil's results in whole lines where its rows are none.
+"""Store a stencil's results in whole cache lines where its rows are not whole lines (write combining).
 
-Rows of 28 or 56 numbers begin anywhere in a line: stored one by one, a line of memory is read before a part of it is
-written. But a plane of such rows may be whole lines, and is contiguous. It is made in scratch, and the lines that a
-tile completes go past the caches:
+Rows of 28 or 56 numbers begin anywhere in a cache line: stored one by one, a line is read from memory before a part of
+it is written. But a plane of these rows is contiguous and may consist of whole lines. The plane is built in scratch,
+and the lines that a tile completes are written by non-temporal stores:
 
     row 0   |aaaaaaaaaaaaaaaa|aaaaaaaaaaaa....|
     row 1   |............bbbb|bbbbbbbbbbbbbbbb|bbbbbbbb........|      after a tile of both rows: three lines leave
@@ -24,11 +24,11 @@ from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE, Target
 
 SHARE = 3
-"""Planes that wait take at most one part in so many of the second level: lines that have left push none of use out."""
+"""Planes in scratch take at most this fraction (1 / SHARE) of L2, so that they do not evict data in use."""
 
 
 def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
-    """The buffers whose planes are stored in whole lines by way of scratch."""
+    """Return the buffers whose planes are stored in whole cache lines by way of scratch."""
     shape, found, size = kernel.root.shape, set(), 0
     if s.along_k or s.row != s.lane - 1:
         return frozenset()
@@ -43,7 +43,9 @@ def gathered(kernel: Kernel, s: Stencil, target: Target) -> frozenset[int]:
 
 
 class PhasePlanes:
-    """Emission, for the results of an epilogue that go to `buffers` (`gathered`), at the outer axes' places in `em`."""
+    """The scratch planes of the epilogue's results that go to `buffers` (see `gathered`).
+
+    A plane's place is that of the outer axes bound in `em`."""
 
     def __init__(self, em: VectorEmitter, kernel: Kernel, s: Stencil, epi: Epilogue, buffers: frozenset[int]):
         self.em, self.b, self.epi, self.lanes = em, em.b, epi, em.lanes
@@ -55,11 +57,11 @@ class PhasePlanes:
 
     @property
     def base(self) -> SSAValue:
-        """Where the plane begins."""
+        """The offset (elements) of the current plane in its buffer."""
         return self.em.shared(self.plane)
 
     def put(self, rows: Sequence[tuple[LaneCursor, Sequence[SSAValue]]]) -> None:
-        """The vectors of a row (`Epilogue.values`)."""
+        """Store the vectors of a row (from `Epilogue.values`) to scratch, or to their buffer if it is not combined."""
         b, epi = self.b, self.epi
         for at, values in rows:
             for i, value in enumerate(values):
@@ -71,7 +73,7 @@ class PhasePlanes:
                 b.store(b.splat(value, self.lanes), self.scratch[i], place, mask)
 
     def flush(self, first: SSAValue, end: SSAValue) -> None:
-        """What rows first .. end - 1 complete of lines, those before being stored."""
+        """Stream the cache lines that rows first .. end - 1 complete; all lines before them are stored already."""
         b, n = self.b, self.lanes
         width, line = b.const(self.width), b.const(self.line)
         low, high = (b.mul(b.op("floordiv", b.mul(x, width), line), line) for x in (first, end))
