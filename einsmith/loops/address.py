@@ -1,4 +1,4 @@
-"""Where elements lie: an index becomes an address here and nowhere else, by the strides of the buffer.
+"""Turn indices into addresses by the strides of a buffer; no other module does so.
 
 An address is a sum of coefficient * atom, in elements from where the buffer begins. Where all atoms are axes, it is an
 address form (`Affine`), as a linear guard is. Axes over which all forms have one stride act as one (`FusedAxes`).
@@ -22,7 +22,7 @@ COMPARISONS = ("lt", "le", "eq", "ne")
 
 @dataclass(frozen=True, eq=False)
 class BufferMemory:
-    """A buffer that begins at `value`, which is None where code is analysed only."""
+    """A buffer and the pointer `value` to its first element (None where code is only analysed)."""
 
     value: SSAValue | None
     buffer: KernelBuffer
@@ -42,12 +42,12 @@ class BufferMemory:
 
 
 def memories_of(kernel: Kernel, pointers: Sequence[SSAValue] | None = None) -> dict[int, BufferMemory]:
-    """The buffers of a kernel, by number, at these pointers."""
+    """Return the memory of a kernel's buffers, by number, at these pointers."""
     return {n: BufferMemory(pointers[n] if pointers else None, x) for n, x in enumerate(kernel.buffers)}
 
 
 def arguments_of(kernel: Kernel, found: Mapping[int, BufferMemory]) -> dict[int, BufferMemory]:
-    """The root's arguments by slot, of the kernel's buffers by number."""
+    """Return the memory of the root's arguments, by slot; found: memory of the kernel's buffers, by number."""
     return {slot: found[ref[1]] for slot, ref in enumerate(kernel.stages[0].args)}
 
 
@@ -58,13 +58,13 @@ class Affine(NamedTuple):
     coef: dict[int, int]
 
     def at(self, point: Mapping[int, int]) -> Affine:
-        """With the values of some axes put in."""
+        """Return the form with the values of some axes substituted."""
         const = self.const + sum(c * point[a] for a, c in self.coef.items() if a in point)
         return Affine(const, {a: c for a, c in self.coef.items() if a not in point})
 
 
 def address(index: Sequence[Expr | LinearForm], strides: Sequence[int]) -> LinearForm:
-    """The address of the element at an index, of a buffer of these strides."""
+    """Return the address (elements) of an index into a buffer of these strides."""
     const, terms = 0, dict[Expr, int]()
     for e, stride in zip(reversed(index), reversed(strides), strict=True):
         form = e if isinstance(e, LinearForm) else linear(e)
@@ -75,7 +75,7 @@ def address(index: Sequence[Expr | LinearForm], strides: Sequence[int]) -> Linea
 
 
 def stored(piece: Piece, buffer: KernelBuffer) -> Affine:
-    """The address of a piece's result, by the piece's output axes."""
+    """Return the address of a piece's result as a form of the piece's output axes."""
     places = [LinearForm(o, {Axis(d): s}) for d, (o, s) in enumerate(zip(piece.offset, piece.step, strict=True))]
     form = affine_of(address(places, buffer.strides))
     assert form is not None
@@ -83,7 +83,7 @@ def stored(piece: Piece, buffer: KernelBuffer) -> Affine:
 
 
 def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> Affine | None:
-    """The form of a sum, without axes of one point where `extents` tells them; None where it has other atoms."""
+    """Return the form of a sum of axes; None where it has other atoms. Axes with one point in `extents` are dropped."""
     coef: dict[int, int] = {}
     for a, c in x.terms.items():
         if not isinstance(a, Axis):
@@ -94,14 +94,16 @@ def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> Affine | N
 
 
 def compared(g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS) -> Affine | None:
-    """What a comparison of integers, by one of these functions, compares with zero, as `affine_of`; None for others."""
+    """Return the form that an integer comparison compares with zero; None for other expressions or other atoms.
+
+    extents: drop axes of one point. fns: comparison functions that count."""
     if not (isinstance(g, Apply) and g.fn in fns and g.args[0].dtype.is_int):
         return None
     return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)
 
 
 def leaves(flat: LinearForm, extents: Sequence[int], size: int) -> bool | None:
-    """Whether an offset leaves a buffer of so many elements somewhere in a box; None where that is not obvious."""
+    """Return whether an offset leaves a buffer of `size` elements somewhere in the box; None: it is not obvious."""
     ends = obvious.ends(flat, extents)
     return None if ends is None else ends[0] < 0 or ends[1] >= size
 
@@ -118,7 +120,7 @@ class FusedAxes(NamedTuple):
 
 
 def fused(axes: Sequence[int], extents: Sequence[int], evenly: Callable[[int, FusedAxes], bool]) -> list[FusedAxes]:
-    """Axes (outer first) merged with those inside of them as far as `evenly` allows; those of one point are dropped."""
+    """Fuse axes (outer first) with the axes inside of them as far as `evenly` allows; axes of one point are dropped."""
     out: list[FusedAxes] = []
     for a in reversed([a for a in axes if extents[a] > 1]):
         if out and evenly(a, out[-1]):

@@ -1,4 +1,4 @@
-"""Expressions as instructions: the walk that all emitters share, whatever their lanes and their memory are."""
+"""Turn expressions into instructions: the traversal shared by all emitters, which define reads and axes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 
 Memo = dict[tuple[Expr, int | None], SSAValue]
-"""What has been emitted, by the expression and the condition under which its reads may touch memory."""
+"""Emitted values, by the expression and the id of the guard under which its reads may touch memory."""
 _Visit = Generator[tuple[Expr, SSAValue | None], SSAValue, SSAValue]
 
 
 class ExpressionEmitter(ABC):
-    """Emits expressions: a scalar where the value is the same in all lanes, or else a vector.
+    """An emitter of expressions; a value that is uniform over the lanes is a scalar, any other one a vector.
 
     A guard is the condition, a scalar or a vector of i1, under which reads may touch memory; None: everywhere. Where it
     does not hold, an expression has any value.
@@ -24,7 +24,7 @@ class ExpressionEmitter(ABC):
     b: Builder
 
     def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
-        """A function of the IR; scalars that meet vectors are meant in every lane."""
+        """Emit a function of the IR; scalars are splatted where they meet vectors."""
         return self.b.op(fn, *args)
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
@@ -35,23 +35,24 @@ class ExpressionEmitter(ABC):
 
     @abstractmethod
     def read(self, x: Read, guard: SSAValue | None) -> SSAValue:
-        """What the read names."""
+        """Emit the value of a read; memory may be touched only where the guard holds."""
 
     @abstractmethod
     def index(self, x: Expr, elem: str) -> SSAValue | None:
-        """The value of an axis, or of an integer expression of axes whose value is known without its operands' (None
-        where it is not), in a type that may be wider than that of the expression's operands."""
+        """Return the value of an axis or of an integer expression of axes, as type `elem`.
+
+        None where the value must be computed from the expression's operands. `elem` may be wider than their type."""
 
     @abstractmethod
     def unsafe(self, x: Expr) -> bool:
-        """Whether x holds a read that may be out of bounds where a guard around it does not hold."""
+        """Return whether x holds a read that may be out of bounds where a guard around it does not hold."""
 
     def guard_of(self, x: Expr, guard: SSAValue | None) -> SSAValue | None:
-        """The guard that x needs of the one around it."""
+        """Return the guard under which to emit x, given the guard around it; None where x needs none."""
         return guard
 
     def evaluate(self, root: Expr, guard: SSAValue | None, memo: Memo) -> SSAValue:
-        """The value of `root`; `memo` is read and added to. Expressions may be deep: nothing recurses along them."""
+        """Emit `root` and return its value; `memo` is read and extended. Iterative, as expressions may be deep."""
         stack: list[tuple[tuple[Expr, int | None], _Visit]] = []
         value: SSAValue | None = None
         request: tuple[Expr, SSAValue | None] | None = (root, guard)
@@ -100,7 +101,7 @@ class ExpressionEmitter(ABC):
         return args[0] if x.fn == "stop_gradient" else self.op(x.fn, *args)
 
     def _where(self, x: Apply, guard: SSAValue | None) -> _Visit:
-        """Both sides, each with reads under its condition where they need it."""
+        """Emit a `where`: both sides are evaluated, their unsafe reads guarded by the condition of their side."""
         condition = yield x.args[0], guard
         sides = []
         for side, holds in ((x.args[1], True), (x.args[2], False)):

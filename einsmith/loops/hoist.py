@@ -1,4 +1,4 @@
-"""Instructions that leave the loops which they do not depend on.
+"""Hoist loop-invariant instructions out of loops, and share equal ones.
 
 Every instruction is placed in the outermost open region where its arguments exist, and equal instructions are made once
 per region.
@@ -12,10 +12,10 @@ from einsmith.loops.nest import PTR, Builder, SSAValue
 
 
 class Hoisting:
-    """Instructions of a Builder, hoisted and shared.
+    """A wrapper of a Builder that hoists and shares instructions.
 
-    b: the builder. lanes: the vector length (0 for scalar code). mask: the lanes that count: None (all), an int n (the
-    first n, known now), or an i1 vector; the others touch no memory.
+    b: the builder. lanes: the vector length (0 for scalar code). mask: the active lanes: None (all), an int n (the
+    first n), or an i1 vector; inactive lanes touch no memory.
     """
 
     def __init__(self, b: Builder, lanes: int = 0):
@@ -25,15 +25,15 @@ class Hoisting:
         self._made: dict[tuple, tuple[SSAValue, int, list]] = {}
 
     def stay(self, v: SSAValue) -> None:
-        """What depends on v stays inside the region that is open now."""
+        """Pin v: instructions that depend on it stay inside the region that is open now."""
         self._levels[v.id] = self.b.depth
 
     def level(self, v: SSAValue) -> int:
-        """How deep in the open regions v stands."""
+        """Return the depth of the outermost open region in which v is available (0: the function's top)."""
         return min(self._levels.setdefault(v.id, 0 if self.b.known(v) is not None else self.b.depth), self.b.depth)
 
     def made(self, key: tuple, args: Sequence[SSAValue | None], make: Callable[[], SSAValue]) -> SSAValue:
-        """The value of `make()`, placed in the outermost region where `args` exist; made once there per `key`."""
+        """Return the value of `make()`, placed in the outermost region where `args` exist, and made once per `key`."""
         blocks = self.b._blocks
         old = self._made.get(key)
         if old is not None and old[1] < len(blocks) and blocks[old[1]] is old[2]:
@@ -41,7 +41,7 @@ class Hoisting:
         depth = max((self.level(a) for a in args if a is not None), default=0)
         with self.b.at(depth):
             out = make()
-        self._levels[out.id] = max(self._levels.get(out.id, 0), depth)  # it may be a number that others are, too
+        self._levels[out.id] = max(self._levels.get(out.id, 0), depth)  # it may be a shared constant
         self._made[key] = (out, depth, blocks[depth])
         return out
 
@@ -51,13 +51,13 @@ class Hoisting:
         return out
 
     def splat(self, x: SSAValue) -> SSAValue:
-        """x in every lane (itself where it is a vector, or where there are no lanes)."""
+        """Return a vector of x in every lane (x itself where it is a vector, or where there are no lanes)."""
         if x.type.lanes or not self.lanes:
             return x
         return self.made(("splat", x.id), [x], lambda: self.b.splat(x, self.lanes))
 
     def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
-        """Builder.op; scalars meeting vectors are splatted."""
+        """Emit `Builder.op`, hoisted and shared; scalars are splatted where they meet vectors."""
         values = [self.const(a) if isinstance(a, int) else a for a in args]
         if any(a.type.lanes for a in values):
             values = [self.splat(a) for a in values]
@@ -72,17 +72,17 @@ class Hoisting:
         return self.made(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
 
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
-        """A vector of literals."""
+        """Return a vector of literals."""
         out = self.b.literal(values, elem) if len(set(values)) > 1 else self.b.const(values[0], elem, len(values))
         self._levels[out.id] = 0
         return out
 
     def first(self, n: int) -> SSAValue:
-        """The i1 vector whose first n lanes hold."""
+        """Return the i1 vector whose first n lanes hold."""
         return self.op("lt", self.literal(range(self.lanes), "i32"), self.const(n, "i32", self.lanes))
 
     def lane_mask(self, guard: SSAValue | None = None) -> SSAValue | None:
-        """The i1 vector of the lanes that count and for which `guard` holds; None: all of them."""
+        """Return the i1 vector of the active lanes for which `guard` holds; None: all lanes."""
         active = self.mask
         if isinstance(active, int):
             active = None if active >= self.lanes else self.first(active)
@@ -94,7 +94,9 @@ class Hoisting:
     def load(
         self, ptr: SSAValue, offset: SSAValue, elem: str, lanes: int = 0, mask: SSAValue | None = None
     ) -> SSAValue:
-        """Builder.load, hoisted and shared: memory that is read is not written by the same sweep at other positions."""
+        """Emit `Builder.load`, hoisted and shared.
+
+        That is safe because a launch does not write memory that it reads at other positions."""
         key = ("load", ptr.id, offset.id, elem, lanes, None if mask is None else mask.id)
         return self.made(key, [ptr, offset, mask], lambda: self.b.load(ptr, offset, elem, lanes, mask))
 

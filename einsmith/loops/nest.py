@@ -1,4 +1,4 @@
-"""The loop nest: what patterns produce and code generators read.
+"""Define the loop nest, the intermediate representation that patterns build and code generators read.
 
 A Function is a list of instructions in static single assignment with nested regions. Values are scalars or vectors
 of f32, f64, i1, i8, i16, i32, i64, or `ptr`; those of f16, bf16 and u8 are only moved, chosen and converted. Offsets
@@ -36,12 +36,12 @@ I64, I32, I1, PTR = Type("i64"), Type("i32"), Type("i1"), Type("ptr")
 
 
 def elem_of(dtype: DType) -> str:
-    """The element type name of a DType. bool is i1 in registers and one byte (0 or 1) in memory."""
+    """Return the element type name of a DType. bool is i1 in registers and one byte (0 or 1) in memory."""
     return "i1" if dtype.is_bool else dtype.name
 
 
 BYTES = {elem_of(d): d.itemsize for d in dt.ALL}
-"""What an element takes in memory."""
+"""Bytes of an element in memory, by element type name."""
 _FORMATS = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
 
 
@@ -69,8 +69,9 @@ class Op:
 
 @dataclass(slots=True)
 class Loop:
-    """`for var in range(lo, hi, step)`, carrying values; `step` is a positive literal; hi may be below lo (no turn),
-    unless `runs`."""
+    """A loop `for var in range(lo, hi, step)` that carries values.
+
+    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`."""
 
     var: SSAValue
     lo: SSAValue
@@ -91,7 +92,7 @@ class Loop:
 
     def __exit__(self, kind, value, trace) -> None:
         self._builder._blocks.pop()
-        self._builder = None  # a nest holds no cycle, so that it goes with the last reference
+        self._builder = None  # without reference cycles a nest is freed with its last reference
         if kind is None:
             got, want = [v.type for v in self.next], [v.type for v in self.init]
             if got != want:
@@ -100,7 +101,7 @@ class Loop:
 
 @dataclass(slots=True)
 class If:
-    """Runs `body` where the scalar i1 `cond` holds. Yields nothing: use select, or memory."""
+    """A branch that runs `body` where the scalar i1 `cond` holds. It yields no values: use select, or memory."""
 
     cond: SSAValue
     body: list = field(default_factory=list)
@@ -117,8 +118,9 @@ class If:
 
 @dataclass
 class Function:
-    """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number. looks: a task takes so
-    long that it looks now and then whether its run is stopped, and then ends."""
+    """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number.
+
+    looks: a task takes so long that it polls whether its run is cancelled, and then ends."""
 
     name: str
     buffers: tuple[SSAValue, ...]
@@ -138,11 +140,11 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "min": min, "max": max, "lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne,
 }  # fmt: skip
 _UNIT = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}
-"""Second arguments that change nothing."""
+"""The neutral second argument of each function, by which it is folded."""
 
 
 class Builder:
-    """Makes a Function, instruction by instruction, into the innermost open region."""
+    """A builder of a Function that appends each instruction to the innermost open region."""
 
     def __init__(self, name: str, buffers: int):
         self._ids = count()
@@ -166,7 +168,7 @@ class Builder:
         return result
 
     def finish(self) -> Function:
-        """The Function; constants stand at its beginning, so that every region sees them."""
+        """Return the Function; constants stand at its beginning, so that every region sees them."""
         return Function(
             self.name, self.buffers, self.scratch_base, self.task, self._const_ops + self.body, self._scratch
         )
@@ -174,7 +176,7 @@ class Builder:
     # -- constants and shapes of values
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
-        """A literal, splatted where lanes > 0. Made once per function."""
+        """Return a literal, splatted where lanes > 0. Made once per function."""
         key = (repr(value), elem, lanes)
         if key not in self._consts:
             out = self._new(Type(elem, lanes))
@@ -185,15 +187,15 @@ class Builder:
         return self._consts[key]
 
     def known(self, x: SSAValue | int) -> int | None:
-        """The number that a place or a count is certain to be."""
+        """Return the constant value of an i64 or i1 scalar; None where it is not known."""
         return x if isinstance(x, int) else self._known.get(x)
 
     def index(self, value: SSAValue | int) -> SSAValue:
-        """A place or a count, which may be known."""
+        """Return an index or count as a value; an int becomes an i64 constant."""
         return self.const(value) if isinstance(value, int) else value
 
     def iota(self, lanes: int, elem: str = "i64") -> SSAValue:
-        """The vector 0, 1, ..., lanes-1."""
+        """Return the vector 0, 1, ..., lanes-1."""
         key = ("iota", elem, lanes)
         if key not in self._consts:
             out = self._new(Type(elem, lanes))
@@ -202,7 +204,7 @@ class Builder:
         return self._consts[key]
 
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
-        """A vector of these numbers, lane by lane."""
+        """Return the vector of these numbers, lane by lane."""
         key = ("literal", tuple(values), elem)
         if key not in self._consts:
             out = self._new(Type(elem, len(values)))
@@ -211,7 +213,7 @@ class Builder:
         return self._consts[key]
 
     def splat(self, x: SSAValue, lanes: int) -> SSAValue:
-        """A scalar in every lane (itself where lanes is 0 or it is a vector already)."""
+        """Return a vector of x in every lane (x itself where lanes is 0 or it is a vector already)."""
         if lanes == 0 or x.type.lanes:
             return x
         return self._emit("splat", [x], Type(x.type.elem, lanes))
@@ -222,7 +224,7 @@ class Builder:
         return [self.splat(a, lanes) for a in values]
 
     def _folded(self, fn: str, args: Sequence[SSAValue | int]) -> SSAValue | None:
-        """What a function of places and counts is known to be, or which of its arguments it is."""
+        """Fold a function of constants or with a neutral argument; return the result, or None if it does not fold."""
         numbers = [self.known(a) for a in args]
         if fn == "select":
             return None if numbers[0] is None else self.index(args[1 if numbers[0] else 2])
@@ -241,9 +243,13 @@ class Builder:
     # -- arithmetic; scalars meeting vectors are splatted
 
     def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
-        """A scalar function of the IR (expr.functions) on scalars or vectors; also fma(a, b, c) = a*b + c, and
-        where(c, a, b), which selects: both sides have been evaluated. floordiv and mod follow Python. A number stands
-        for a place or a count (i64); where these are known, so is the result."""
+        """Emit a scalar function of the IR (expr.functions) on scalars or vectors.
+
+        Also fma(a, b, c) = a*b + c, and where(c, a, b), a select whose sides have both been evaluated. floordiv and mod
+        follow Python. An int argument is an i64 constant; functions of constants are folded.
+
+        Raises:
+            CompileError: the argument types do not match, or there is no such instruction."""
         fn = "select" if fn == "where" else fn
         if any(isinstance(a, int) or a in self._known for a in args):
             found = self._folded(fn, args)
@@ -283,14 +289,16 @@ class Builder:
         return self.op("select", c, a, b)
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
-        """Conversion between numbers: towards zero from float to integer; a bool gives 0 or 1; to i1 by != 0; to f16
-        and bf16 to the nearest, ties to even, by way of f32."""
+        """Convert x to another element type.
+
+        Float to integer rounds towards zero; a bool gives 0 or 1; to i1 by != 0; to f16 and bf16 to the nearest, ties
+        to even, by way of f32."""
         return x if x.type.elem == elem else self._emit("cast", [x], Type(elem, x.type.lanes))
 
     # -- lanes
 
     def shuffle(self, a: SSAValue, b: SSAValue, lanes: Sequence[int]) -> SSAValue:
-        """Lanes chosen from a's then b's, by literal numbers (-1: any value)."""
+        """Return lanes selected from those of a followed by those of b, by literal numbers (-1: any value)."""
         return self._emit("shuffle", [a, b], Type(a.type.elem, len(lanes)), (tuple(lanes),))
 
     def extract(self, x: SSAValue, lane: int | SSAValue) -> SSAValue:
@@ -302,7 +310,10 @@ class Builder:
         return self._emit("insert", [x, value], x.type, (lane,))
 
     def horizontal(self, fn: str, x: SSAValue) -> SSAValue:
-        """All lanes combined by add, mul, min or max, in a fixed tree (halves, then quarters, ...)."""
+        """Combine all lanes by add, mul, min or max, in a fixed tree (halves, then quarters, ...).
+
+        Raises:
+            CompileError: another function, or the number of lanes is no power of two."""
         if fn not in _HORIZONTAL:
             raise CompileError(f"no horizontal {fn}")
         n = x.type.lanes
@@ -318,7 +329,7 @@ class Builder:
         return x
 
     def any(self, mask: SSAValue) -> SSAValue:
-        """Whether some lane of an i1 vector holds."""
+        """Return a scalar i1: whether some lane of an i1 vector holds."""
         return mask if not mask.type.lanes else self._emit("any", [mask], I1)
 
     # -- memory
@@ -332,35 +343,35 @@ class Builder:
         mask: SSAValue | None = None,
         other: SSAValue | None = None,
     ) -> SSAValue:
-        """Elements offset, offset+1, ... A masked-off lane (or scalar) is not touched and gives `other` (or 0)."""
+        """Load elements offset, offset+1, ... A masked-off lane (or scalar) is not touched and gives `other` (or 0)."""
         return self._emit("load", [ptr, self.index(offset), mask, other], Type(elem, lanes))
 
     def store(self, value: SSAValue, ptr: SSAValue, offset: SSAValue | int, mask: SSAValue | None = None) -> None:
         self._emit("store", [ptr, self.index(offset), value, mask], None)
 
     def stream(self, value: SSAValue, ptr: SSAValue, offset: SSAValue) -> None:
-        """A store that goes past the caches; the address must be aligned to the vector."""
+        """Emit a non-temporal store; the address must be aligned to the vector."""
         self._emit("stream", [ptr, offset, value], None)
 
     def gather(self, ptr: SSAValue, offsets: SSAValue, elem: str, mask: SSAValue | None = None) -> SSAValue:
-        """Lane l gets the element at offsets[l] (i32 or i64); masked-off lanes are not touched and give 0."""
+        """Load the element at offsets[l] (i32 or i64) into lane l; masked-off lanes are not touched and give 0."""
         return self._emit("gather", [ptr, offsets, mask], Type(elem, offsets.type.lanes))
 
     def scatter(self, value: SSAValue, ptr: SSAValue, offsets: SSAValue, mask: SSAValue | None = None) -> None:
-        """Lane l is stored at offsets[l]; offsets are distinct."""
+        """Store lane l at offsets[l]; offsets are distinct."""
         self._emit("scatter", [ptr, offsets, value, mask], None)
 
     def prefetch(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> None:
         self._emit("prefetch", [ptr, self.index(offset)], None, (elem,))
 
     def alloc(self, elem: str, n: int) -> SSAValue:
-        """A pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
+        """Return a pointer to n elements of the thread's scratch, aligned to 64 bytes, uninitialised at each task."""
         at = self._scratch
         self._scratch += (n * BYTES[elem] + 63) // 64 * 64
         return self._emit("address", [self.scratch_base], PTR, (at,))
 
     def address(self, ptr: SSAValue, offset: SSAValue | int, elem: str) -> SSAValue:
-        """ptr advanced by offset elements."""
+        """Return ptr advanced by offset elements."""
         return self._emit("advance", [ptr, self.index(offset)], PTR, (elem,))
 
     # -- control
@@ -374,11 +385,11 @@ class Builder:
         unroll: int = 1,
         runs: bool = False,
     ) -> Loop:
-        """A loop; use as `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
+        """Open a loop: `with b.loop(0, n, init=[x]) as l: ...; l.next = [y]`, then `l.results`. Its variable is i64.
 
-        `unroll` > 1 asks the code generator to repeat the body; the trip count must then be a known multiple of it.
-        `runs`: lo < hi is certain. Without the way around the loop its carried values stay in registers from one run of
-        it to the next, however many they are.
+        unroll: above 1, the code generator repeats the body; the trip count must then be a known multiple of it. runs:
+        lo < hi is certain, so no branch around the loop is generated; carried values then stay in registers from one
+        run of the loop to the next, however many they are.
         """
         lo = self.const(lo) if isinstance(lo, int) else lo
         hi = self.const(hi) if isinstance(hi, int) else hi
@@ -406,12 +417,12 @@ class Builder:
 
     @property
     def depth(self) -> int:
-        """How many regions are open; 0 at the function's top."""
+        """Number of open regions; 0 at the function's top."""
         return len(self._blocks) - 1
 
     @contextmanager
     def at(self, depth: int) -> Iterator[None]:
-        """Instructions made inside go to the open region `depth`, right before the deeper region that is open in it."""
+        """Emit instructions into the open region `depth`, right before the deeper region that is open in it."""
         inner = self._blocks[depth + 1 :]
         if not inner:
             yield
@@ -425,12 +436,12 @@ class Builder:
             self._blocks.extend(inner)
 
     def barrier(self) -> None:
-        """Nothing loop-invariant is moved across this point (keeps broadcasts from being hoisted and spilled)."""
+        """Emit a barrier that loop-invariant code does not cross (keeps broadcasts from being hoisted and spilled)."""
         self._emit("barrier", [], None)
 
 
 def show(f: Function) -> str:
-    """The nest as text, one instruction a line; constants stand where they are used."""
+    """Return a function as text, one instruction a line; constants stand where they are used."""
     literals: dict[SSAValue, str] = {}
     lines = [f"function {f.name}({', '.join(map(str, f.buffers))}, scratch {f.scratch}, task {f.task})"]
 
@@ -440,7 +451,7 @@ def show(f: Function) -> str:
     def line(x: Op) -> str:
         left = f"{x.result}: {x.result.type} = " if x.result is not None else ""
         args = list(x.args)
-        while args and args[-1] is None:  # what is left out at the end: no mask, no other value
+        while args and args[-1] is None:  # omitted arguments at the end: no mask, no other value
             args.pop()
         return f"{left}{x.name}({', '.join(map(name, args))}){f' {list(x.attrs)}' if x.attrs else ''}"
 

@@ -1,4 +1,4 @@
-"""Vectors merged in trees, and squares of them transposed."""
+"""Transpose square tiles of vectors by shuffles, and merge values in trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 def blocks(b: Builder | Hoisting, vectors: list[SSAValue], n: int, width: int) -> list[SSAValue]:
-    """As many vectors of n lanes as they have blocks of `width`: result L is block L of every vector."""
+    """Transpose the blocks of `width` lanes of n / width vectors: result L concatenates block L of every vector.
+
+    n: lanes of a vector."""
     if len(vectors) == 1:
         return vectors
     sides = []
@@ -25,8 +27,9 @@ def blocks(b: Builder | Hoisting, vectors: list[SSAValue], n: int, width: int) -
 
 
 def transpose(b: Builder | Hoisting, rows: Sequence[SSAValue], size: int = 1) -> list[SSAValue]:
-    """n / size vectors of n lanes, transposed in elements of `size` lanes, of 128 bits at most: those within 128 bits
-    are interleaved first, then blocks of 128 bits."""
+    """Transpose n / size vectors of n lanes as a matrix of elements of `size` lanes, at most 128 bits each.
+
+    Elements are interleaved within 128-bit blocks first, then the blocks are transposed."""
     n = len(rows) * size
     width = min(n, 16 // BYTES[rows[0].type.elem])
 
@@ -38,7 +41,7 @@ def transpose(b: Builder | Hoisting, rows: Sequence[SSAValue], size: int = 1) ->
         return b.shuffle(x, y, lanes)
 
     def columns(group: Sequence[SSAValue], unit: int) -> list[SSAValue]:
-        """In block L of vector c, element c of block L of every vector of the group."""
+        """Return vectors whose vector c holds, in block L, element c of block L of every vector of the group."""
         if len(group) == 1:
             return list(group)
         pairs = list(zip(group[::2], group[1::2], strict=True))
@@ -52,7 +55,7 @@ def transpose(b: Builder | Hoisting, rows: Sequence[SSAValue], size: int = 1) ->
 
 
 def tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:
-    """All values merged, neighbours first."""
+    """Merge all values in a tree, neighbours first."""
     while len(values) > 1:
         values = [merge(*values[i : i + 2]) if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
     return values[0]

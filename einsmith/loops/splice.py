@@ -1,4 +1,4 @@
-"""Finished functions inside other ones and over other buffers: how a kernel is made of kernels."""
+"""Inline finished functions into other ones and rebind their buffers, to build kernels out of kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from einsmith.loops.nest import I64, PTR, Builder, Function, If, Loop, Op, SSAValue
 
-_FRESH = 1 << 30  # numbers of values that no builder gives
+_FRESH = 1 << 30  # value ids from here on are given by no builder
 
 
 def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAValue, task: SSAValue) -> None:
-    """Appends what `f` does for one task to the region that is open in `b`, on these buffers and this scratch area.
+    """Inline the body of `f` for one task into the region that is open in `b`, on the given buffers and scratch area.
 
     before: f(buffers p, q; scratch s; task t) = body.  after: body with the given values for p, q, s and t.
     """
@@ -47,8 +47,8 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
 
 
 def moved(f: Function, name: str, places: Sequence[tuple[int, int]], count: int) -> Function:
-    """The function with `count` buffers, in which it finds its own at `places`: a buffer's number and a byte of it."""
-    # A part may be made of parts: its numbers are fresh ones already.
+    """Return the function over `count` buffers, with its own buffers at `places`: (buffer's number, byte offset)."""
+    # A part may be made of parts: its value numbers are at or above _FRESH already.
     used = [v.id for v in (*f.buffers, *(x.result for x in f.body if isinstance(x, Op))) if v is not None]
     fresh = max(_FRESH, 1 + max(used))
     outer = [SSAValue(fresh + n, PTR) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Loops over ranges, boxes and parts of them."""
+"""Emit loops over ranges, boxes, and parts, blocks, strips or tiles of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ def ceil_div(a: int, b: int) -> int:
 
 @lru_cache(maxsize=1024)
 def divisors(n: int) -> tuple[int, ...]:
-    """Those of an extent, ascending, into which blocks cut it evenly; in as many steps as its root: 46,341 for the
-    longest axis of 32 bits."""
+    """Return the divisors of n, ascending, in sqrt(n) steps: 46,341 for the longest axis of 32 bits."""
     low = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return (*low, *(n // d for d in reversed(low) if d * d != n))
 
 
 def digits(b: Builder, flat: SSAValue, extents: Sequence[Bound]) -> list[SSAValue]:
-    """The mixed radix digits of a flattened index, outer first; the first is not reduced. None for no extents."""
+    """Return the mixed-radix digits of a flattened index, outer first; the first is not reduced. [] for no extents."""
     out: list[SSAValue] = []
     for n in reversed(extents[1:]):
         out.append(b.op("mod", flat, n))
@@ -37,7 +36,7 @@ def digits(b: Builder, flat: SSAValue, extents: Sequence[Bound]) -> list[SSAValu
 
 
 def part_range(b: Builder, number: SSAValue, parts: int, count: int) -> Range:
-    """What part `number` of so many has of `count` points, tiles or rows."""
+    """Return the range of part `number` of `count` points, tiles or rows that are divided into nearly equal parts."""
     if parts == 1:
         return 0, count
     lo = b.op("floordiv", b.mul(number, count), parts)
@@ -46,20 +45,22 @@ def part_range(b: Builder, number: SSAValue, parts: int, count: int) -> Range:
 
 
 def tile_size(extent: int, tiles: int, group: int) -> int:
-    """Elements of one of `tiles` parts of an axis, a multiple of `group`."""
+    """Return the points of one of `tiles` parts of an axis, rounded up to a multiple of `group`."""
     return max(1, -(-extent // (tiles * group))) * group
 
 
 def tile_count(extent: int, tiles: int, group: int) -> int:
-    """How many parts of that size the axis has."""
+    """Return how many parts of `tile_size(extent, tiles, group)` points an axis has."""
     return -(-extent // tile_size(extent, tiles, group))
 
 
 def part_bounds(
     b: Builder, extent: int, number: SSAValue | None, parts: int, unit: int = 1, rest: bool = False
 ) -> Range:
-    """From where to where part `number` of so many of an axis is; None: all of it. rest: the last part has what is
-    left beyond whole units."""
+    """Return the range of part `number` when an axis is divided into parts of whole units.
+
+    number: None: all of the axis. unit: points of a unit. rest: the last part includes the points beyond whole units;
+    else they are left out."""
     end = extent if rest else extent // unit * unit
     if number is None:
         return 0, end
@@ -70,7 +71,9 @@ def part_bounds(
 
 @contextmanager
 def task_range(b: Builder, task: SSAValue, first: int, count: int, alone: bool = False) -> Iterator[SSAValue]:
-    """The region that tasks first .. first+count-1 run, and their numbers from 0; `alone`: there are no others."""
+    """Emit a region that only tasks first .. first+count-1 run; yield the task's number counted from `first`.
+
+    alone: no other tasks exist, so that no test is emitted."""
     if alone:
         yield task
         return
@@ -89,11 +92,11 @@ def sweep(
     inner: Callable[[Any, SSAValue, SSAValue, Sequence[SSAValue]], Sequence[SSAValue]],
     unrolled: int = 0,
 ) -> Sequence[SSAValue]:
-    """Loops over flattened points lo .. hi of a box, carrying values.
+    """Emit loops over the flattened points lo .. hi of a box that carry values; return the final ones.
 
-    outer(digits of all but the last extent) is called where they are known; inner(what outer gave, last digit,
-    flattened point, carried) gives the next carried values. A last extent of at most `unrolled` is unrolled where
-    all of it is walked."""
+    `outer(digits of all but the last extent)` is called where these are known and returns a context. `inner(context,
+    last digit, flattened point, carried)` returns the next carried values. A last extent of at most `unrolled` points
+    is unrolled where the range holds whole rows of it."""
     last = extents[-1] if extents else 1
     if len(extents) <= 1:
         context = outer([])
@@ -123,9 +126,9 @@ def nest(
     inner: Callable[[Any, SSAValue, SSAValue, Sequence[SSAValue]], Sequence[SSAValue]],
     unrolled: int,
 ) -> Sequence[SSAValue]:
-    """`sweep` as one loop an extent, each within its own bounds."""
+    """Emit one loop per extent, each within its own bounds; other arguments and the result are those of `sweep`."""
     bounds = list(bounds)
-    some = None  # whether every loop but the first has a turn; without one, neither has the first
+    some = None  # whether every loop but the first runs at all; if one does not, neither does the first
     for lo, hi in bounds[1:]:
         if not (isinstance(lo, int) and isinstance(hi, int) and lo < hi):
             inside = b.op("lt", lo, hi)
@@ -152,11 +155,11 @@ def nest(
 
 
 State = list[list[SSAValue]]
-"""What a loop carries: values in groups."""
+"""The values that a loop carries, in groups."""
 
 
 def carried(b: Builder, bounds: Range, step: int, state: State, body: Callable[[State, SSAValue], State]) -> State:
-    """A loop that carries a state."""
+    """Emit a loop that carries a state; return the final state."""
     ends = list(accumulate(map(len, state), initial=0))
 
     def grouped(flat: Sequence[SSAValue]) -> State:
@@ -171,11 +174,12 @@ def in_groups(
     b: Builder, extent: int, group: int, state: State, body: Callable[[State, Bound, int], State],
     part: SSAValue | None = None, parts: int = 1, within: Range | None = None,
 ) -> State:  # fmt: skip
-    """`body(state, base, count) -> state` for whole groups of `group` points of an axis, inside a loop unless there is
-    one only, and once more for what is left at the end.
+    """Emit `body(state, base, count) -> state` for whole groups of an axis and the remainder; return the final state.
 
-    part: which of `parts` equal parts of the axis this is, every part but the last being whole groups. within: from
-    where to where points count; groups without such are left out.
+    Args:
+        group: Points of a whole group. Groups run in a loop, unless there is a single one.
+        part: Number of this part of the axis, of `parts` equal ones; every part but the last has whole groups.
+        within: Range of points that count; groups outside of it are skipped.
     """
     whole = extent // group * group
     rest = extent - whole
@@ -202,15 +206,14 @@ def in_groups(
 
 
 def blocks(b: Builder, number: SSAValue, extent: int, size: int, emit: Callable[[Bound, int], None]) -> None:
-    """Calls `emit(base, count)` for block `number` of `size` points of an axis, and apart from that for a shorter last
-    block."""
+    """Call `emit(base, count)` for block `number` of `size` points, and in another branch for a shorter last block."""
     whole = extent // size
     if extent < size:
         emit(0, extent)
     elif extent % size == 0:
         emit(b.mul(number, size), size)
     else:
-        # Bases are made inside the branches, so that nothing that depends on one is moved out of its branch.
+        # Bases are computed inside the branches, so that no code that depends on one is hoisted out of its branch.
         with b.if_(b.op("lt", number, whole)):
             emit(b.mul(number, size), size)
         with b.if_(b.op("eq", number, whole)):
@@ -225,8 +228,10 @@ def strips(
     body: Callable[[SSAValue, int, list[SSAValue]], Any],
     init: Sequence[SSAValue] = (),
 ) -> list[SSAValue]:
-    """body(first point, points, carried), which gives what is carried next (None: nothing), for the whole strips of
-    `size` points in lo .. hi, in a loop unless there is one, and for a shorter one at the end."""
+    """Emit `body(first point, points, carried)` for the strips of `size` points in lo .. hi; return the final values.
+
+    `body` returns the values carried next (None: nothing). Whole strips run in a loop, unless there is a single one; a
+    shorter strip at the end is emitted after it."""
     whole, out = lo + (hi - lo) // size * size, list(init)
     if whole == lo + size:
         out = body(b.const(lo), size, out) or []
@@ -240,8 +245,14 @@ def strips(
 def tiles(
     b: Builder, span: Range, count: int, size: int, unit: int, full: int, body: Callable[[SSAValue, int, bool], None]
 ) -> None:
-    """body(tile, its units, whether it is the last, smaller one) for the tiles of a range, of `count` with `size`
-    points in all, `full` units of `unit` points each."""
+    """Emit `body(tile, units, is_last)` for a range of tiles; `is_last` marks the last, smaller tile.
+
+    Args:
+        span: Range of tile numbers.
+        count: Tiles in all, of `size` points together.
+        unit: Points of a unit.
+        full: Units of a whole tile.
+    """
     lo, hi = span
     tail = size - (count - 1) * full * unit
     whole = count if tail == full * unit else count - 1

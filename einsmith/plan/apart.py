@@ -1,4 +1,4 @@
-"""The kernels that a fused kernel takes the place of: what fusion gains is their cost less its own."""
+"""Split a fused kernel into the kernels that it replaces; fusion gains their cost less the fused kernel's."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 
 Place = int | tuple[int, int]
-"""A buffer of the fused kernel by number; or (stage, member), a result that it keeps to itself."""
+"""A buffer of the fused kernel by number; or (stage, member), a result that the fused kernel does not store."""
 
 
 class Apart(NamedTuple):
-    """A stage as a kernel, and what each of its buffers is."""
+    """A stage as a kernel of its own, and the place in the fused kernel of each of its buffers."""
 
     kernel: Kernel
     places: tuple[Place, ...]
 
 
 def stages_apart(kernel: Kernel) -> list[Apart]:
-    """Each stage of a kernel as one of its own, which stores what later ones read.
+    """Return each stage of a kernel as a kernel of its own, which stores the results that later stages read.
 
     before: s = sum[k](a*b);  y = max(s + c, 0), where s is in registers
     after:  s = sum[k](a*b)   and   y = max(s + c, 0), each of tensors
@@ -49,7 +49,7 @@ def stages_apart(kernel: Kernel) -> list[Apart]:
 
 
 def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
-    """written: the buffer is not read."""
+    """Return the buffer of a place; written: it is not read."""
     if isinstance(place, int):
         b = kernel.buffers[place]
         return KernelBuffer(b.dtype, b.shape, b.far and written, b.strides)
@@ -59,6 +59,6 @@ def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
 
 
 def apart(kernel: Kernel | Rows) -> Iterator[Kernel]:
-    """A kernel for each stage of a kernel, or of the kernels that share their rows."""
+    """Yield a kernel for each stage of a kernel, or of all members of a row-block fusion."""
     for part in [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]:
         yield from (x.kernel for x in stages_apart(part))

@@ -1,4 +1,4 @@
-"""The bytes of a kernel's buffers that it touches: of a long tensor of which one slice is read, that slice."""
+"""Compute the bytes that a kernel touches of its buffers: of a tensor of which one slice is read, only that slice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from einsmith.plan.kernel import Kernel
 
 @lru_cache(maxsize=4096)
 def touched(kernel: Kernel) -> tuple[int, ...]:
-    """Bytes of each buffer that are read or written, as whole slices: of a dimension, an index that is the same at
-    every point takes one place, an axis as many as it has points, any other index all of them; a result's only piece
-    is written as large as it is."""
+    """Return the bytes of each buffer that are read or written, counted in whole slices.
+
+    Along a dimension, an index that is the same at every point touches one position, an axis as many as it has points,
+    any other index all of them. A result of a single piece is written in that piece's extents."""
     shapes = [b.shape for b in kernel.buffers]
-    places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # of each dimension: None: from 0 on
+    places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # by dimension; key None: from 0 on
     written: dict[int, int] = defaultdict(int)
     for stage in kernel.stages:
         parts = stage.template.parts
@@ -44,7 +45,8 @@ def touched(kernel: Kernel) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...]], ...]:
-    """The slot of every read, and its indices: of an axis its number, -1 for what varies otherwise."""
+    """Return (slot, indices) of every read; an index is an axis's number, -1 if it varies otherwise, or an expression
+    that is the same at every point."""
 
     def kind(i: Expr) -> int | Expr:
         if isinstance(i, Axis):
@@ -57,8 +59,9 @@ def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...
 
 @lru_cache(maxsize=1024)
 def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
-    """(bytes moved, footprint) when what is touched of each buffer is read or written once; pieces that lie between
-    each other store to parts of lines, of `line` bytes, which come and go once for each of them."""
+    """Return (bytes moved, footprint in bytes), if the touched part of each buffer is read or written once.
+
+    Interleaved pieces store to parts of cache lines of `line` bytes, which are fetched and written once per piece."""
     written = {n for s in kernel.stages for n in s.outputs if n is not None}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
@@ -69,7 +72,7 @@ def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
 
 
 def _stored(kernel: Kernel, buffer: int, taken: int, line: int) -> float:
-    """Bytes that come and go where a result is stored of whose buffer so many are touched."""
+    """Return the bytes moved by storing a result, given the bytes `taken` that are touched of its buffer."""
     to, out = kernel.buffers[buffer], 0.0
     for p in kernel.root.parts:
         if isinstance(p, Piece):

@@ -1,4 +1,4 @@
-"""A kernel: stages that share one output box. What fusion makes and patterns lower."""
+"""Define kernels, which fusion makes and patterns lower: stages that share one output box, over buffers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from einsmith.expr.nodes import Template
 
 @lru_cache(maxsize=4096)
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides in elements of a dense tensor whose last dimension is contiguous."""
+    """Return the strides (elements) of a dense tensor whose last dimension is contiguous."""
     return tuple([prod(shape[d + 1 :]) for d in range(len(shape))])
 
 
 def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides in normal form: no address depends on that of a dimension of one point, which goes on where the
-    dimension after it ends. Raises VerifyError where elements would share an address."""
+    """Return the strides in normal form.
+
+    No address depends on the stride of a dimension of one point; it becomes the extent times the stride of the
+    dimension after it.
+
+    Raises:
+        VerifyError: their number is wrong, or elements would share an address."""
     if len(strides) != len(shape):
         raise VerifyError(f"a buffer of {len(shape)} dimensions has {len(shape)} strides, not {len(strides)}")
     if 0 in shape:
@@ -39,12 +44,13 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...
 
 
 class KernelBuffer(Node):
-    """An argument of a kernel: elements of `dtype` in `shape`, which lie `strides` elements apart along its dimensions,
-    row-major where none are given. Dimensions may lie in any order, and apart: a stride is positive, and larger than
-    what all smaller ones reach together, which Buffer(...) raises VerifyError for. `far`: the buffer is only written,
-    begins on a cache line, and is too large to be found in a cache afterwards, so that stores may go past the caches.
+    """An argument of a kernel: a tensor of `dtype` and `shape` with `strides` (elements; None: row-major).
 
-    size: elements that it spans in memory, from its first one to its last.
+    Dimensions may be permuted and padded. A stride is positive and larger than the reach of all smaller strides
+    together; else KernelBuffer(...) raises VerifyError.
+
+    far: the buffer is only written, begins on a cache line, and is too large to stay in a cache, so that its stores may
+    be non-temporal. size: elements that it spans in memory, from its first one to its last.
     """
 
     __slots__ = ("dtype", "shape", "far", "strides", "size")
@@ -68,36 +74,36 @@ class KernelBuffer(Node):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it spans in memory."""
+        """Bytes that the buffer spans in memory."""
         return self.size * self.dtype.itemsize
 
     @property
     def row_major(self) -> bool:
-        """Whether it is dense, its last dimension contiguous."""
+        """True if the buffer is dense and its last dimension contiguous."""
         return self.strides == row_major(self.shape)
 
     @property
     def flat(self) -> KernelBuffer:
-        """All that it spans, in one dimension."""
+        """The buffer's whole span as a tensor of one dimension."""
         return KernelBuffer(self.dtype, (self.size,), self.far)
 
     def part(self, axis: int, count: int, far: bool | None = None) -> KernelBuffer:
-        """`count` places of a dimension, whose elements stay where they are; far: as the buffer, if not told."""
+        """Return a view of `count` positions along a dimension, at the same strides; far: None keeps the buffer's."""
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
         return KernelBuffer(self.dtype, shape, self.far if far is None else far, self.strides)
 
     def split(self, axis: int, low: int) -> KernelBuffer:
-        """The same elements with two dimensions in the place of one, of which the second has `low` points."""
+        """Return a view with dimension `axis` split in two, the second of which has `low` points."""
         (n, s), shape, strides = (self.shape[axis], self.strides[axis]), self.shape, self.strides
         shape = (*shape[:axis], n // low, low, *shape[axis + 1 :])
         return KernelBuffer(self.dtype, shape, self.far, (*strides[:axis], low * s, s, *strides[axis + 1 :]))
 
 
 class Stage(Node):
-    """One template of a kernel.
+    """One template of a kernel, with its arguments and outputs.
 
     `args[slot]` is ("buffer", n) for the kernel's buffer n, or ("stage", i, member) for a result of an earlier stage,
-    which is read at the identity index only; the root, before which there is none, has buffers alone.
+    which is read at the identity index only; the root, as the first stage, has buffers alone.
     `outputs[member]` is the buffer that the result is stored to, or None.
     """
 
@@ -110,15 +116,17 @@ class Stage(Node):
 
 
 class Kernel(Node):
-    """Stage 0, the root, is any template; the later stages (the epilogue) are pointwise templates of one piece over the
-    root's output shape, that see the root and each other at the identity index, and buffers at any index.
+    """A fused kernel: a root stage and an epilogue of pointwise stages, over buffers.
+
+    Stage 0, the root, is any template. The later stages (the epilogue) are pointwise templates of one piece over the
+    root's output shape; they read the root and each other at the identity index, and buffers at any index.
 
     A written buffer may be the same memory as a read one only where every read of the latter is at the identity index;
-    a read comes before the write of the same element. Where they are one buffer, the root is a scatter whose initial
-    value reads it there.
+    an element is read before it is written. Where they are one buffer, the root is a scatter whose initial value reads
+    the buffer at the identity index.
 
-    `fixed`: the kernel is a step of a loop, many runs in a row, and these buffers hold the same elements in all of
-    them, so that what is made of them alone can be made once. None: it is no step of a loop.
+    fixed: the kernel is a step of a loop, and these buffers are loop-invariant, so that values computed from them alone
+    can be computed once. None: the kernel is no step of a loop.
     """
 
     __slots__ = ("stages", "buffers", "fixed")
@@ -143,8 +151,9 @@ class Kernel(Node):
 
 
 class Member(Node):
-    """A kernel of a Rows, in row form: one axis of some buffers is the row, and such buffers are read and written in
-    the row at which the kernel stands only.
+    """A kernel of a row-block fusion (`Rows`): one axis of some of its buffers is the row.
+
+    Those buffers are read and written only in the row that the kernel computes.
 
     `places[n]` is the buffer of the Rows that buffer n of the kernel is; the numbers after those of `Rows.buffers` are
     the `local` ones. `by_row[n]`: 1 + the axis of buffer n that is the row, 0 where none is. The row is axis `axis` of
@@ -168,8 +177,9 @@ class Member(Node):
 
 
 class Rows(Node):
-    """Kernels that share their rows: within a row, each may read what the ones before it have made. Run block of rows
-    by block of rows, they go through memory once, and what is `local` to a row is never stored beyond its block.
+    """A row-block fusion: kernels that share their rows; within a row, each may read results of the ones before it.
+
+    Run block by block of rows, they make one pass over memory; `local` buffers are never stored beyond their block.
 
     before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
     after:  for each block of i: these three
@@ -185,7 +195,7 @@ class Rows(Node):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of everything that has rows."""
+        """Bytes of one row of all buffers that have rows; at least 1."""
         found: dict[int, KernelBuffer] = {}
         for m in self.members:
             found |= {place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row}

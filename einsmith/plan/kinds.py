@@ -1,4 +1,4 @@
-"""Kernels of some of a kernel's pieces: those with a reduction and those without, what all have and the edges."""
+"""Split a kernel by its pieces: reductions from pointwise pieces, or the common interior from the edges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from einsmith.plan.kernel import Kernel, Stage
 
 @lru_cache(maxsize=1024)
 def kinds(kernel: Kernel) -> list[Kernel]:
-    """The kernel's pieces with a reduction, and those without, as kernels; the kernel where there is one kind."""
+    """Return a kernel of the pieces with a reduction and one of the others; the kernel itself if there is one kind."""
     root = kernel.root
     if root.is_scatter:
         return [kernel]
@@ -22,8 +22,9 @@ def kinds(kernel: Kernel) -> list[Kernel]:
 
 @lru_cache(maxsize=1024)
 def inner(kernel: Kernel) -> list[Kernel] | None:
-    """The points that all pieces have, as one kernel; then the others, by kind. None where pieces have no such points,
-    or no others."""
+    """Return a kernel of the points that all pieces have, then the remaining points as kernels by `kinds`.
+
+    None where the pieces have no points in common, or no others."""
     pieces = [p for p in kernel.root.parts if isinstance(p, Piece)]
     least = tuple(map(min, zip(*(p.extents for p in pieces), strict=True)))
     if not all(least) or len({p.step for p in pieces}) > 1 or all(p.extents == least for p in pieces):
@@ -34,7 +35,7 @@ def inner(kernel: Kernel) -> list[Kernel] | None:
 
 
 def _edges(piece: Piece, least: Sequence[int]) -> Iterator[Piece]:
-    """The points of a piece beside its first `least` ones along every axis."""
+    """Yield the points of a piece outside of its first `least` points along every axis, as disjoint pieces."""
     extents = piece.extents
     for d, (few, n) in enumerate(zip(least, extents, strict=True)):
         if n > few:
@@ -43,7 +44,7 @@ def _edges(piece: Piece, least: Sequence[int]) -> Iterator[Piece]:
 
 
 def _of_pieces(kernel: Kernel, parts: Sequence[Piece | Scatter]) -> Kernel:
-    """The kernel with these pieces of its root."""
+    """Return the kernel with only these pieces of its root."""
     first = kernel.stages[0]
     stage = Stage(Template(kernel.root.shape, kernel.root.params, tuple(parts)), first.args, first.outputs)
     return Kernel((stage, *kernel.stages[1:]), kernel.buffers, kernel.fixed)

@@ -1,4 +1,4 @@
-"""Kernels as text, in the words of the printer of graphs."""
+"""Print kernels as text, in the notation of the graph printer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 
 
 def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> str:
-    """A line for the buffers, then the stages s0, s1, ... and where their results are stored.
+    """Return a kernel as text: a line for the buffers, then the stages s0, s1, ... and their stores.
 
     `buffers` names the buffers, else they are b0, b1, ...; those that are local to a Rows are l0, l1, ...
 

@@ -1,4 +1,4 @@
-"""The kernels that a member of a Rows becomes: on a block of rows, before the first block and after the last one."""
+"""Derive the kernels that run a member of a row-block fusion: on a block, before the first and after the last block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Stage
 
 @lru_cache(maxsize=1024)
 def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
-    """The member's kernel on `count` rows that begin at a multiple of `block`; buffers of the Rows from `local` on hold
-    just these rows. A reducing one adds to what has been found so far: its buffers are those in `inputs`, the results
-    so far, and the new results, which may be the same memory. One that `uses_number` has one more buffer."""
+    """Return the member's kernel on `count` rows that begin at a multiple of `block`.
+
+    Buffers of the Rows from number `local` on hold only these rows. The kernel of a reducing member accumulates: its
+    buffers are those in `inputs`, the results so far, and the new results, which may be the same memory. The kernel of
+    a member that `uses_number` has one more buffer, with the number of the block's first row."""
     kernel = _accumulation(member, count) if member.reduces else _of_block(member, count, block, local)
     return _numbered(kernel, _row_axis(member)) if uses_number(member) else kernel
 
@@ -32,9 +34,8 @@ def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
 
 
 def _of_rows(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
-    """The buffer from a block's first row on. Where other axes stand before the rows, what lies between its rows keeps
-    its place, unless it is local."""
-    # Stores may go past the caches only where every block of rows begins on a cache line.
+    """Return the buffer restricted to a block's rows: a strided view, or a dense tensor if the buffer is local."""
+    # Stores may be non-temporal only where every block of rows begins on a cache line.
     far = b.far and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
     return KernelBuffer(b.dtype, _resized(b.shape, axis, count), far) if local else b.part(axis, count, far)
 
@@ -44,7 +45,7 @@ def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
 
 
 def _on_rows(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: int) -> Stage:
-    """The stage with `count` rows in its output."""
+    """Return the stage with `count` rows along `axis` of its output."""
     t = stage.template
     params = []
     for (dtype, shape), (kind, *where) in zip(t.params, stage.args, strict=True):
@@ -57,12 +58,12 @@ def _on_rows(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: in
 
 
 def _row_axis(member: Member) -> int:
-    """The axis of the root that is the row."""
+    """Return the axis of the root that is the row."""
     return member.kernel.root.rank if member.reduces else member.axis
 
 
 def _uses(stage: Stage, row: int) -> bool:
-    """Whether the row is used as a value: in an index it is nothing but the place in a buffer's own row."""
+    """Return whether a stage uses the row axis as a value; in an index it only selects a buffer's own row."""
     todo = [b for part in stage.template.parts for b in part.bodies]
     seen = set(todo)
     while todo:
@@ -77,13 +78,13 @@ def _uses(stage: Stage, row: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def uses_number(member: Member) -> bool:
-    """Whether the member needs to know at which row a block begins."""
+    """Return whether the member needs the number of a block's first row."""
     stages = member.kernel.stages[:1] if member.reduces else member.kernel.stages
     return any(_uses(s, _row_axis(member)) for s in stages)
 
 
 def _numbered(kernel: Kernel, row: int) -> Kernel:
-    """The kernel of a block whose first row's number is in one more buffer."""
+    """Return the kernel with one more buffer, the number of the block's first row, added where the row is a value."""
     stages = []
     for stage in kernel.stages:
         if _uses(stage, row):
@@ -95,7 +96,7 @@ def _numbered(kernel: Kernel, row: int) -> Kernel:
 
 
 def _shifted(row: int, slot: int, body: Expr) -> Expr:
-    """The body with what slot `slot` holds added to the row, wherever that is a value."""
+    """Return the body with the value of slot `slot` added to the row axis wherever it is a value, not in an index."""
     number = apply("add", Axis(row), Read(slot, (), dt.i32))
 
     def rule(e):
@@ -109,12 +110,12 @@ def _shifted(row: int, slot: int, body: Expr) -> Expr:
 
 
 def inputs(member: Member) -> list[int]:
-    """The buffers that the root of a reducing member reads, by number."""
+    """Return the numbers of the buffers that the root of a reducing member reads."""
     return list(dict.fromkeys(where[0] for _, *where in member.kernel.stages[0].args))
 
 
 def partials(member: Member) -> list[KernelBuffer]:
-    """What a reducing member's root makes."""
+    """Return the buffers of a reducing member's partial results, one per result of its root."""
     root = member.kernel.root
     return [KernelBuffer(d, root.shape) for d in root.dtypes]
 
@@ -130,7 +131,8 @@ def _root(member: Member) -> Reduce:
 
 
 def _accumulation(member: Member, count: int) -> Kernel:
-    """total[j] = sum[i](f(i, j)) as new[j] = old[j] + sum[i](f(i, j)) over `count` rows i."""
+    """Return the kernel that accumulates over `count` rows: total[j] = sum[i](f(i, j)) becomes
+    new[j] = old[j] + sum[i](f(i, j))."""
     kernel, root, used = member.kernel, _root(member), inputs(member)
     sums = partials(member)
     buffers = [b.part(0, count, False) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]]
@@ -147,7 +149,9 @@ def _accumulation(member: Member, count: int) -> Kernel:
 
 
 def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[KernelBuffer]) -> Kernel:
-    """One stage a body, each into a buffer of its own, over the same box; body m reads buffer m, if there are any."""
+    """Return a kernel of one pointwise stage per body over one box, each with an output buffer of its own.
+
+    Body m reads buffer m of `reads`, if there are any."""
     stages = []
     for m, body in enumerate(bodies):
         params = [(reads[m].dtype, reads[m].shape)] if reads else []
@@ -156,21 +160,22 @@ def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[Ker
 
 
 def filled(member: Member) -> Kernel:
-    """A reducing member's results before the first row."""
+    """Return the kernel that fills a reducing member's results with the combiner's identity, before the first row."""
     bodies = [Const(identity(_root(member).combiner, x.dtype), x.dtype) for x in partials(member)]
     return _pointwise(member.kernel.root.shape, bodies, [])
 
 
 def copied(member: Member) -> Kernel:
-    """A reducing member's results, from here to there."""
+    """Return the kernel that copies a reducing member's results to other buffers."""
     sums = partials(member)
     bodies = [Read(0, _axes(len(x.shape)), x.dtype) for x in sums]
     return _pointwise(member.kernel.root.shape, bodies, sums)
 
 
 def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
-    """A reducing member's kernel with the partial results of `tasks` tasks in the place of the rows, and which buffers
-    of the Rows it has after those."""
+    """Return the kernel that merges the partial results of `tasks` tasks and runs the stages after the reduction.
+
+    Its buffers are the partial results, [tasks, ...] each, then buffers of the Rows, whose numbers are returned too."""
     kernel, root, sums = member.kernel, _root(member), partials(member)
     t, count = kernel.root, len(sums)
     parts = [KernelBuffer(x.dtype, (tasks, *x.shape)) for x in sums]

@@ -1,6 +1,6 @@
-"""Nodes as plain data that JSON holds, and back: a kernel or a graph in a file, for another process.
+"""Serialise nodes (kernels, graphs) as plain JSON data and read them back, for files and other processes.
 
-Nothing is executed on reading: only the classes below are made, through their own checks.
+Nothing is executed on reading: only the classes listed here are constructed, through their own checks.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _CLASSES = {
 
 
 def to_data(root: Node) -> list[list[Any]]:
-    """A list of nodes, each [class, field, ...], below before above, the root last. Floats are written as `float.hex`
-    does, so that every bit stays, and NaN and infinities are legal JSON."""
+    """Return a list of nodes, each [class, field, ...], operands before their users, the root last.
+
+    Floats are written by `float.hex`, so that every bit stays, and NaN and infinities are legal JSON."""
     out: list[list[Any]] = []
     number: dict[Node, int] = {}
     stack: list[Node] = [root]
@@ -58,7 +59,10 @@ def to_data(root: Node) -> list[list[Any]]:
 
 
 def from_data(data: Sequence[Sequence[Any]]) -> Any:
-    """The root of what `to_data` gave. Leaves are new ones. Raises VerifyError for data that describes no node."""
+    """Return the root node of data from `to_data`. Leaves are new ones.
+
+    Raises:
+        VerifyError: the data describes no node."""
     made: list[Node] = []
     try:
         for name, *fields in data:

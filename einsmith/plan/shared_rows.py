@@ -1,10 +1,10 @@
-"""Special functions that several members of a Rows evaluate at the same points are evaluated once, into the scratch.
+"""Eliminate common special functions in a row-block fusion: one that several members need is stored once in scratch.
 
 before: s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
 after:  e[i,k] = exp(x[i,k] - m[i]);  s[i] = sum[k](e[i,k]);  y[i,k] = e[i,k]/s[i], e being local to the row
 
-So is what stands under a condition that one of them chooses by: exp(where(k <= i, x[i,k], -inf) - m[i]) here is
-exp(x[i,k] - m[i]) there where k <= i.
+Functions that agree under a condition are shared too: exp(where(k <= i, x[i,k], -inf) - m[i]) of one member serves a
+use of exp(x[i,k] - m[i]) in another one that is read only where k <= i.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPECIAL = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
 
 
 class _Use(NamedTuple):
-    """A subexpression of a stage, and its axes in the order of the tensor that might hold it."""
+    """A use of a subexpression in a stage, with its axes in the order of the tensor that would hold it."""
 
     member: int
     stage: int
@@ -31,7 +31,7 @@ class _Use(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """What a subexpression computes, whichever member it stands in: slots are buffers of the Rows."""
+    """The value of a subexpression independent of its member: slots are buffers of the Rows, axes are renumbered."""
 
     expr: Expr
     extents: tuple[int, ...]
@@ -40,7 +40,7 @@ class _Key(NamedTuple):
 
 @lru_cache(maxsize=256)
 def shared(rows: Rows) -> Rows:
-    """The Rows with what several members would evaluate in a member of its own; itself where there is no such."""
+    """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
     while True:
         uses = _uses(rows)
         several = [k for k, found in uses.items() if len({u.member for u in found}) > 1]
@@ -51,7 +51,7 @@ def shared(rows: Rows) -> Rows:
 
 
 def _domain(t: Template) -> tuple[int, ...] | None:
-    """The extents of all axes of a template of one whole piece."""
+    """Return the extents of all axes of a template of one whole piece; None for other templates."""
     part = t.parts[0]
     if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
         return None
@@ -59,7 +59,7 @@ def _domain(t: Template) -> tuple[int, ...] | None:
 
 
 def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
-    """Every subexpression that might be evaluated once, with its places."""
+    """Return the uses of every subexpression that could be shared."""
     out: dict[_Key, list[_Use]] = defaultdict(list)
     guarded: list[tuple[_Key, _Use, Expr]] = []
     for m, member in enumerate(rows.members):
@@ -89,19 +89,19 @@ def _special(exprs: Sequence[Expr]) -> list[Apply]:
 
 
 def _guards(bodies: Sequence[Expr], e: Expr) -> list[Expr]:
-    """The conditions without which nothing in the bodies reads `e`."""
+    """Return the conditions outside of which the bodies' values do not depend on `e`."""
     wheres = [x for x in postorder(bodies) if isinstance(x, Apply) and x.fn == "where" and x is not e]
     conditions = dict.fromkeys(x.args[0] for x in wheres if e in postorder([x.args[1]]))
     return [c for c in conditions if e not in postorder(rebuild(bodies, partial(_without, c)))]
 
 
 def _without(condition: Expr, x: Expr) -> Expr | None:
-    """What a choice is where the condition does not hold."""
+    """Return the other side of a `where` on this condition (a `rebuild` rule); None for other nodes."""
     return x.args[2] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
 
 
 def _chosen(e: Expr) -> list[tuple[Expr, Expr]]:
-    """The conditions of choices in an expression, with what it is where they hold."""
+    """Return the conditions of the `where`s in an expression, each with the expression's value where it holds."""
     conditions = dict.fromkeys(x.args[0] for x in postorder([e]) if isinstance(x, Apply) and x.fn == "where")
     return [(c, rebuild([e], partial(_taken, c))[0]) for c in conditions]
 
@@ -113,7 +113,9 @@ def _taken(condition: Expr, x: Expr) -> Expr | None:
 def _key(
     member: Member, stage: Stage, domain: tuple[int, ...], row: Axis, e: Expr
 ) -> tuple[_Key, tuple[Axis, ...]] | None:
-    """None where e reads other than whole dimensions by axes, or does not vary within the row."""
+    """Return the key of a subexpression and its axes, the row first.
+
+    None where e reads other than whole dimensions by axes, or does not vary within the row."""
     axes: dict[Axis, int] = {row: 0}
     by_row: dict[int, int] = {}
     for read in reads(e):
@@ -136,8 +138,9 @@ def _key(
 
 
 def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> Expr:
-    """The expression with `axes` numbered in their order and slots that are buffers of the Rows; those that are none,
-    and other axes, keep away from these."""
+    """Return the expression with `axes` numbered in their order, and slots numbered as buffers of the Rows.
+
+    Other axes get higher numbers; slots that hold results of stages get negative ones."""
     first = len(axes)
 
     def rule(x):
@@ -152,7 +155,7 @@ def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> E
 
 
 def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
-    """The Rows with one more member, which evaluates `key` into one more local buffer, and reads of that."""
+    """Return the Rows with one more member that evaluates `key` into a new local buffer, which replaces the uses."""
     last = len(rows.buffers) + len(rows.local)
     held = KernelBuffer(key.expr.dtype, key.extents)
     found = [x for m in rows.members for x in zip(m.places, m.kernel.buffers, strict=True)]
@@ -161,7 +164,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
     by_row = dict(key.by_row)
 
     def view(x: Read) -> tuple[int, tuple[int, ...]]:
-        """A buffer's place and the shape in which it is read: with axes of one, or without them, or both ways."""
+        """Return a buffer's place and the shape in which it is read; a buffer may be read with or without unit axes."""
         return x.slot, tuple(key.extents[i.position] for i in x.index if isinstance(i, Axis))
 
     views = sorted({view(x) for x in reads(key.expr)})
@@ -183,7 +186,7 @@ def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
 
 
 def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -> Member:
-    """The member with one more buffer, read in the places of the uses."""
+    """Return the member with one more buffer, which is read in place of the uses."""
     kernel, last = member.kernel, len(member.kernel.buffers)
     stages = []
     for s, stage in enumerate(kernel.stages):
@@ -200,5 +203,5 @@ def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -
 
 
 def _exchanged(new: dict, body: Expr) -> Expr:
-    """The body with some subexpressions exchanged."""
+    """Return the body with some subexpressions replaced."""
     return rebuild([body], lambda x: None, dict(new))[0]

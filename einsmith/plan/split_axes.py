@@ -1,10 +1,10 @@
-"""Axes that a kernel uses under `//V` and `% V` become two: the digits. What the kernel computes stays where it is.
+"""Split axes that a kernel uses under `//V` and `% V` into mixed-radix digits; results keep their place in memory.
 
 before: Y[b, c] = sum[k](W[8*(c//4) + k, c%4] * X[b, c//4, k])            c < 12 (both factors depend on c, no product)
 after:  Y[b, g, c] = sum[k](W[8*g + k, c] * X[b, g, k])                   g < 3, c < 4 (three products of matrices)
 
-Gradients of grouped convolutions, pixel shuffles and other rearrangements around a reduction read so. An output that
-is written as [B, 3, 4] lies in memory as one of [B, 12] does. Divisors that chain make further digits.
+Gradients of grouped convolutions, pixel shuffles and other rearrangements around a reduction have this form. An output
+written as [B, 3, 4] has the memory layout of one of [B, 12]. Divisors that chain make further digits.
 
 An axis of the output may become V pieces instead, each of every V-th point:
 
@@ -12,7 +12,7 @@ before: dX[c, i] = sum[o, u](W[o, c, 2*u + (i+1)%2] * dY[o, (i+1)//2 - u])      
 after:  dX[c, 2*i] = sum[o, u](W[o, c, 2*u + 1] * dY[o, i - u])                 i < 9
         dX[c, 2*i + 1] = sum[o, u](W[o, c, 2*u] * dY[o, i + 1 - u])             i < 8
 
-Gradients of strided convolutions read so, and need it where the extent is odd, or 1 is added as here.
+Gradients of strided convolutions have this form; they need pieces where the extent is odd, or 1 is added as here.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from einsmith.expr.rewrite.simplify import simplify_template
 from einsmith.plan.kernel import Kernel, Stage
 
 MOST_PIECES = 16
-"""Of a kernel whose axes are cut into pieces: each is configured, and its code written."""
+"""Most pieces of a kernel whose axes are split into pieces; each piece is configured and compiled."""
 
 _Cut = Callable[[Kernel, int | None, int, int], Kernel | None]
 
 
 @lru_cache(maxsize=4096)
 def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
-    """The kernel with every axis split that can be, into digits rather than pieces, and into pieces rather than digits;
-    none where no axis can be split, or nothing is reduced."""
+    """Return the kernel with all splittable axes split, once preferring digits and once preferring pieces.
+
+    Empty where no axis can be split, or nothing is reduced."""
     if kernel.root.is_scatter or not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
         return ()
     if next(_candidates(kernel), None) is None:
@@ -55,13 +56,13 @@ def _split_by(kernel: Kernel, cuts: Sequence[_Cut]) -> Kernel:
 
 
 def _divisions(kernel: Kernel) -> int:
-    """Quotients and remainders in all bodies."""
+    """Return the number of quotients and remainders in all bodies."""
     every = [b for s in kernel.stages for p in s.template.parts for b in p.bodies]
     return sum(isinstance(e, Apply) and e.fn in ("floordiv", "mod") for e in postorder(every))
 
 
 def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
-    """(piece of the root, None for an output axis; axis; extent of its low digit), each once."""
+    """Yield each candidate split once: (piece of the root, None for an output axis; axis; extent of its low digit)."""
     rank, seen = len(kernel.shape), set()
     for s, stage in enumerate(kernel.stages):
         for n, part in enumerate(stage.template.parts):
@@ -74,13 +75,13 @@ def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
 
 
 def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
-    """(axis, extent of its low digit) of the splits that may make a quotient or remainder a sum of digits."""
+    """Return the splits (axis, extent of its low digit) that may turn a quotient or remainder into a sum of digits."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return []
     if not e.dtype.is_int:
         return []
     form, c = linear(e.args[0]), int(e.args[1].value)
-    if c <= 0:  # of elements, which no rule divides by a positive number instead, or by 0
+    if c <= 0:  # integer elements may be divided by 0 or a negative number, for which no rule splits axes
         return []
     out = []
     for atom, k in form.terms.items():
@@ -94,8 +95,9 @@ def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
-    """The kernel with `low*axis + axis'` for an axis of the output (piece None) or of a piece's reduction; None where
-    extents or pieces end within a digit."""
+    """Return the kernel with an axis replaced by `low*axis + axis'`; None where extents or pieces end within a digit.
+
+    piece: number of the piece whose reduction axis is split; None: an output axis."""
     if (kernel.shape if piece is None else kernel.root.parts[piece].domain)[axis] % low:
         return None
     stages: list[Stage] = []
@@ -121,8 +123,9 @@ def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kern
 
 
 def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
-    """The kernel with pieces of the root of every `low`-th point along an axis of the output; None where that are too
-    many, or there are pieces of every few points already."""
+    """Return the kernel with each piece split into `low` pieces of every `low`-th point along an output axis.
+
+    None for a reduction axis, where the pieces are too many or too short, or where they are strided already."""
     root = kernel.stages[0]
     parts = root.template.parts
     if piece is not None or len(parts) * low > MOST_PIECES:
@@ -148,7 +151,7 @@ def _with(values: tuple[int, ...], at: int, *new: int) -> tuple[int, ...]:
 
 
 def _at_identity(t: Template, slots: set[int]) -> Template:
-    """The template with every read of these slots at the identity index."""
+    """Return the template with every read of these slots at the identity index."""
     identity = tuple(Axis(d) for d in range(t.rank))
 
     def rule(e: Any) -> Any:
@@ -158,7 +161,9 @@ def _at_identity(t: Template, slots: set[int]) -> Template:
 
 
 def _moved(bodies: Sequence[Expr], rank: int, axis: int, low: int) -> tuple[Expr, ...]:
-    """Bodies with `low*Axis(axis) + Axis(axis + 1)` for an axis, and those after it one further; rank: of all axes."""
+    """Return bodies with `low*Axis(axis) + Axis(axis + 1)` in place of an axis, and later axes renumbered by one.
+
+    rank: number of all axes."""
     inner = apply("add", apply("mul", Const(low, Axis.dtype), Axis(axis)), Axis(axis + 1))
     axes: dict[int, Expr] = {axis: inner, **{a: Axis(a + 1) for a in range(axis + 1, rank)}}
     return tuple(substitute(b, axes) for b in bodies)
@@ -169,7 +174,7 @@ def _with_bodies(body: Expr | Reduce, bodies: tuple[Expr, ...], extents: tuple[i
 
 
 def _split(part: Piece, axis: int, low: int) -> Piece | None:
-    """The piece with two axes for one of its output or reduction; None where it ends or begins within a digit."""
+    """Return the piece with an output or reduction axis split in two; None where it begins or ends within a digit."""
     rank, extent = len(part.extents), part.domain[axis]
     if axis < rank and (part.step[axis] != 1 or part.offset[axis] % low or extent % low):
         return None

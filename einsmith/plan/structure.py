@@ -1,4 +1,4 @@
-"""What kernels that differ in extents alone have in common: what is found out of one is a first guess for others."""
+"""Hash the structure of a kernel without its extents, so that a tuning result starts the search at other sizes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SIZES: dict[type, tuple[str, ...]] = {
     Const: ("value",), Template: ("shape", "params"), Piece: ("offset", "extents"), Reduce: ("extents",),
     Scatter: ("extents",), KernelBuffer: ("shape", "strides"), Rows: ("rows",),
 }  # fmt: skip
-"""The fields that change with extents; how many numbers they hold does not. Constants, as those of guards, are among
-them."""
+"""Fields whose numbers depend on extents (the count of numbers does not); constants, as those of guards, are included.
+"""
 
 
 def structure(kernel: Kernel | Rows) -> str:
-    """The kernel's digest without its extents, in hexadecimal digits: `sum[k](A[i,k]*B[k,j])` has one for all sizes."""
+    """Return the kernel's digest without its extents, in hex: `sum[k](A[i,k]*B[k,j])` has the same one at all sizes."""
     known: dict[Node, bytes] = {}
     stack: list[Node] = [kernel]
     while stack:
@@ -36,7 +36,7 @@ def structure(kernel: Kernel | Rows) -> str:
 
 
 def extents(kernel: Kernel | Rows) -> tuple[int, ...]:
-    """The extents of all buffers and of the results: as many for all kernels of one structure."""
+    """Return the extents of all buffers and of the results; kernels of one structure have equally many."""
     return (*(n for b in kernel.buffers for n in b.shape), *kernel.shape)
 
 

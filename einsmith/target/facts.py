@@ -1,4 +1,4 @@
-"""Hardware facts as data: what a pattern may ask about the machine it configures itself for.
+"""Describe a machine as data: the facts and coefficients by which patterns configure and price kernels.
 
 Sizes are static facts read from the operating system; the coefficients (operations and bytes per second) have static
 defaults that calibration may replace with measured ones. Nothing here knows a code generator: `cpu`, `features` and
@@ -19,46 +19,48 @@ from einsmith.target.microarchitectures import Core, core
 from einsmith.target.overheads import Overheads
 
 LINE = 64
-"""Bytes of a cache line, which come and go together."""
+"""Bytes of a cache line."""
 KEPT, KEPT_BESIDE = 0.65, 0.15
-"""The part of the last level that keeps what is walked again and again: sums of 24 to 96 MB beside 32 MB of cache; and
-where a program goes through more than that level holds, between two kernels that touch the same."""
+"""Fraction of L3 that still holds data on reuse. KEPT: data that is walked repeatedly (measured: sums of 24 to 96 MB,
+32 MB of cache). KEPT_BESIDE: data of two kernels of a program that touches more than L3 holds."""
 _SPECIAL = (
     ("exp", 0.13e-9), ("log", 0.24e-9), ("tanh", 0.24e-9), ("sigmoid", 0.18e-9), ("sqrt", 0.1e-9), ("rsqrt", 0.15e-9),
     ("div", 0.08e-9), ("erf", 0.22e-9), ("sin", 0.15e-9), ("cos", 0.15e-9), ("pow", 1e-9), ("floordiv", 0.3e-9),
     ("mod", 0.2e-9),
 )  # fmt: skip
-"""With vectors of 64 bytes at about 4 GHz."""
+"""Seconds per f32 element of functions that are not one instruction, with vectors of 64 bytes at about 4 GHz."""
 
 
 CPU = "cpu"
-"""The name of the back end for processors."""
+"""Name of the CPU back end."""
 MAX_THREADS = 4096
-"""Threads that share a program's work, at most."""
+"""Most threads that share a program's work."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One machine. Hashable, so that it can be part of a cache key. `backend` names what compiles for it and runs
-    (`backends.registry`); the facts of a machine of another kind are a subclass with another one.
+    """A machine: sizes, rates and overheads. Hashable, so that it can be part of a cache key.
+
+    `backend` names the back end that compiles and runs code for it (`backends.registry`); another kind of machine is a
+    subclass with another `backend`.
 
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes
     that all cores share; cores: physical cores that may be used.
 
-    Coefficients: `fma_per_second` f32 multiply-adds per core; `multiplies`: vectors of them in a clock cycle, a power
-    of two; `bytes_per_second` read and written per core from (L1, L2, L3), and of all cores from a level that they
-    share: `l3_bandwidth`, `memory_bandwidth`, of which one core can use `core_bandwidth`; `load_seconds`,
+    Coefficients: `fma_per_second` f32 multiply-adds per core; `multiplies`: vector multiply-adds per clock cycle, a
+    power of two; `bytes_per_second` read and written per core from (L1, L2, L3); of all cores together from a shared
+    level: `l3_bandwidth`, `memory_bandwidth`, of which one core can use `core_bandwidth`; `load_seconds`,
     `unaligned_seconds` (of vectors that begin anywhere), `store_seconds`, `broadcast_seconds` per vector in L1;
     `gather_seconds` per element; `special_seconds` per f32 element and core of a function that is not one instruction;
     `launch_seconds` to start one parallel sweep.
 
-    `measured`: what registered patterns have measured for themselves, asked for by `coefficient`.
+    `measured`: coefficients that registered patterns have measured for themselves, read by `coefficient`.
 
-    `overheads`: what kernels take beyond what is measured, in clock cycles.
+    `overheads`: costs of kernels beyond the measured coefficients, in clock cycles.
 
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
 
-    `kept`: the part of the last level that holds what a kernel touches, when it begins.
+    `kept`: the fraction of L3 that holds data of a kernel when it begins.
     """
 
     backend: ClassVar[str] = CPU
@@ -90,7 +92,7 @@ class Target:
     winograd: bool = False
     kept: float = KEPT
 
-    def __hash__(self) -> int:  # of the fields, once: a target is part of every key of a cache
+    def __hash__(self) -> int:  # computed once: a target is part of every cache key
         found = self.__dict__.get("_hash")
         if found is None:
             found = hash(tuple(getattr(self, f.name) for f in fields(self)))
@@ -98,25 +100,26 @@ class Target:
         return found
 
     def __getstate__(self) -> dict:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # strings hash otherwise in another process
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # no hash: strings hash differently per process
 
     def lanes(self, itemsize: int = 4) -> int:
-        """Elements of `itemsize` bytes in one vector register."""
+        """Return the elements of `itemsize` bytes in one vector register; at least 2."""
         return max(2, self.vector_bytes // itemsize)
 
     @property
     def loads_operands(self) -> bool:
-        """Whether multiply-adds take no operand from memory, as on AArch64 (32 registers of 16 bytes)."""
+        """True if multiply-adds take no operand from memory, as on AArch64 (32 registers of 16 bytes)."""
         return (self.vector_bytes, self.vector_registers) == (16, 32)
 
     @property
     def tile_registers(self) -> int:
-        """Registers for accumulators and the vectors that they share. One is left for what is broadcast from memory;
-        three where multiply-adds wait for loads into registers."""
+        """Registers for accumulators and the vectors that they share.
+
+        One other register is kept for elements broadcast from memory; three where operands must be loaded first."""
         return self.vector_registers - (3 if self.loads_operands else 1)
 
     def special(self, fn: str) -> float:
-        """Seconds per element and core of the scalar function `fn`; 0 for those that are one instruction."""
+        """Return the seconds per element and core of the scalar function `fn`; 0 for functions of one instruction."""
         return self._specials.get(fn, 0.0)
 
     @cached_property
@@ -129,14 +132,14 @@ class Target:
         return self.lanes() * self.multiplies / self.fma_per_second
 
     def coefficient(self, name: str, default: float) -> float:
-        """Seconds per unit, as a registered pattern's program of that name has measured it; else `default`."""
+        """Return the seconds per unit measured by a registered pattern's program of this name; else `default`."""
         return dict(self.measured).get(name, default)
 
     def seconds_for_bytes(self, moved: float, footprint: float, tasks: int) -> float:
-        """Seconds to move `moved` bytes when the data is `footprint` bytes in all and `tasks` run at once.
+        """Return the seconds to move `moved` bytes when the data is `footprint` bytes in all and `tasks` run at once.
 
-        The level is the smallest one that holds the footprint; private levels serve each core on its own. Of what the
-        last level does not hold, a part comes from it all the same.
+        The level is the smallest one that holds the footprint; private levels serve each core on its own. Of a
+        footprint beyond L3, the fraction kept * L3 / footprint comes from L3 all the same.
         """
         cores = max(1, min(self.cores, tasks))
         own = self.bytes_per_second
@@ -157,14 +160,14 @@ def _read(path: str) -> str:
 
 
 def _bytes(text: str) -> int:
-    """'48K' as 49152."""
+    """Parse a size with a unit: '48K' is 49152. 0 where it is no number."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
     digits = text.rstrip("KMG")
     return int(digits) * unit if digits.isdigit() else 0
 
 
 def _caches(cpu: int) -> dict[int, int]:
-    """Bytes per level of the data caches that one processor sees; empty where the system does not tell."""
+    """Return the bytes per level of the data caches that one processor sees; empty where the system lists none."""
     found = {}
     for index in range(8):
         at = f"/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/"
@@ -180,7 +183,7 @@ def _allowed() -> list[int]:
 
 
 def _quota() -> int | None:
-    """Whole processors that the control group grants, or None where it grants all."""
+    """Return the whole processors that the control group grants, or None where it grants all."""
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
         return max(1, -(-int(quota) // int(period)))
@@ -192,7 +195,7 @@ def _quota() -> int | None:
 
 
 def physical_cores() -> int:
-    """Physical cores within this process's affinity and its control group's quota; at least 1."""
+    """Return the physical cores within this process's affinity and its control group's quota; at least 1."""
     allowed = _allowed()
     cores = set()
     for cpu in allowed:
@@ -202,7 +205,7 @@ def physical_cores() -> int:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Feature names as /proc/cpuinfo spells them; empty where there is no such file."""
+    """Return the CPU's feature names as /proc/cpuinfo spells them; empty where there is no such file."""
     for line in _read("/proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
@@ -212,7 +215,7 @@ def cpu_flags() -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def host(cpu: str = "host") -> Target:
-    """The machine that this process runs on, which LLVM calls `cpu`, with static coefficients. Read once."""
+    """Return the machine that this process runs on, with static coefficients (cached). cpu: LLVM's name for it."""
     flags, machine = cpu_flags(), platform.machine().lower()
     if "avx512f" in flags and "avx512vl" in flags:
         vector, registers = 64, 32
@@ -236,7 +239,7 @@ def host(cpu: str = "host") -> Target:
 
 
 def with_core(target: Target, c: Core) -> Target:
-    """A machine whose cores are of this microarchitecture: what follows for its coefficients."""
+    """Return the target with the coefficients of cores of this microarchitecture."""
     vector, cycle = target.vector_bytes, 1 / c.clock
     load = vector / c.loaded * cycle
     return replace(
@@ -248,7 +251,7 @@ def with_core(target: Target, c: Core) -> Target:
         memory_bandwidth=max(target.memory_bandwidth, 1.5 * c.memory),
         core_bandwidth=c.memory,
         load_seconds=load,
-        unaligned_seconds=load * (2.0 if vector >= LINE else 1.5),  # each crosses a line, or each other one
+        unaligned_seconds=load * (2.0 if vector >= LINE else 1.5),  # every load crosses a line, or every second one
         store_seconds=vector / c.stored * cycle,
         broadcast_seconds=load,
         gather_seconds=c.gathered * cycle,

@@ -1,4 +1,4 @@
-"""What follows from memory coming in lines and pages, and caches being made of sets that addresses share."""
+"""Model the effects of cache lines, pages and cache sets on memory accesses."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ import numpy as np
 from einsmith.target.facts import LINE
 
 PAGE = 4096
-"""Cache sets are told apart by at most the bits of an address within a page: what lies above is assigned at random."""
+"""Bytes of a page. Cache sets depend predictably only on an address's bits within a page; page frames are random."""
 
 
 def held(level: int, stride: int) -> int:
-    """Lines of a column at `stride` bytes that a cache of `level` bytes keeps: those at powers of two share sets."""
+    """Return how many lines, `stride` bytes apart, a cache of `level` bytes keeps; at powers of two they share sets."""
     return level // max(LINE, min(PAGE, stride & -stride))
 
 
 def waited_part(rows: np.ndarray | float, streams: int) -> Any:
-    """The part of lines of so many rows of results that is waited for (`Overheads.strips`); none of a few."""
+    """Return the fraction of result lines whose fetch stalls (`Overheads.strips`) when `rows` rows are written at once.
+
+    It is 0 up to `streams` rows, and 1 from 2.5 times as many on."""
     return np.clip((rows - streams) / (1.5 * streams), 0.0, 1.0)
 
 
 def fetched(row: int) -> bool:
-    """Whether rows of so many bytes, a page or more, begin within lines: none is written past the caches then."""
+    """Return whether result lines are fetched before they are written: rows of `row` bytes, a page or more, begin
+    within cache lines, so that no store is non-temporal."""
     return row >= PAGE and row % LINE != 0
 
 
 def scattered(stride: int, size: int, l2: int) -> float:
-    """Cycles of the store of one lane of a vector whose lanes lie `stride` bytes apart, into `size` bytes: lines at
-    powers of two push each other out before their neighbours are stored, and lines beyond the second level are waited
-    for one after the other."""
+    """Return the cycles to store one lane of a vector whose lanes lie `stride` bytes apart, into `size` bytes.
+
+    Lines at powers of two evict each other before their neighbouring elements are stored. Lines beyond L2 stall one
+    after the other."""
     far = 12.0 if size > l2 else 0.0
     return 1.5 + (far if held(l2, stride) > l2 // 1024 else max(far, min(30.0, 60.0 * size / l2)))

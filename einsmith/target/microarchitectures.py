@@ -1,10 +1,9 @@
-"""What one core does in a clock cycle, by microarchitecture: one table, for machines that are not calibrated.
+"""Tabulate the throughput of one core by microarchitecture, for machines that are not calibrated.
 
-Widths of ports are public: Agner Fog's microarchitecture manual, uops.info, and the vendors' optimization guides (AMD
-56305, 56665, 57647 and 58455; Intel 248966; Arm's of Neoverse N1, V1, N2 and V2). What levels of the memory give is
-less than their widths: for Zen 4 it is what the probes of `tune.calibrate` find on an EPYC, as its clock is; for the
-others, where the project has measured nothing, it is a round guess from the widths and the clocks, which calibration
-replaces.
+Port widths are public: Agner Fog's microarchitecture manual, uops.info, and the vendors' optimization guides (AMD
+56305, 56665, 57647 and 58455; Intel 248966; Arm's of Neoverse N1, V1, N2 and V2). Bandwidths of the memory levels are
+below their widths: those of Zen 4, and its clock, are measured by the probes of `tune.calibrate` on an EPYC; the others
+have not been measured and are round guesses from widths and clocks, which calibration replaces.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ from typing import NamedTuple
 
 
 class Core(NamedTuple):
-    """clock: cycles a second while all cores compute with their widest vectors. multiplied, loaded, stored: bytes of
-    vectors that are multiplied and added, loaded and stored in a cycle, from the first level. l1, l2, l3: bytes a cycle
-    that are read and written there, of the third where one core is at work. gathered: cycles of an element. memory:
-    bytes a second that one core can use.
+    """The throughput of one core.
+
+    clock: cycles per second while all cores compute with their widest vectors. multiplied: bytes of vectors multiplied
+    and added per cycle. loaded, stored: bytes of vectors loaded from and stored to L1 per cycle. l1, l2, l3: bytes read
+    and written per cycle at that level (L3: while one core is active). gathered: cycles per gathered element. memory:
+    bytes per second that one core can use.
     """
 
     clock: float
@@ -46,7 +47,7 @@ _APPLE = Core(3.2e9, 64, 48, 32, 64, 32, 20, 2.0, 6e10)
 
 CORES: dict[str, Core] = {
     **dict.fromkeys(("znver2", "znver3"), _ZEN_2),
-    "znver4": _ZEN_4,  # multiplies 64 bytes as two times 32
+    "znver4": _ZEN_4,  # multiplies 64 bytes as 2 x 32
     "znver5": _ZEN_5,
     **dict.fromkeys(("haswell", "broadwell"), _HASWELL),
     "skylake": _SKYLAKE,
@@ -60,11 +61,11 @@ CORES: dict[str, Core] = {
     **dict.fromkeys(("neoverse-v1", "neoverse-v2", "neoverse-512tvb"), _NEOVERSE_V1),
     **dict.fromkeys(("apple-m1", "apple-m2", "apple-m3", "apple-m4"), _APPLE),
 }
-"""By the names that LLVM has for processors."""
+"""Cores by LLVM's processor names."""
 
 
 def core(name: str, vector_bytes: int, registers: int) -> Core:
-    """The core of that name; of another one, which has vectors of so many bytes, the most usual one with these."""
+    """Return the core of an LLVM processor name; for an unknown name, a common core with this vector width (bytes)."""
     if name in CORES:
         return CORES[name]
     if vector_bytes == 64:

@@ -1,10 +1,10 @@
-"""What kernels take on a microarchitecture beyond what calibration measures: one table.
+"""Tabulate the overheads of kernels on a microarchitecture that calibration does not measure.
 
-Calibration measures multiply-adds, loads, bytes and functions by programs of their own (`tune.calibrate`). What is left
-shows only within whole kernels: it is found by predicting and measuring many kernels of random shapes
-(`benchmarks.cost_model`), which is the experiment behind every number here unless another one is named. Cycles are of
-the clock: on an Intel Cascade Lake, which multiplies two vectors in one, and an AMD Zen 4, which multiplies one, the
-same kernels take about the same of them.
+Calibration measures multiply-adds, loads, bytes and functions by programs of their own (`tune.calibrate`). Overheads
+show only within whole kernels: they are fitted by predicting and measuring many kernels of random shapes
+(`benchmarks.cost_model`), the experiment behind every number here unless another one is named. Cycles are clock cycles:
+an Intel Cascade Lake, which multiplies two vectors per cycle, and an AMD Zen 4, which multiplies one, take about as
+many for the same kernels.
 """
 
 from __future__ import annotations
@@ -14,128 +14,132 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Overheads:
-    """Of register tiles of contractions, unless said otherwise. M is the side of broadcast elements, N the one of
-    vectors, K what is summed."""
+    """Overheads of register tiles of contractions, unless said otherwise.
+
+    M is the side whose elements are broadcast, N the side of vectors, K the reduction."""
 
     latency: float = 4.0
-    """Cycles of a multiply-add whose sum is waited for: of today's cores (Arm's, AMD's since Zen 3 and Intel's since
-    Skylake; five before)."""
+    """Latency of a multiply-add (cycles) on today's cores (Arm's, AMD's since Zen 3 and Intel's since Skylake; five
+    before)."""
 
     # Cycles within a step of K.
     broadcast: float = 0.65
-    """An element of M which is loaded for all lanes: more than a port's half, as the multiply-add waits for it."""
+    """Cycles per element of M that is loaded and broadcast: more than half a port, as the multiply-add waits for it."""
     mask: float = 1.1
-    """A vector that is read under a mask, for each mask, from arithmetic."""
+    """Cycles taken from arithmetic per vector read under a mask, for each mask."""
     packed_mask: float = 0.25
-    """The same where it is packed, where nothing waits for it."""
+    """Cycles per mask of a vector that is read for packing, where nothing waits for it."""
     in_registers: float = 12.0
-    """Of reading a step's vectors from parts of several rows each: so many of them that places and masks stay in
-    registers; eight parts."""
+    """Most cycles of a step's reads of vectors from parts of several rows each such that their addresses and masks stay
+    in registers (eight parts)."""
     reloaded: float = 1.4
-    """How much longer, as a part, those beyond take."""
+    """Extra cycles for each cycle of reads beyond `in_registers`, whose addresses and masks are reloaded."""
     line: float = 2.4
-    """A line that comes from the second level."""
+    """Cycles per cache line that comes from L2."""
     walked: float = 1.0
-    """A vector of N from the second level, as all of N is for every tile of M, from arithmetic."""
+    """Cycles taken from arithmetic per vector of N from L2, where every tile of M walks all of N."""
     rewalked: float = 2.0
-    """A vector of N that every tile of M reads in place where it lies beyond the second level, from arithmetic: what
-    is asked for of the next panel pushes it out of the first one."""
+    """Cycles taken from arithmetic per vector of N read in place from beyond L2 by every tile of M: prefetching the
+    next panel evicts the current one from L1."""
     conflict: float = 1.2
-    """A row and point of K, at most, where rows of M read in place push each other out of the first level."""
+    """Most cycles per row and point of K where rows of M read in place evict each other from L1 (shared sets)."""
     translate_m: float = 7.0
-    """An address of M whose page the tables of addresses have lost."""
+    """Cycles of a TLB miss of an address of M."""
     translate_n: float = 4.0
-    """The same of N."""
+    """Cycles of a TLB miss of an address of N."""
     rotate: float = 1.3
-    """How much longer steps take whose sums the allocator rotates by way of the stack."""
+    """Factor on the cycles of steps whose sums the register allocator rotates through the stack."""
 
     # Cycles around steps of K.
     loop: float = 14.0
-    """A run of K, in which operands read in place lie evenly, to begin and to end."""
+    """Cycles to begin and end a run of K, over which operands read in place have constant strides."""
     unrolled_loop: float = 10.0
-    """The same of one that is unrolled."""
+    """Cycles to begin and end a run of K that is unrolled."""
     most_begun: float = 3.0
-    """The most that this is for each point of a run."""
+    """Most cycles per point of a run that beginning and ending it counts as."""
     tile: float = 20.0
-    """A tile to begin."""
+    """Cycles to begin a register tile."""
     tile_row: float = 3.0
-    """The same for each row of it."""
+    """Cycles to begin a register tile, per row of it."""
     stored_sum: float = 1.5
-    """A vector of sums at its tile's end."""
+    """Cycles per vector of sums at the end of its tile."""
     waiting_sum: float = 2.1
-    """The same where it waits in scratch for the next block of K."""
+    """Cycles per vector of sums that is kept in scratch until the next block of K."""
     far_sum: float = 4.0
-    """A vector of waiting sums that comes from the second level and goes there."""
+    """Cycles per vector of sums kept in scratch that is loaded from L2 and stored there."""
     lane_sum: float = 4.0
-    """The lanes of a vector to be added."""
+    """Cycles to add the lanes of a vector."""
     strips: float = 8.0
-    """A line of results that leave the second level, where many rows are written a stretch at a time. On a Zen 4, 18
+    """Cycles per cache line of results that leave L2, where many rows are written a stretch at a time. On a Zen 4, 18
     to 1,435 rows of 2,535 to 32,770 elements, 8 to 32 points of K: tiles of M innermost took 1.2 to 2.2 times as long
-    as outermost, 5 to 27 cycles a line, on one core and two; rows that are whole lines as long."""
+    as outermost, 5 to 27 cycles a line, on one core and two; rows that are whole lines took equally long."""
     partial_sum: float = 2.0
-    """A vector of a part of K, to be added to the others."""
+    """Cycles per vector of a part of K, to add it to the other parts."""
 
     # Cycles of packing.
     copied: float = 2.0
-    """A vector, beyond its loads."""
+    """Cycles per packed vector, beyond its loads."""
     far_copy: float = 1.5
-    """The same, in addition, where the panel leaves the first level."""
+    """Further cycles per packed vector where the panel exceeds L1."""
     transposed: float = 8.0
-    """A vector along K, which is transposed with others."""
+    """Cycles per packed vector along K, which is transposed with others."""
     transposed_m: float = 3.5
-    """The same of M."""
+    """Cycles per packed vector of M that is transposed with others."""
     unaligned: float = 6.0
-    """A vector of M whose rows are no multiple of lanes: it is stored over the borders of lines."""
+    """Cycles per packed vector of M whose rows are no multiple of the lanes: its stores cross cache lines."""
     halo: float = 6.0
-    """A vector of a halo copy."""
+    """Cycles per vector of a halo copy."""
     launched: float = 1.6
-    """How much longer packing takes where it is a launch of its own, whose results go to a buffer."""
+    """Factor on packing in a launch of its own, whose results go to a buffer."""
 
-    # Parts of the way of bytes that is waited for.
+    # Fractions of a transfer time that stall.
     waited: float = 0.6
-    """Of narrow strips of N from beyond the caches, where pages are at hand for packing, or strips are asked for."""
+    """Factor on the extra transfer time of narrow strips from memory (`strip`), where packing hits the TLBs or strips
+    are prefetched."""
     walks: float = 2.0
-    """The same where every row of a strip that is packed has to find its page."""
+    """Factor on the extra transfer time of narrow strips (`strip`), where every row of a packed strip misses the TLBs.
+    """
     abreast: float = 0.6
-    """Of rows of N from beyond the caches that tiles ask for, where they take more than a line of each: all of a row's
-    lines are missed at once, where hardware brings the neighbour of one. Products of 6 to 32 rows, 96 to 469 points of
-    K, on a Zen 4: tiles of one vector took 0.5 to 0.9 of the time of those of two to four."""
+    """Fraction of the transfer of rows of N from memory that stalls, where tiles prefetch more than a line of each: all
+    lines of a row miss at once, whereas hardware fetches the neighbour of a single line. Products of 6 to 32 rows, 96
+    to 469 points of K, on a Zen 4: tiles of one vector took 0.5 to 0.9 of the time of those of two to four."""
     shared_rows: float = 16.0
-    """Rows of M: the multiply-adds of 1.5 times as many hide nothing of that, of 2.5 times as many all of it."""
+    """Rows of M: the multiply-adds of 1.5 times as many hide nothing of `abreast`, of 2.5 times as many all of it."""
     streamed: float = 0.1
-    """Of packed tiles from beyond the second level, although they are asked for."""
+    """Fraction of the transfer of packed tiles from beyond L2 that stalls although they are prefetched."""
     parted: float = 0.5
-    """Of lines beyond the caches which two pieces store their parts of, each by itself."""
+    """Fraction of the transfer that stalls for lines beyond the caches of which two pieces store their parts."""
     strip: float = 450.0
-    """Bytes: a strip of so many, read row by row across pages, takes twice the time of as many in one stretch."""
+    """Width (bytes) of a strip that, read row by row across pages, takes twice the time of a contiguous read."""
     read_twice: float = 2.5
-    """How often a packed buffer's bytes move in the last level: strips read, lines fetched to be written, written."""
+    """How often the bytes of a packed buffer move in L3: strips are read, lines fetched for writing, and written."""
     far_twice: float = 6.0
-    """The same where they come from memory."""
+    """How often the bytes of a packed buffer count where they come from memory."""
 
     # Streams.
     streams: int = 10
-    """Rows beyond the second level that a core reads at once, a vector of each in turn, as fast as one."""
+    """Most rows beyond L2 that a core reads at once, a vector of each in turn, as fast as one."""
     stencil_streams: int = 3
-    """The same of the rows of a stencil, which are written too."""
+    """Most rows beyond L2 that a stencil reads and writes at once as fast as one."""
     crowded: float = 0.03
-    """What each one more adds to the time that memory takes."""
+    """Fraction of memory time that each stream beyond `streams` adds."""
     long_row: int = 1024
-    """Bytes of a row of results from which on it is a stream of its own: shorter ones, which follow each other, are so
-    in part. Tiles of 1 to 8 rows of 36 depthwise convolutions from memory, in all directions, rows of 28 to 210
-    elements: those chosen take 1.04 of the least time, 1.1 to 1.7 where all rows count alike."""
+    """Bytes of a row of results from which on it counts as a stream of its own; shorter rows, which follow each other,
+    count in part. Tiles of 1 to 8 rows of 36 depthwise convolutions from memory, in all directions, rows of 28 to 210
+    elements: the chosen tiles take 1.04 of the least time, and 1.1 to 1.7 if all rows count alike."""
 
     def crowding(self, rows: float, streams: int | None = None) -> float:
-        """How much longer than one stretch of memory so many rows take which are read in turn, as a part of its time:
-        it is waited for."""
+        """Return the fraction by which memory time grows when `rows` rows are accessed in turn; this time stalls.
+
+        streams: rows that are free (None: `self.streams`)."""
         return self.crowded * max(0.0, rows - (self.streams if streams is None else streams))
 
-    # What tables and levels hold.
+    # Capacities of TLBs and caches.
     near_pages: int = 48
-    """Pages of one operand that the nearest table of addresses keeps, beside those of what else is read."""
+    """Pages of one operand that the first-level TLB holds, besides those of other operands."""
     most_pages: int = 1024
-    """Pages of one operand whose addresses stay in all tables of a core together, which have half as many more."""
+    """Pages of one operand that stay in all TLBs of a core together, which hold half as many more."""
     held: float = 0.75
-    """The part of the second level that a side which is walked again and again may fill."""
+    """Fraction of L2 that an operand may fill that is walked repeatedly."""
     panel: float = 0.6
-    """The part of it that a panel of N may fill."""
+    """Fraction of L2 that a panel of N may fill."""
