@@ -1,4 +1,4 @@
-"""Chooses a pattern and its configuration for a kernel by predicted cost, with no search.
+"""Choose a pattern and its configuration for a kernel by predicted cost, without measuring.
 
 A pattern answers match, configs, cost and lower (see `kernels.pattern.Pattern`); `register` adds a user's own.
 """
@@ -31,7 +31,7 @@ from einsmith.target.facts import CPU, Target
 
 
 def pattern_of(name: str) -> Pattern:
-    """The pattern of that name."""
+    """Return the registered pattern of this name."""
     every = (ROWS, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
     return next(p for p in every if p.name == name)
 
@@ -41,17 +41,18 @@ PATTERNS: list[Pattern] = [
     Pointwise(), StencilPattern(), Winograd(_SELF), SplitAxes(_SELF), CONTRACTION, ByKind(_SELF), Reduction(),
     ScatterAdd(), Col2im(_SELF),
 ]  # fmt: skip
-"""Asked in order, those first that are mostly chosen where they match: what is known to cost more is not asked further.
-Of equal costs the earlier pattern's stands."""
+"""The CPU's patterns in the order in which they are priced, the most often chosen first, so that later ones are pruned.
+Of equal costs the earlier pattern wins."""
 
 OTHERS: dict[str, Sequence[Pattern]] = {}
-"""The patterns of other back ends than the CPU's, by their names (`backends.registry.register`)."""
+"""The patterns of back ends other than the CPU's, by back end name (`backends.registry.register`)."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The cheapest pattern and configuration of a kernel; `took`: seconds of this thread that finding it took, with the
-    collections of the process's garbage that fell into it."""
+    """The cheapest pattern and configuration of a kernel.
+
+    took: seconds of this thread's CPU time for the choice, garbage collections included."""
 
     pattern: Pattern
     config: Any
@@ -62,9 +63,9 @@ class Choice:
 
     @cached_property
     def alternatives(self) -> list[tuple[str, Any, Cost]]:
-        """Every pattern that takes the kernel in every configuration worth a measurement: (pattern name, configuration,
-        cost), cheapest first, the chosen one among them; those of patterns that are `ruled_out` come last. Computed
-        when asked for: a choice leaves out what cannot win."""
+        """Every (pattern name, configuration, cost) worth measuring, cheapest first, the chosen one included.
+
+        Patterns in `ruled_out` come last. Computed on demand, because choosing prunes candidates that cannot win."""
         found = [(self.pattern, self.config, self.cost)]
         for pattern in asked(self.kernel, self.target):
             if pattern.match(self.kernel):
@@ -78,31 +79,37 @@ class Choice:
 
     @cached_property
     def ruled_out(self) -> Sequence[str]:
-        """The patterns that the chosen one dominates, whatever is predicted of them."""
+        """The names of the patterns that the chosen one dominates, whatever their predicted cost."""
         return self.pattern.dominates(self.kernel, self.config)
 
 
 _CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))
 ROWS = RowBlocks(_SELF)
-"""The pattern of every Rows; its members are configured by the others."""
+"""The pattern of every Rows; the other patterns lower its members."""
 
 
 def register(pattern: Pattern) -> None:
-    """Adds a pattern; it is chosen wherever it matches and its cost is the lowest. Raises CompileError where it is no
-    Pattern, has the name of another one, or its code imports what cannot be found and it has no `version`."""
+    """Register a user's pattern; it is chosen wherever it matches and its cost is the lowest.
+
+    Raises:
+        CompileError: it is no Pattern, its name is taken, or its code imports modules that cannot be found and it has
+            no `version`."""
     if not isinstance(pattern, Pattern) or not isinstance(getattr(pattern, "name", None), str):
         raise CompileError(
             f"{pattern!r} is no pattern: its class derives from einsmith.kernels.pattern.Pattern and has a `name`"
         )
     if pattern.name in (ROWS.name, *(p.name for p in PATTERNS)):
         raise CompileError(f"there is a pattern {pattern.name!r} already: every one has a name of its own")
-    code_of(pattern)  # now, as the files are that it was imported from
+    code_of(pattern)  # read the files now, as they are when the pattern is imported
     PATTERNS.append(pattern)
     _CHOSEN.clear()
 
 
 def choose(kernel: Kernel | Rows, target: Target) -> Choice:
-    """The pattern and configuration of the lowest predicted cost. Raises CompileError where no pattern matches."""
+    """Return the pattern and configuration of the lowest predicted cost.
+
+    Raises:
+        CompileError: no pattern matches."""
     found = choose_below(kernel, target, float("inf"))
     if found is None:
         names = ", ".join(p.name for p in asked(kernel, target))
@@ -111,7 +118,7 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
 
 
 def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
-    """As `choose`, if the lowest cost's rank is below `limit`; else, or where no pattern matches, None."""
+    """Return the cheapest pattern and configuration if its cost rank is below `limit`; else, or without match, None."""
     key = (kernel, target, len(_patterns(target)))
     found = _CHOSEN.get(key)
     if found is None:
@@ -122,12 +129,12 @@ def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice 
 
 
 def floor(kernel: Kernel, target: Target) -> float:
-    """Seconds that no choice takes less than, in whatever order the dimensions of the kernel's buffers lie."""
+    """Return a lower bound (seconds) of every choice's cost under any order of the buffers' dimensions."""
     return min((p.floor(kernel, target) for p in asked(kernel, target) if p.match(kernel)), default=0.0)
 
 
 def asked(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
-    """The patterns that are asked on a target, those of its back end."""
+    """Return the patterns that may lower a kernel on a target: those of its back end that are allowed there."""
     if isinstance(kernel, Rows) and target.backend == CPU:
         return [ROWS]
     return [p for p in _patterns(target) if p.allowed(target)]

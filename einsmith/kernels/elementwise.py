@@ -1,4 +1,4 @@
-"""Kernels without a reduction: one pass of vectors over the canonical box, however many results are stored."""
+"""Lower pointwise kernels (no reduction): one vectorised pass over each canonical box, with any number of results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from einsmith.target.cost import dealt_out
 from einsmith.target.facts import LINE, Target
 
 MAX_TURNED = 20
-"""Instructions of a body that may be repeated for every row of a tile."""
+"""Most instructions of a body that is repeated for every row of a transposed square tile."""
 
 
 class PointwiseConfig(NamedTuple):
-    """lanes: vector length; unroll: vectors a turn; tasks: parts that may run at once; turn: reads that
-    are contiguous along another axis than the results are loaded as square tiles and transposed in registers."""
+    """A configuration of the pointwise pattern.
+
+    lanes: vector length. unroll: vectors per iteration. tasks: parallel tasks. turn: load reads that are contiguous
+    along another axis than the results as square tiles, and transpose them in registers."""
 
     lanes: int
     unroll: int
@@ -34,7 +36,7 @@ class PointwiseConfig(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def vector_axis(box: Box, lanes: int) -> int | None:
-    """The output axis whose accesses cost least per point when it runs along the lanes; None: there is none."""
+    """Return the output axis that is cheapest per point to vectorise; None: there is none."""
     flats = box.every_flat
 
     def cost(axis: int) -> tuple[float, int]:
@@ -45,8 +47,9 @@ def vector_axis(box: Box, lanes: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
-    """(instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles; None
-    where no read is worth turning. A tile's rows are loaded, and swapped in one shuffle per row and bit."""
+    """Return (instructions of a vector's accesses, axis of the lanes, axis across them) of the cheapest square tiles.
+
+    None where no reads form square tiles. A tile's rows are loaded and transposed by one shuffle per row and bit."""
     flats = box.every_flat
     best = None
     for (along, across), reads in boxes.square_tiles(box, box.exprs).items():
@@ -61,13 +64,15 @@ def tile_axes(box: Box, lanes: int) -> tuple[float, int, int] | None:
 
 
 def _axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[float, int, int] | None]:
-    """The axis of the lanes (None: there is none), and, where reads are turned, what `tile_axes` finds."""
+    """Return the axis of the lanes (None: scalar code), and the result of `tile_axes` if reads are transposed."""
     tile = tile_axes(box, config.lanes) if config.turn else None
     return vector_axis(box, config.lanes) if tile is None else tile[1], tile
 
 
 def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, first: int, alone: bool = False) -> int:
-    """Emits one box for the tasks from `first` on; returns how many tasks it takes. `alone`: it is the only one."""
+    """Emit one box for the tasks from `first` on, and return how many tasks it takes.
+
+    alone: no other box shares the launch."""
     axis, tile = _axes(box, config)
     em = loops.emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
     if tile is not None:
@@ -95,7 +100,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
 def _turned(
     em: VectorEmitter, box: Box, along: int, across: int, ramps: Ramps, base: SSAValue | int, rows: int
 ) -> None:
-    """A square tile: axis `along` in the lanes of the results, axis `across` in those of the loads."""
+    """Emit one square tile: results have axis `along` in their lanes, loads have axis `across`."""
     n, ((lanes, active),) = em.lanes, ramps
     em.give({})
     reads = boxes.square_tiles(box, box.exprs)[along, across]
@@ -114,7 +119,7 @@ def _values(em: VectorEmitter, box: Box) -> dict[int, SSAValue]:
 
 @lru_cache(maxsize=4096)
 def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int, float, float]:
-    """Points, and on one core seconds of arithmetic and of special functions, whatever the tasks."""
+    """Return (points, seconds of arithmetic, seconds of special functions) on one core."""
     arithmetic = special = 0.0
     found, rate = boxes.boxes(kernel), boxes.vectors_per_second(target)
     for box in found:
@@ -139,7 +144,7 @@ def _work(kernel: Kernel, config: PointwiseConfig, target: Target) -> tuple[int,
 
 
 class Pointwise(Pattern):
-    """Any root without a reduction or scatter, of one or several pieces, and its epilogue."""
+    """The pattern of kernels without a reduction or scatter, of one or several pieces, with their epilogue."""
 
     name = "pointwise"
 
@@ -147,7 +152,7 @@ class Pointwise(Pattern):
         return all(isinstance(p, Piece) and not isinstance(p.body, Reduce) for p in kernel.root.parts)
 
     def floor(self, kernel: Kernel, target: Target) -> float:
-        """The operations, and every access at its cheapest, on all cores."""
+        """Return a lower bound (seconds): the operations, with every access at its cheapest, on all cores."""
         seconds, rate = 0.0, boxes.vectors_per_second(target) * boxes.lanes_of(kernel, target)
         for box in boxes.boxes(kernel):
             count, special = boxes.operations(box.exprs, target)
@@ -170,7 +175,7 @@ class Pointwise(Pattern):
         return out
 
     def cost(self, kernel: Kernel, config: PointwiseConfig, target: Target) -> Cost:
-        """Instructions over the vector rate, bytes over the bandwidth of the level that holds them."""
+        """Return the cost: instructions over the vector rate, bytes over the bandwidth of the level holding them."""
         points, arithmetic, special = _work(kernel, config if config.tasks == 1 else config._replace(tasks=1), target)
         tasks = max(1, min(config.tasks, points // max(1, config.lanes)))
         memory = target.seconds_for_bytes(*touched_bytes(kernel, LINE), tasks)

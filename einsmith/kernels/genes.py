@@ -1,4 +1,4 @@
-"""The genes of a configuration: its named values, by which one is told from another, changed and searched.
+"""Flatten a configuration into genes: named values by which a search compares and changes configurations.
 
 A configuration is a NamedTuple or a frozen dataclass; a value of it may again be one, whose genes are called
 `name.gene`, or a tuple of them, as in `pieces.0.mr`. Everything else is a value. Where a value may be one of several
@@ -15,11 +15,11 @@ FORM = "form"
 """The gene that names a configuration's class."""
 
 Space = dict[str, tuple[Any, ...]]
-"""The values of each gene, by its name."""
+"""A search space: the possible values of each gene, by its name."""
 
 
 def members(config: Any) -> dict[str, Any] | None:
-    """The named parts of a configuration; None for a value."""
+    """Return the named parts of a configuration; None for a plain value."""
     if hasattr(config, "_fields"):
         return dict(zip(config._fields, config, strict=True))
     if is_dataclass(config):
@@ -30,7 +30,7 @@ def members(config: Any) -> dict[str, Any] | None:
 
 
 def genes(config: Any) -> dict[str, Any]:
-    """The value of each gene."""
+    """Return the value of each gene of a configuration, by its name."""
     out: dict[str, Any] = {}
     for name, value in (members(config) or {}).items():
         if members(value) is None:
@@ -43,7 +43,7 @@ def genes(config: Any) -> dict[str, Any]:
 
 
 def space_of(configs: Iterable[Any]) -> Space:
-    """The values that each gene has in some configurations, in the order in which they come."""
+    """Return the values that each gene takes in these configurations, in order of occurrence."""
     out: dict[str, dict[Any, None]] = {}
     for config in configs:
         for name, value in genes(config).items():

@@ -1,4 +1,4 @@
-"""What a pattern answers about a kernel: its cost, and its launches."""
+"""Define the interface of a pattern: which kernels it matches, their configurations, costs and launches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ __all__ = ["KernelBuffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pa
 
 @dataclass
 class Launch:
-    """One parallel sweep: `function` is run for each task in 0 .. tasks-1, in any order, on any thread. What it is, its
-    back end knows: on the CPU, a function of `loops.nest`. `once`: in a loop it need run but once, before the kernel's
-    first run: it reads only `fixed` buffers, and what it leaves in the workspace stays."""
+    """A parallel launch: `function` is run for each task in 0 .. tasks-1, in any order, on any thread.
+
+    function: on the CPU, a function of `loops.nest`; other back ends define their own. once: loop-invariant; in a loop
+    the launch runs only once, before the kernel's first run, as it reads only `fixed` buffers and its results stay in
+    the workspace."""
 
     function: Any
     tasks: int
@@ -38,54 +40,57 @@ class Lowered:
 
 
 class Pattern(ABC):
-    """What a pattern answers about a kernel that it takes (docs/patterns.md). A configuration is a hashable, printable
-    value: a NamedTuple, a frozen dataclass, or several of them. The first four answers are everybody's own. version:
-    what changes with code that Einsmith cannot see, in keys of compiled code; None where there is no such code."""
+    """A way to lower a family of kernels (docs/patterns.md).
+
+    A configuration is a hashable, printable value: a NamedTuple, a frozen dataclass, or several of them. A subclass
+    defines match, configs, cost and lower. version: part of the keys of compiled code; change it whenever code changes
+    that Einsmith cannot see. None: there is no such code."""
 
     name: str
     version: str | int | None = None
 
     @abstractmethod
     def match(self, kernel: Any) -> bool:
-        """Whether it takes this kernel, with all its stages."""
+        """Return whether the pattern can lower this kernel, with all its stages."""
 
     @abstractmethod
     def configs(self, kernel: Any, target: Target) -> Sequence[Any]:
-        """The configurations worth a measurement: the first guesses of a search."""
+        """Return the configurations worth measuring, the first candidates of a search."""
 
     @abstractmethod
     def cost(self, kernel: Any, config: Any, target: Target) -> Cost:
-        """Predicted seconds on all cores of the target."""
+        """Return the predicted seconds on all cores of the target."""
 
     @abstractmethod
     def lower(self, kernel: Any, config: Any, target: Target) -> Lowered:
-        """The kernel's launches."""
+        """Return the kernel's launches."""
 
     def space(self, kernel: Any, target: Target) -> Space:
-        """Every configuration that can be: the values of each gene (`kernels.genes`). Not all of them go together,
-        which `legal` tells. By default what the genes are in `configs`."""
+        """Return the search space: the values of each gene (`kernels.genes`). By default the values that occur in
+        `configs`. Not all combinations need be legal (`legal`)."""
         return space_of(self.configs(kernel, target))
 
     def legal(self, kernel: Any, config: Any, target: Target) -> str:
-        """Why a configuration of the space cannot be lowered; empty where it can be."""
+        """Return why a configuration of the space cannot be lowered; an empty string if it can be."""
         return "" if config in self.configs(kernel, target) else "these genes do not go together here"
 
     def allowed(self, target: Target) -> bool:
-        """Whether it is asked at all on a target."""
+        """Return whether the pattern may be chosen on a target at all."""
         return True
 
     def bound(self, kernel: Any, target: Target) -> float:
-        """Seconds that no configuration's cost is below: where another pattern is known to be cheaper, this one is not
-        asked further."""
+        """Return a lower bound (seconds) of all configurations' costs; a cheaper pattern already found ends the search
+        of this one."""
         return 0.0
 
     def floor(self, kernel: Any, target: Target) -> float:
-        """Seconds that no configuration takes less than, in whatever order the dimensions of its buffers lie."""
+        """Return a lower bound (seconds) of all configurations' costs under any order of the buffers' dimensions."""
         return 0.0
 
     def best(self, kernel: Any, target: Target, limit: float = inf) -> Any | None:
-        """The configuration of the lowest cost; None where its rank is not below `limit`. A pattern that finds it
-        faster than by asking for the cost of all says so here."""
+        """Return the configuration of the lowest cost rank; None where no rank is below `limit`.
+
+        A pattern overrides this where it finds the configuration without pricing all of them."""
         best = None
         for config in self.configs(kernel, target):
             rank = cost_of(self, kernel, config, target).rank
@@ -94,16 +99,17 @@ class Pattern(ABC):
         return best
 
     def dominates(self, kernel: Any, config: Any) -> Sequence[str]:
-        """The names of patterns that cost no less than this one in its best configuration, and are not asked."""
+        """Return the names of patterns that cost no less than this one in `config`, its best; they are not priced."""
         return ()
 
     def probes(self, target: Target) -> Iterable[Any]:
-        """Measuring programs (`tune.probes.Probe`) for what its cost asks the target for by `target.coefficient`."""
+        """Return the programs (`tune.probes.Probe`) that measure the coefficients its cost reads by
+        `target.coefficient`."""
         return ()
 
 
 class Chooser(Protocol):
-    """What a pattern is handed that gives parts of its kernels to others."""
+    """The chooser given to composite patterns, which have parts of their kernels lowered by other patterns."""
 
     def choose(self, kernel: Any, target: Target) -> Any: ...
     def choose_below(self, kernel: Any, target: Target, limit: float) -> Any | None: ...
@@ -111,7 +117,10 @@ class Chooser(Protocol):
 
 
 def cost_of(pattern: Pattern, kernel: Any, config: Any, target: Target) -> Cost:
-    """What a pattern says of a configuration. Raises CompileError where that is no cost."""
+    """Return a pattern's cost of a configuration.
+
+    Raises:
+        CompileError: the answer is no Cost of finite seconds, none below 0."""
     cost = pattern.cost(kernel, config, target)
     if not (isinstance(cost, Cost) and 0.0 <= cost.rank < inf):
         raise CompileError(
@@ -122,7 +131,7 @@ def cost_of(pattern: Pattern, kernel: Any, config: Any, target: Target) -> Cost:
 
 
 def describe(kernel: Any) -> str:
-    """A kernel in a line: what each stage is, its shape, and the buffers."""
+    """Return one line of text about a kernel: the kind of each stage, its shape, and the buffers."""
     kinds = []
     for stage in kernel.stages:
         part = stage.template.parts[0]

@@ -1,8 +1,8 @@
-"""The code that a pattern's answers come from, as a key under which compiled code and measurements may be kept.
+"""Hash the code of a pattern, as part of the keys under which compiled code and measurements are cached.
 
-Einsmith's own sources are part of every key. A user's pattern adds the files of its class and of what these import,
-directly or not, from outside Einsmith, the standard library and installed packages; of installed packages the version;
-and what its instance, its class and its closures hold. What cannot be seen so, the pattern's `version` tells.
+Einsmith's own sources are part of every key. A user's pattern adds the files of its class and of the modules that these
+import, directly or not, from outside Einsmith, the standard library and installed packages; the version of installed
+packages; and the values that its instance, class and closures hold. Its `version` covers all other code.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from einsmith.errors import CompileError
 
 _OWN = __name__.partition(".")[0]
 _NOWHERE = os.urandom(16)
-"""Part of keys that no other process has."""
+"""Random bytes that make a key unique to this process."""
 _DYNAMIC = frozenset((
     "__import__", "import_module", "exec", "spec_from_file_location", "SourceFileLoader", "run_path", "run_module",
 ))  # fmt: skip
-"""Functions that run code of other files, which only their arguments name."""
+"""Functions that run code of files that only their arguments name."""
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
-_DEEPEST = 20  # levels of a value that an instance holds
+_DEEPEST = 20  # most nested levels of a value that an instance holds
 
 
 class _Unseen(Exception):
-    """Code or a value that is not part of the key. Its text says what it is."""
+    """The error that some code or value cannot be part of the key. Its text names it."""
 
 
 class _Code(NamedTuple):
@@ -48,7 +48,7 @@ class _Code(NamedTuple):
 
 
 class _Identity:
-    """A pattern as a key of a memo, whatever its class says of equality."""
+    """A pattern as a cache key that compares by identity, whatever equality its class defines."""
 
     def __init__(self, pattern: Any):
         self.pattern = pattern
@@ -61,15 +61,17 @@ class _Identity:
 
 
 def is_builtin(pattern: Any) -> bool:
-    """Whether a pattern is Einsmith's own."""
+    """Return whether a pattern is part of Einsmith."""
     return type(pattern).__module__.partition(".")[0] == _OWN
 
 
 def code_of(pattern: Any) -> bytes | None:
-    """Return a hash of a pattern's code: empty for Einsmith's own, None where other processes cannot have the same code
-    or may have another one: its class stands in no file, or files have changed since they were first read.
+    """Return a hash of a pattern's code: empty for Einsmith's own patterns, None where no key holds across processes.
 
-    Raises CompileError where the code imports what cannot be found out and the pattern has no `version`.
+    No key holds if its class has no file, or files have changed since they were first read.
+
+    Raises:
+        CompileError: the code imports modules that cannot be traced, and the pattern has no `version`.
     """
     if is_builtin(pattern):
         return b""
@@ -80,7 +82,7 @@ def code_of(pattern: Any) -> bytes | None:
 
 
 def key_of(pattern: Any) -> bytes:
-    """Return `code_of`, or in place of None what stands for the files as they are now, in this process alone."""
+    """Return `code_of`, or where that is None a key valid in this process alone, for the files' current state."""
     code = code_of(pattern)
     if code is not None:
         return code
@@ -126,7 +128,7 @@ def _code(one: _Identity) -> _Code | None:
 
 
 class _Walk:
-    """A walk through modules and what they import. trusting: what cannot be seen is left to a version."""
+    """A traversal of modules and their imports. trusting: skip code that cannot be seen; the version covers it."""
 
     def __init__(self, trusting: bool):
         self.trusting = trusting
@@ -134,7 +136,10 @@ class _Walk:
         self.files: dict[Path, tuple[int, int]] = {}
 
     def visit(self, names: Sequence[str]) -> None:
-        """Read modules and all that they import. Raises _Unseen."""
+        """Read modules and all modules that they import.
+
+        Raises:
+            _Unseen: some code cannot be read, and the walk is not trusting."""
         own = {name.partition(".")[0] for name in names}
         todo, seen = list(reversed(names)), set(names)
         while todo:
@@ -145,7 +150,9 @@ class _Walk:
                     todo.append(more)
 
     def _module(self, name: str, own: set[str]) -> Iterator[str]:
-        """Read a module; the names of those that it imports. own: packages that are the pattern's, installed or not."""
+        """Read a module and yield the names of the modules that it imports.
+
+        own: top-level packages of the pattern itself, which are read even if they are installed."""
         top = name.partition(".")[0]
         if top == _OWN:
             return
@@ -160,7 +167,7 @@ class _Walk:
                 raise _Unseen(f"the module {name} stands in no file")
             if module is None and spec is None:
                 self.lines.append(f"no {name}".encode())
-            return  # a built-in one, or a folder without code of its own
+            return  # a built-in module, or a folder without code of its own
         if _is_standard(top, path):
             return
         self.files[path] = _stamp(path)
@@ -206,7 +213,7 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _imported_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
-    """The modules of `from x import a, b`: x, its parents, and x.a and x.b where they are modules."""
+    """Yield the modules of `from x import a, b`: x, its parents, and x.a and x.b where they are modules."""
     base = node.module or ""
     if node.level:
         parts = package.split(".")
@@ -225,7 +232,7 @@ def _imported_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """Where a module is, without importing it or its parents."""
+    """Find the spec of a module without importing it or its parents; None where there is none."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__spec__", None)
     parent, path = name.rpartition(".")[0], None
@@ -243,7 +250,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _place(name: str) -> Path | None:
-    """The file that a module is from; None where there is none."""
+    """Return the file of a module; None where there is none."""
     found = getattr(sys.modules.get(name), "__file__", None)
     if found is None:
         spec = _spec(name)
@@ -274,8 +281,10 @@ def _read(path: Path, spec: ModuleSpec | None) -> bytes:
 
 
 def _state(pattern: Any, classes: Sequence[type], trusting: bool) -> Iterator[bytes]:
-    """What a pattern's answers may depend on beside its files: attributes of the instance, plain ones of its classes,
-    which other files may set, and variables of the functions that the classes were made in."""
+    """Yield the values that a pattern's answers may depend on, other than its files.
+
+    These are the attributes of the instance, plain attributes of its classes (other files may set them), and variables
+    of the functions in which the classes were defined."""
     for name, x in sorted(getattr(pattern, "__dict__", {}).items()):
         yield from _line(f"its attribute {name!r}", x, trusting)
     for c in classes:
@@ -285,7 +294,7 @@ def _state(pattern: Any, classes: Sequence[type], trusting: bool) -> Iterator[by
                 for n, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
                     if n != "__class__":
                         yield from _line(f"the variable {n!r} of {f.__qualname__}", cell.cell_contents, trusting)
-            elif not name.startswith("__"):  # what has no text stands in the class's file
+            elif not name.startswith("__"):  # a value without a text is covered by the class's file
                 yield from _line(name, x, True)
 
 
@@ -298,12 +307,15 @@ def _line(what: str, value: Any, trusting: bool) -> Iterator[bytes]:
 
 
 def _written(value: Any, depth: int = 0) -> str:
-    """A text that is equal for equal values alone. Raises _Unseen for a value that has none."""
+    """Return a text that is equal only for equal values.
+
+    Raises:
+        _Unseen: the value has no such text."""
     if depth > _DEEPEST:
         raise _Unseen("a value of many levels")
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic, np.dtype, Enum)):
         return f"{type(value).__qualname__} {value!r}"
-    if isinstance(value, (type, FunctionType)) and "<" not in value.__qualname__:  # it stands in a file that is read
+    if isinstance(value, (type, FunctionType)) and "<" not in value.__qualname__:  # defined in a file that is read
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, ModuleType):
         return value.__name__

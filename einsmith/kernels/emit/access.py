@@ -73,7 +73,7 @@ class OperandAccess:
         self.conds: list[tuple[int, str, frozenset[int]]] = []
         self.generic: list[Expr] = []
         self.opaque: set[int] = set()
-        self._gathered = 0  # reads whose place is no form
+        self._gathered = 0  # reads whose address is not affine
         for g in self.guards:
             self._guard(g)
         self._scan([*self.exprs, *self.generic])
@@ -155,7 +155,7 @@ class OperandAccess:
             stack.extend(e.args)
 
     def is_safe(self, e: Read) -> bool:
-        """Whether a read with an affine address is in bounds at every point of the axes, guards aside."""
+        """Return whether the address of a read is affine, and in bounds at every point of the axes, guards aside."""
         if e not in self.reads:
             return False
         sizes = zip(e.index, self.memories[e.slot].buffer.shape, strict=True)
@@ -201,7 +201,7 @@ class OperandAccess:
         coef, aligned = self.forms[form].coef, self.aligned_rows(align)
         moves = coef.get(self.inner) or not aligned and any([coef.get(g.inner) for g in self.lane_groups])
         if not moves:
-            return "uniform"  # a vector within a row has one place in all other groups
+            return "uniform"  # a vector within a row has one position in all other groups
         if self.step(form) in (1, 2):
             if aligned:
                 return "unit"
@@ -248,7 +248,7 @@ class OperandAccess:
 
     def part(self, groups: Sequence[FusedAxes], values: Sequence[SSAValue]) -> PartialAddress:
         """Return the contribution of axis groups at these scalar values to every form."""
-        b, bound = self.b, list(zip(groups, values, strict=False))  # of no groups there is one point
+        b, bound = self.b, list(zip(groups, values, strict=False))  # no groups have one point
         sums: dict[int, SSAValue] = {}
         for g, value in bound:
             for i, f in enumerate(self.forms):

@@ -1,4 +1,4 @@
-"""A kernel's work as canonical boxes: what the plain patterns share. The loops around them are in `kernels.emit.loops`.
+"""Turn a kernel into canonical boxes, which the pointwise, reduction and scatter patterns lower (`kernels.emit.loops`).
 
 A Box is one piece of the root with the epilogue written for that piece: axes of extent 1 are gone, adjacent axes that
 every access runs through contiguously are merged, and every Read is one flat offset into its buffer.
@@ -35,7 +35,7 @@ from einsmith.target.facts import Target
 class Box:
     """One piece of a kernel: output axes 0 .. rank-1 of `extents`, then reduction axes of `reduce`.
 
-    bodies: the root's; combiner: None where they are the results themselves. stages: the epilogue's bodies in order.
+    bodies: the root's. combiner: None where the bodies are the results. stages: the epilogue's bodies in order.
     results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
     offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
     sizes: elements that each buffer spans.
@@ -76,12 +76,12 @@ class Box:
 
     @cached_property
     def flats(self) -> tuple[LinearForm, ...]:
-        """The offsets of the bodies' reads."""
+        """The offsets (elements) of the bodies' reads."""
         return uses(self.bodies)[0]
 
     @cached_property
     def sized_flats(self) -> tuple[tuple[LinearForm, int], ...]:
-        """The offsets of the bodies' reads, each with the bytes of an element there."""
+        """The offsets (elements) of the bodies' reads, each with its element size (bytes)."""
         return tuple(zip(self.flats, item_sizes(self.bodies), strict=True))
 
     @cached_property
@@ -107,14 +107,14 @@ class Box:
 
 @lru_cache(maxsize=512)
 def boxes(kernel: Kernel) -> tuple[Box, ...]:
-    """The canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
+    """Return the canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
     first, *later = kernel.stages
     pieces = [p for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents)]
     return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers) for p in pieces)
 
 
 def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> list[list[int]]:
-    """The slot of each stage's each member, by what the stages store."""
+    """Return the slots of the results, by stage and member; stages: `outputs` of each stage."""
     slot, out = buffers + 1, []
     for outputs in stages:
         out.append(list(range(slot, slot + len(outputs))))
@@ -123,30 +123,30 @@ def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> lis
 
 
 _Slot = tuple[int, tuple[int, ...] | None, dt.DType]
-"""A slot's number, the strides of what lies in memory, and the type of offsets."""
+"""A slot's number, its strides if it lies in memory (else None), and the type of offsets."""
 _Axes = tuple[tuple[int, Expr], ...]
 _Placing = tuple[tuple[Expr, ...], tuple[_Slot, ...] | None, _Axes]
-"""Expressions, and what they are placed with."""
+"""Arguments of `_placed_in`: expressions, slots and replaced axes."""
 
 
 def _slots(
     args: Sequence[tuple], results: Sequence[Sequence[int]], buffers: Sequence[KernelBuffer]
 ) -> tuple[_Slot, ...]:
-    """What a stage's arguments are in the whole kernel."""
+    """Return the kernel-wide slot of each of a stage's arguments."""
     to: list[_Slot] = []
     for kind, *where in args:
         if kind == "stage":
             to.append((results[where[0]][where[1]], None, dt.i32))
         else:
             x = buffers[where[0]]
-            first = next((d for d, n in enumerate(x.shape) if n != 1), 0)  # before it all indices are 0
+            first = next((d for d, n in enumerate(x.shape) if n != 1), 0)  # the indices of earlier dimensions are 0
             strides = (*x.strides[first : first + 1] * first, *x.strides[first:])
             to.append((where[0], strides, dt.i32 if x.size < 2**31 else dt.i64))
     return tuple(to)
 
 
 def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int, Expr]) -> list[Expr]:
-    """Expressions of a stage with axes replaced, slots numbered for the whole kernel, and reads made flat."""
+    """Rewrite expressions of a stage: replace axes, number slots for the whole kernel, and flatten reads."""
     results = _result_slots([s.outputs for s in kernel.stages], len(kernel.buffers))
     return list(_placed_in(tuple(exprs), _slots(stage.args, results, kernel.buffers), tuple(axes.items())))
 
@@ -155,8 +155,13 @@ def renumber(kernel: Kernel, stage: Stage, exprs: Sequence[Expr], axes: dict[int
 def _placed_in(
     exprs: tuple[Expr, ...], slots: tuple[_Slot, ...] | None, axes: _Axes, then: _Axes = ()
 ) -> tuple[Expr, ...]:
-    """As `renumber`; slots None: they stay, and reads are flat already; `then`: what stands for axes after that, which
-    takes offsets of axes alone. Kernels that differ in how many rows they have share it."""
+    """Replace the axes, slots and indices of expressions; kernels that differ in their number of rows share the result.
+
+    Args:
+        slots: New slot of each slot; None: slots stay, and reads are flat already.
+        axes: Replacement of each axis.
+        then: Replacements of the axes of the result, applied where offsets consist of axes alone.
+    """
     place, last = dict(axes), dict(then)
 
     def slot_of(r: Read) -> _Slot:
@@ -174,7 +179,7 @@ def _placed_in(
         return None
 
     known: dict[Expr, Expr] = {}
-    for r in outer_reads(exprs):  # whose indices need no rebuilding
+    for r in outer_reads(exprs):  # their indices hold no reads and need no rebuilding
         slot, strides, dtype = slot_of(r)
         flat = None if strides is None else address(r.index, strides).at(place)
         flat = flat and flat.at(last) if last else flat
@@ -184,7 +189,7 @@ def _placed_in(
 
 
 def placed(axis: int, offset: int, step: int, extent: int) -> Expr:
-    """The output position `offset + step*axis`."""
+    """Return the expression of the output position `offset + step*axis`; the offset for an axis of one point."""
     if extent == 1:
         return Const(offset, dt.i32)
     out: Expr = Axis(axis)
@@ -201,8 +206,9 @@ def _box(
     later: tuple[Stage, ...],
     buffers: tuple[KernelBuffer, ...],
 ) -> Box:
-    """The box of a piece of a root with these arguments and outputs, before these stages. Kernels that differ in their
-    other pieces share it."""
+    """Return the box of a piece of a root; kernels that differ in their other pieces share it.
+
+    args, outputs: of the root's stage. later: the stages after it. buffers: of the kernel."""
     rank, domain, bodies = len(piece.extents), piece.domain, piece.bodies
     combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
     if combiner is not None and not prod(domain[rank:]):
@@ -217,7 +223,7 @@ def _box(
     to_buffers = zip([s for members in results for s in members], [n for x in every for n in x], strict=True)
     stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
     groups, to = _groups(domain, rank, [used for _, used in work], [index for _, _, index in stores])
-    moved = [(slot, n, at) for slot, n, index in stores if (at := index.at(to)) is not None]  # all are of axes alone
+    moved = [(slot, n, at) for slot, n, index in stores if (at := index.at(to)) is not None]  # all are sums of axes
     first, *stages = (_placed_in(*placing, tuple(to.items())) for placing, _ in work)
     sizes = [(prod(domain[a] for a in g), g[0] < rank) for g in groups]
     return Box(
@@ -230,8 +236,10 @@ def _box(
 def _accesses(
     exprs: tuple[Expr, ...], slots: tuple[_Slot, ...], axes: dict[int, Expr], domain: tuple[int, ...]
 ) -> tuple[_Placing, Uses]:
-    """Expressions of a stage, and what `uses` says of them in the piece's axes; axes: what stands for those of the
-    stage's own. Where all offsets are of axes alone, that is known before anything is placed."""
+    """Return the arguments of `_placed_in` for expressions of a stage, and their `uses` in the piece's axes.
+
+    axes: replacement of each axis of the stage. Where all offsets consist of axes alone, their uses follow without
+    rewriting the expressions."""
     others, place = uses(exprs)[1], tuple(axes.items())
     values = any(axes.get(a, Axis(a)) is not Axis(a) for a in others)  # offsets are in normal form
     read = [(r.index, slots[r.slot][1]) for r in outer_reads(exprs)]
@@ -249,8 +257,7 @@ simplified = lru_cache(maxsize=2048)(simplify)
 def _groups(
     domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
-    """Neighbouring axes that every access runs through contiguously, in groups, and what stands for each axis when a
-    group is one."""
+    """Group adjacent axes that every access runs through contiguously; return groups and each axis's replacement."""
     others = set().union(*(x for _, x in used))
     flats = [f for x, _ in used for f in x] + list(stores)
 
@@ -270,23 +277,24 @@ def _groups(
 
 
 GATHER = 3.0
-"""Instructions that one lane of a gather or scatter is worth."""
+"""Cost of one lane of a gather or scatter (instructions)."""
 GUARDED = 5.0
-"""Instructions that a vector's mask is worth."""
+"""Cost of a vector's mask (instructions)."""
 UNVARIED = 0.3
-"""Instructions of an access that is the same in all lanes, the least that one takes."""
+"""Cost of an access that is uniform over the lanes (instructions); the least of any access."""
 
 
 def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Collection = ()) -> float:
-    """About how many instructions one vector of accesses takes when `axis` runs along the lanes; guarded: keys of the
-    offsets that memory has only where a guard holds."""
+    """Return the estimated instructions per vector of these accesses, with the lanes along `axis`.
+
+    guarded: keys of the offsets that are in bounds only where a guard holds."""
     out = 0.0
     along = Axis(axis)
     for f in flats:
         stride = abs(f.terms.get(along, 0))
         inside = [a for a in f.atoms if axis in axes_of(a)] if f.atoms else ()
         if inside:
-            # What memory may not have cannot be loaded in whole vectors and shuffled.
+            # Elements that may be out of bounds cannot be loaded in whole vectors and shuffled.
             apart = guarded and f.key in guarded
             simple = stride <= 1 and not apart and all(_in_runs(a, f.terms[a], lanes) for a in inside)
             same = stride == 0 and all(_repeats(a, lanes) for a in inside)
@@ -303,21 +311,23 @@ def access_cost(flats: Sequence[LinearForm], axis: int, lanes: int, guarded: Col
 
 
 def _in_runs(e: Expr, factor: int, lanes: int) -> bool:
-    """Whether a quotient or remainder, times `factor`, goes along the lanes in few runs of neighbours or equals."""
+    """Return whether a quotient or remainder, times `factor`, has consecutive or equal values in few runs of lanes."""
     if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
         return False
     return abs(factor) <= 1 or (e.fn == "floordiv" and 4 * abs(int(e.args[1].value)) >= lanes)
 
 
 def _repeats(e: Expr, lanes: int) -> bool:
-    """Whether a remainder goes through the same values in every vector."""
+    """Return whether an expression is a remainder whose values repeat in every vector."""
     return isinstance(e, Apply) and e.fn == "mod" and isinstance(e.args[1], Const) and lanes % int(e.args[1].value) == 0
 
 
 @lru_cache(maxsize=4096)
 def square_tiles(box: Box, exprs: tuple[Expr, ...]) -> Mapping[tuple[int, int], Sequence[Read]]:
-    """By (axis along, axis across): the reads in `exprs` that are contiguous across, neither so along nor the same
-    there, and in bounds wherever they stand: square tiles of them can be loaded by rows and turned in registers."""
+    """Return the reads that can be loaded as square tiles and transposed in registers, by (axis along, axis across).
+
+    The reads are contiguous along the axis across, have a stride of 2 or more along the other one, and are in bounds at
+    every point."""
     written = {buffer for _, buffer, _ in box.stores}
     extents = box.extents + box.reduce
     out: dict[tuple[int, int], list[Read]] = {}
@@ -334,7 +344,7 @@ def square_tiles(box: Box, exprs: tuple[Expr, ...]) -> Mapping[tuple[int, int], 
 
 
 def filled(extent: int, lanes: int) -> float:
-    """The part of the lanes that do work."""
+    """Return the fraction of lanes that do work over an axis of `extent` points."""
     return extent / (-(-extent // lanes) * lanes)
 
 
@@ -343,31 +353,31 @@ CHEAP = {"cast", "stop_gradient"}
 
 @lru_cache(maxsize=4096)
 def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
-    """(vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
+    """Return (vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
     count, special = 0, 0.0
     for e in below(exprs):
         if isinstance(e, Apply) and e.fn == "random_bits":
             count += OPERATIONS
         elif isinstance(e, Apply) and e.fn not in CHEAP and not (e.dtype.is_int and e.fn != "where"):
             seconds = target.special(e.fn)
-            special += seconds * e.dtype.arithmetic.itemsize / 4  # it is measured in f32, of which most lie in a vector
+            special += seconds * e.dtype.arithmetic.itemsize / 4  # measured in f32, of which most fit a vector
             count += 0 if seconds else 1
     return count, special
 
 
 @lru_cache(maxsize=1024)
 def lanes_of(kernel: Kernel, target: Target) -> int:
-    """Lanes of a vector: by f32 where the kernel computes in 4 bytes, else by its narrowest type above one byte."""
+    """Return the lanes of a vector: of f32 if the kernel computes in 4 bytes, else of its least type above 1 byte."""
     sizes = {b.dtype.arithmetic.itemsize for b in kernel.buffers} - {1}
     return target.lanes(4 if 4 in sizes else min(sizes, default=4))
 
 
 def vectors_per_second(target: Target) -> float:
-    """Instructions on whole vectors that a core carries out in a second, whatever the type of the elements is."""
+    """Return the vector instructions that a core executes per second, for any element type."""
     return target.fma_per_second / target.lanes()
 
 
 def function_name(pattern: str, kernel: Node, config: Any, launch: int = 0) -> str:
-    """A name that says which kernel and configuration a function is for."""
+    """Return a function name that identifies the pattern, kernel, configuration and launch."""
     code = hashlib.blake2b(kernel.digest + repr(config).encode(), digest_size=6).hexdigest()
     return f"{pattern}_{code}_{launch}"

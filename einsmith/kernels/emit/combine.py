@@ -1,4 +1,4 @@
-"""The combiners of a Reduce as instructions on accumulators: scalars or vectors, one state per reduction."""
+"""Emit the combiners of a Reduce on accumulators (scalars or vectors): initial state, step, merge."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import SSAValue, elem_of
 
 Accumulators = list[SSAValue]
-"""The accumulators of one reduction: one a body, or (value, i32 index) for argmax and argmin."""
+"""The accumulators of one reduction: one per body, or (value, i32 index) for argmax and argmin."""
 
 
 class Combine:
-    """One combiner over the types of its bodies."""
+    """An emitter of one combiner for bodies of given types."""
 
     def __init__(self, em: VectorEmitter, combiner: str, dtypes: Sequence[DType]):
         self.em, self.combiner, self.dtypes = em, combiner, tuple(dtypes)
@@ -23,14 +23,16 @@ class Combine:
         self.value_dtypes = self.dtypes[:1] if self.arg else self.dtypes
 
     def initial(self, lanes: int, index: Sequence[int] = ()) -> Accumulators:
-        """The state before anything was seen. For arg-reductions `index` is the first position each lane will see."""
+        """Return the state before the first point. For arg-reductions `index` is the first position of each lane."""
         out = [self.em.const(identity(self.combiner, d), elem_of(d), lanes) for d in self.value_dtypes]
         if self.arg:
             out.append(self.em.literal(list(index), "i32") if lanes else self.em.const(index[0], "i32"))
         return out
 
     def step(self, state: Accumulators, bodies: Sequence[Expr], index: Expr | None = None) -> Accumulators:
-        """The state after one more point (or a vector of them), positions rising; `index` is its row-major number."""
+        """Return the state after one more point or vector of points, in ascending order.
+
+        index: row-major number of the point, for arg-reductions."""
         em = self.em
         if self.arg:
             assert index is not None
@@ -56,7 +58,7 @@ class Combine:
         return self.em.op(fn, a, b)
 
     def _beats(self, x: SSAValue, best: SSAValue) -> SSAValue:
-        """x is strictly better than an earlier `best`; the first NaN is better than everything."""
+        """Return whether x replaces an earlier `best`: it is strictly better, or the first NaN."""
         em = self.em
         if not self.dtypes[0].is_float:
             return em.op("lt", best, x) if self.combiner == "argmax" else em.op("lt", x, best)
@@ -64,7 +66,7 @@ class Combine:
         return em.op("and", em.op("not", worse), em.op("eq", best, best))
 
     def merge(self, a: Accumulators, b: Accumulators) -> Accumulators:
-        """Two states as one, whichever positions they have seen."""
+        """Merge two states, in any order of their positions; of equal values the lower index wins."""
         em = self.em
         if not self.arg:
             return [self._plain(x, y) for x, y in zip(a, b, strict=True)]
@@ -76,13 +78,13 @@ class Combine:
         return [em.op("where", take, y, x), em.op("where", take, j, i)]
 
     def keep(self, mask: SSAValue | None, new: Accumulators, old: Accumulators) -> Accumulators:
-        """`new` in the lanes of the mask, `old` in the others."""
+        """Return `new` in the lanes of the mask and `old` in the others."""
         if mask is None:
             return new
         return [self.em.op("where", mask, n, o) for n, o in zip(new, old, strict=True)]
 
     def across(self, state: Accumulators) -> Accumulators:
-        """The lanes of a state merged in a fixed tree: halves, then quarters, down to scalars."""
+        """Merge the lanes of a state in a fixed tree: halves, then quarters, down to scalars."""
         n = state[0].type.lanes
         while n > 1:
             half = n // 2

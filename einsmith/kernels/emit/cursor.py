@@ -49,9 +49,9 @@ class LaneCursor(ExpressionEmitter):
         self.opaque: dict[int, SSAValue] = {}
         self.mask: SSAValue | None = None
         self.pending = list(range(len(sampler.conds)))
-        # Vectors of i32, of i64 where they do not fit.
+        # Vectors of i32, or of i64 where values do not fit.
         self.lane_digits: dict[int, SSAValue] = {}  # by group's inner axis
-        self.lane_forms: dict[int, SSAValue] = {}  # what lanes add to a form
+        self.lane_forms: dict[int, SSAValue] = {}  # the lane part of a form
         self.run_masks: list[SSAValue | None] = [None]
         self.run_offsets: dict[int, list[SSAValue]] = {}
         n, groups = sampler.lanes, sampler.lane_groups
@@ -142,7 +142,7 @@ class LaneCursor(ExpressionEmitter):
                 if kind == "runs":
                     offset = b.sub(part.sums.get(i, 0), b.mul(low, s.step(i)))
                     found = self.run_offsets.setdefault(i, [])
-                    if j:  # a row without lanes touches no other line
+                    if j:  # a row without lanes gets row 0's address, so that it touches no other line
                         offset = b.select(b.op("lt", low, n), offset, found[0])
                     found.append(offset)
 
@@ -181,7 +181,7 @@ class LaneCursor(ExpressionEmitter):
     # -- expressions
 
     def index(self, x: Expr, elem: str) -> SSAValue | None:
-        if isinstance(x, Apply) and x.fn == "cast":  # of the axis, which its own type may not hold
+        if isinstance(x, Apply) and x.fn == "cast":  # of an axis, whose value its own type may not hold
             x = x.args[0]
         if not isinstance(x, Axis):
             return None
@@ -283,7 +283,7 @@ class LaneCursor(ExpressionEmitter):
     ) -> list[SSAValue]:
         """Emit the expressions (default: the sampler's own); lanes outside of the mask hold any value.
 
-        A scalar result stands for equal lanes. given: the values of reads of the sampler's `given_slots`.
+        A result that is uniform over the lanes is a scalar. given: values of reads of the sampler's `given_slots`.
 
         Raises:
             CompileError: a guard mentions an axis without a value."""

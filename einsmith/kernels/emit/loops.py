@@ -1,5 +1,6 @@
-"""The loops around a kernel's boxes, between which points of an axis guards leave anything to do, and what a point of a
-box stores: what the plain patterns share."""
+"""Emit the loops around a kernel's boxes, the stores of a box's points, and loop bounds derived from guards.
+
+The pointwise, reduction and scatter patterns share these functions."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from einsmith.plan.kernel import Kernel
 
 
 def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
-    """A VectorEmitter for a box of these extents, with the kernel's buffers in place, all of whose reads are flat."""
+    """Return a VectorEmitter for a box of these extents, whose slots are the kernel's buffers as flat memory."""
     em = VectorEmitter(b, extents, lanes)
     for n, buffer in enumerate(kernel.buffers):
         em.place(n, BufferMemory(b.buffers[n], buffer.flat))
@@ -29,11 +30,11 @@ def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> V
 
 
 def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool], int]) -> int:
-    """Shares tasks out to the boxes of a kernel by their work; returns how many tasks there are in the end.
+    """Distribute tasks over the boxes of a kernel in proportion to their work; return the number of tasks.
 
-    `emit(box, tasks, first, alone)` emits a box for about so many tasks from `first` on and returns how many it takes;
-    `alone`: no task has to be told from those of other boxes. All boxes of a kernel of one task are that task's, so
-    that no worker is asked for them.
+    `emit(box, tasks, first, alone)` emits a box for about `tasks` tasks from number `first` on and returns how many it
+    takes; `alone`: the box's code need not test the task number. With one task, all boxes belong to that task, so that
+    no worker thread is woken.
     """
     first, total = 0, sum(x.points * x.reduced for x in found)
     alone = len(found) == 1 or tasks == 1
@@ -44,9 +45,9 @@ def deal(found: Sequence[Box], tasks: int, emit: Callable[[Box, int, int, bool],
 
 
 def values_of(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dict[int, SSAValue]:
-    """By slot, what a point stores of the root's results and those of the epilogue; the output axes are bound.
+    """Return the values that a point stores, by slot: results of the root and the epilogue. Output axes must be bound.
 
-    All of it is evaluated before the first store: a buffer that is updated in place is read before it is written."""
+    All values are evaluated before the first store: a buffer that is updated in place is read before it is written."""
     for slot, value in zip(box.results, root, strict=False):
         em.place(slot, value)
     for slot, expr in zip(box.results[box.members :], box.stages, strict=True):
@@ -56,13 +57,13 @@ def values_of(em: VectorEmitter, box: Box, root: Sequence[SSAValue]) -> dict[int
 
 
 def store_point(em: VectorEmitter, box: Box, values: Mapping[int, SSAValue]) -> None:
-    """Stores what `values_of` gave, the output axes being bound where they were."""
+    """Store the values from `values_of`, with the output axes bound to the same positions."""
     for slot, buffer, index in box.stores:
         em.store(values[slot], em.memory(buffer), index)
 
 
 def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
-    """How many leading axes are dealt out to tasks, and the product of their extents."""
+    """Return (number of leading axes that are distributed over tasks, product of their extents)."""
     rows, k = 1, 0
     while k < len(extents) and rows < tasks:
         rows *= extents[k]
@@ -72,7 +73,7 @@ def _leading(extents: Sequence[int], tasks: int) -> tuple[int, int]:
 
 @contextmanager
 def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: SSAValue, tasks: int) -> Iterator[None]:
-    """Loops over `axes`, bound as scalars; with tasks > 1 the leading ones are dealt out in equal runs."""
+    """Emit loops over `axes`, bound as scalars; with tasks > 1 the leading axes are distributed in equal runs."""
     b = em.b
     with ExitStack() as stack:
         k = 0
@@ -87,11 +88,11 @@ def rows(em: VectorEmitter, axes: Sequence[int], extents: Sequence[int], task: S
 
 
 Ramps = list[tuple[LanePattern, int | None]]
-"""Neighbouring vectors along one axis, each with its number of lanes that count (None: all)."""
+"""Neighbouring vectors along one axis, each with its number of active lanes (None: all)."""
 
 
 def ramps(base: SSAValue | int, count: int, lanes: int, multiple: int, first: int = 0) -> Ramps:
-    """The vectors that hold `count` points from `base + first` on, `base` being a multiple of `multiple`."""
+    """Return the vectors that hold `count` points from `base + first` on; `multiple` divides `base`."""
     out: Ramps = []
     for at in range(0, count, lanes):
         pattern = tuple(range(first + at, first + at + lanes))
@@ -108,7 +109,8 @@ def vector_tiles(
     tiles: int = 1,
     within: tuple[SSAValue, SSAValue] | None = None,
 ) -> None:
-    """Calls `emit` for groups of `unroll` vectors, as `in_groups` does."""
+    """Call `emit` for groups of `unroll` vectors along an axis; tile, tiles, within: see part, parts, within of
+    `in_groups`."""
     group = em.lanes * unroll
 
     def body(state: State, base: SSAValue | int, count: int) -> State:
@@ -132,13 +134,17 @@ def sweep_box(
     parts: int = 1,
     begin: Callable[[SSAValue], None] | None = None,
 ) -> int:
-    """The loops over a box's outputs for about `tasks` tasks from `first` on (`alone`: there are no others); returns
-    how many it takes.
+    """Emit the loops over a box's outputs for about `tasks` tasks; return how many tasks it takes.
 
-    emit(vectors, base, rows) is called for `unroll` vectors along `axis` (None: a scalar) at every point of the other
-    axes; tile: an axis of which it takes so many rows at once, from `base` on. The rows of a tile change `inside` the
-    vectors: what those read is still in the cache for the next rows; or around them. `parts` tasks have the same
-    outputs, and `begin` is told the number of each.
+    `emit(vectors, base, rows)` is called for `unroll` vectors along `axis` at every point of the other axes.
+
+    Args:
+        axis: Axis of the vectors; None: scalar code.
+        first: Number of the box's first task. alone: no other box shares the launch.
+        tile: (axis, rows) of a register tile; `emit` takes that many rows at once, from `base` on.
+        inside: Loop over the tile's axis inside the loop over vectors, so that their operands stay in cache for the
+            next rows; else around it.
+        parts: Tasks that share each set of outputs; `begin` gets the part's number.
     """
     b, (row, height) = em.b, tile or (None, 1)
     turns = 1 if row is None else -(-box.extents[row] // height)
@@ -149,7 +155,7 @@ def sweep_box(
     count = prod(sizes)
     runs, tiles = min(count, tasks), 1
     if count >= tasks:
-        runs = tile_count(_leading(sizes, tasks)[1], tasks, 1)  # of whole rows, which are equal
+        runs = tile_count(_leading(sizes, tasks)[1], tasks, 1)  # in whole rows, which take equal time
     elif inside and row is not None:
         tiles = tile_count(turns, -(-tasks // count), 1)
     elif axis is not None:
@@ -194,8 +200,11 @@ def turned_tile(
     base: SSAValue | int,
     count: int,
 ) -> list[SSAValue]:
-    """A square tile of a read that is contiguous along `across`, from `base` on, of which `count` points count: loaded
-    row by row, `active` (None: all) of the rows `at` along the other axis, and transposed."""
+    """Load a square tile of a read that is contiguous along `across`, and transpose it in registers.
+
+    The rows are the lanes `at` of the axis `along`, of which `active` count (None: all); each row is loaded from point
+    `base` of the axis `across` on, of which `count` points are loaded. Returns one vector per point of `across`.
+    """
     n, rows = em.lanes, list[SSAValue]()
     em.mask = count
     for r in range(n):
@@ -209,22 +218,25 @@ def turned_tile(
 
 
 class Bounds(NamedTuple):
-    """Points of an axis outside of which a body does nothing: at least each of `low`, and below each of `high`, which
-    are expressions of other axes and of data. They alone are walked: `where(row[r] <= n and n < row[r+1], ..., 0)`
-    leaves a row of a sparse matrix of all that are stored."""
+    """Bounds of an axis outside of which a body does nothing: at least each of `low`, and below each of `high`.
+
+    The bounds are expressions of other axes and of data. Loops run over the points inside only:
+    `where(row[r] <= n and n < row[r+1], ..., 0)` limits the loop over all stored elements to a row of a sparse matrix.
+    """
 
     low: tuple[Expr, ...] = ()
     high: tuple[Expr, ...] = ()
 
     def without(self, axes: Collection[int | None]) -> Bounds:
-        """Those that depend on none of these axes."""
+        """Return the bounds that depend on none of these axes."""
         low, high = ([x for x in every if axes_of(x).isdisjoint(axes)] for every in self)
         return Bounds(tuple(low), tuple(high))
 
     def part(self, axis: int, extents: Sequence[int]) -> float:
-        """About what part of the axis is between them: of two ends that have one distance all over, as much as that;
-        between two ends that come from data as much as if these were those of neighbours, else half where there is an
-        end."""
+        """Return the estimated fraction of the axis inside the bounds.
+
+        Two bounds at a constant distance give that distance. Two bounds that come from data are assumed to partition
+        the axis (as rows of a sparse matrix do). Any other bound halves the axis."""
         ends = [x for x in (*self.low, *self.high) if axes_of(x) or has_read(x)]
         spans = (linear(y) - linear(x) for x in self.low for y in self.high)
         between = min((x.const for x in spans if not x.terms), default=None)
@@ -235,7 +247,7 @@ class Bounds(NamedTuple):
         return 0.5 if ends else 1.0
 
     def walked(self, em: VectorEmitter, first: SSAValue | int, end: SSAValue | int) -> tuple[SSAValue, SSAValue]:
-        """From where to where points from `first` to `end` are between them, at what the other axes are bound to."""
+        """Emit the range of the points first .. end inside the bounds, at the other axes' current positions."""
         b = em.b
         em.mask = None
         lo, hi = b.index(first), b.index(end)
@@ -247,9 +259,9 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(body: Expr, otherwise: float, axis: int, extents: Sequence[int], sizes: Sequence[int]) -> Bounds:
-    """What the guards around a body say of an axis, which does nothing where it is `otherwise`.
+    """Return the bounds that the guards around a body put on an axis; outside of them its value is `otherwise`.
 
-    extents: of all axes; sizes: of the buffers that reads, which are flat, are of.
+    extents: points of all axes. sizes: elements of the buffer of each slot (reads are flat).
     """
     found = [end_of(c, axis) for c, alone in guards_around(body, otherwise) if alone or _stays(c, extents, sizes)]
     ends = [x for x in found if x is not None]
@@ -257,5 +269,5 @@ def bounds_of(body: Expr, otherwise: float, axis: int, extents: Sequence[int], s
 
 
 def _stays(c: Expr, extents: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether all that a condition reads is there wherever the axes stand."""
+    """Return whether all reads of a condition are in bounds at every point of the axes."""
     return all(leaves(linear(x.index[0]), extents, sizes[x.slot]) is False for x in reads(c) if x.index)

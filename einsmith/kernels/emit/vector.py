@@ -75,7 +75,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         """Set the position of an axis; instructions that depend on it stay inside the region that is open now."""
         self._axes[axis] = position
         base = position.base if isinstance(position, LanePattern) else position
-        number = self.b.known(base)  # a place that the axis has is one in all regions
+        number = self.b.known(base)  # a literal position within the axis is valid in all regions
         if isinstance(base, SSAValue) and not (number is not None and 0 <= number < self.extents[axis]):
             self.stay(base)
         self._memo.clear()
@@ -224,9 +224,9 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         assert isinstance(x, Apply)
         first = x.args[0]
         if x.fn == "cast":
-            large = isinstance(first, Axis) and self.extents[first.position] > 2**31  # more than its own type holds
+            large = isinstance(first, Axis) and self.extents[first.position] > 2**31  # beyond an axis's type, i32
             return self._integer(first, elem) if large else None
-        # `split` takes no other quotient apart.
+        # `split` decomposes no other quotients.
         divides = isinstance(x.args[1], Const) and int(x.args[1].value) > 0
         return self._integer(x, elem) if divides and not any(isinstance(e, Read) for e in postorder([x])) else None
 
@@ -358,7 +358,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         at, ptr = self.total(part), source.pointer
         if wide == "i64" or self._in_int32(own, shared, source.buffer.size):
             ptr = self.address(ptr, at, elem)
-        else:  # the sum is an offset below the size, and right modulo 2^32
+        else:  # the sum is an offset below the size, so it is exact modulo 2^32
             lanes = self.op("add", lanes, self.splat(self.cast(at, wide)))
         return self.gather(ptr, lanes, elem, self.lane_mask(guard))
 

@@ -213,7 +213,7 @@ def _work(s: ReductionSchedule, target: Target) -> _Work:
     vectors = total / extent * s.vectors
     if s.walked:
         part, group = s.walked.get(s.axis, 1.0), c.lanes * chains
-        if part < 1:  # groups are begun on both sides
+        if part < 1:  # the range begins and ends within groups
             vectors = total / extent * chains * min(extent / group, part * extent / group + 1)
         vectors *= prod(x for a, x in s.walked.items() if a != s.axis)
     if s.pairs is not None:
@@ -260,7 +260,7 @@ def _again(s: ReductionSchedule, target: Target) -> float:
     out, facts = 0.0, Facts((*box.extents, *box.reduce))
     for flat, item in box.sized_flats:
         inside, (low, high) = flat.axes, facts.interval(flat)
-        room = inf if low is None or high is None else item * (high - low + 1.0)  # windows and remainders share places
+        room = inf if low is None or high is None else item * (high - low + 1.0)  # windows and remainders overlap
         reduced = [n * s.walked.get(a, 1.0) for a, n in enumerate(box.reduce, box.rank) if a in inside]
         span, times = min(room, item * prod(reduced)), 1.0
         for a in (*inner, *(a for a in reversed(range(box.rank)) if a not in inner)):

@@ -1,9 +1,11 @@
-"""`out[index(i)] += body(i)`, deterministically: contributions to an element are added in row-major order of i,
-whatever the number of tasks. The initial value is a pointwise kernel of its own that runs first; where it is what the
-output's memory holds, nothing is done for it, and only the destinations are touched.
+"""Lower scatters, `out[index(i)] += body(i)`, deterministically.
 
-Tasks and lanes run along axes of the domain that say by themselves where a dimension's position is (`dX[i, j]` in
-`dX[i, k[i, j]] += ...` has i): points that differ there never meet. Without such an axis the points are one task's.
+Contributions to an element are added in row-major order of i, whatever the number of tasks. The initial value is a
+pointwise kernel of its own that runs first; if the output's memory already holds it, that kernel is omitted and only
+the destinations are touched.
+
+Tasks and lanes run along axes of the domain that alone determine the position along an output dimension (i in
+`dX[i, k[i, j]] += ...`): points that differ there never write the same element. Without such an axis there is one task.
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ from einsmith.target.facts import Target
 
 POINTWISE = Pointwise()
 POINT = 3
-"""Instructions of a point beside its body and reads: a load, an addition and a store, with their waiting."""
+"""Cost of adding a point, its body and reads excluded (instructions): a load, an addition, a store, and their latency.
+"""
 
 MASKED, BESIDE = 7, 30
-"""The same of adding under a mask, and what each further term then waits for the elements beside its own."""
+"""Cost (instructions) of adding a vector under a mask, and the latency that each further term adds there, as it waits
+for the store of neighbouring elements."""
 
 
 class ScatterConfig(NamedTuple):
-    """axis: the domain's axis that tasks run along, or None; along: the one that lanes run along, or None; lanes;
-    tasks."""
+    """A configuration of a scatter.
+
+    axis: the domain's axis that tasks run along, or None. along: the axis that lanes run along, or None. lanes: of a
+    vector (0: scalar code). tasks: parallel tasks."""
 
     axis: int | None
     along: int | None
@@ -44,7 +50,7 @@ class ScatterConfig(NamedTuple):
 
 
 def in_place(kernel: Kernel) -> bool:
-    """Whether the initial value is what the output's memory holds."""
+    """Return whether the initial value is what the output's memory already holds."""
     stage = kernel.stages[0]
     first = stage.template.parts[0]
     if len(stage.template.parts) != 2 or not isinstance(first, Piece) or not isinstance(first.body, Read):
@@ -55,7 +61,7 @@ def in_place(kernel: Kernel) -> bool:
 
 @lru_cache(maxsize=512)
 def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cost] | None:
-    """The kernel of the initial value; None where there is nothing to do."""
+    """Return (kernel, configuration, cost) of the initial value; None where there is nothing to do."""
     root, first = kernel.root, kernel.stages[0]
     if in_place(kernel) or not prod(root.shape):
         return None
@@ -68,7 +74,7 @@ def _start(kernel: Kernel, target: Target) -> tuple[Kernel, PointwiseConfig, Cos
 
 
 class ScatterAdd(Pattern):
-    """A Scatter alone: without an epilogue."""
+    """The pattern of a Scatter without an epilogue."""
 
     name = "scatter"
 
@@ -92,7 +98,7 @@ class ScatterAdd(Pattern):
         return [ScatterConfig(a, v, lanes if v is not None else 0, t) for v in (None, *along) for a, t in tasks]
 
     def cost(self, kernel: Kernel, config: ScatterConfig, target: Target) -> Cost:
-        """The initial value, then a load, an addition and a store of every point."""
+        """Return the cost: the initial value, then a load, an addition and a store of every point."""
         s = scatter_of(kernel)
         exprs, out = parts_of(kernel)
         buffer = kernel.buffers[out]

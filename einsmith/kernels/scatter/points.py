@@ -1,4 +1,4 @@
-"""Where the points of a Scatter go, and one of them added."""
+"""Find the destinations of a Scatter's points, and emit the loops that add the points."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scatter_of(kernel: Kernel) -> Scatter:
 
 
 def owned_axes(s: Scatter) -> dict[int, int]:
-    """axis -> the output dimension whose position this axis alone says, one-to-one."""
+    """Return the axes that alone determine (one-to-one) the position along an output dimension, with that dimension."""
     out: dict[int, int] = {}
     for d, e in enumerate(s.index):
         terms = list(linear(e).terms)
@@ -39,7 +39,7 @@ def owned_axes(s: Scatter) -> dict[int, int]:
 
 
 def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
-    """(output indices and body of the scatter, for the whole kernel's slots; the output's buffer)."""
+    """Return (output indices and body of the scatter with kernel-wide slots, number of the output's buffer)."""
     s = scatter_of(kernel)
     exprs = boxes.renumber(kernel, kernel.stages[0], [*s.index, s.body], {})
     out = kernel.stages[0].outputs[0]
@@ -48,13 +48,15 @@ def parts_of(kernel: Kernel) -> tuple[list[Expr], int]:
 
 
 MOST_TERMS = 8
-"""Points that are added one after the other in one turn of the loops."""
+"""Most points of the innermost axes that are unrolled into one iteration of the loops."""
 
 
 @lru_cache(maxsize=512)
 def terms_of(kernel: Kernel) -> tuple[int, tuple[tuple[LinearForm, Expr], ...]]:
-    """(how many axes there are loops for, (output address, body) of every point of those after them, which are few and
-    have no dimension of the result): what these have in common is computed once."""
+    """Return (number of outer axes with loops, (output address, body) of every point of the axes inside of them).
+
+    The inner axes have few points and determine no output dimension. They are unrolled, so that subexpressions common
+    to their points are computed once."""
     s = scatter_of(kernel)
     exprs, out = parts_of(kernel)
     owned, count, loops = owned_axes(s), 1, len(s.extents)
@@ -72,7 +74,7 @@ _ORDER = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operato
 
 
 def _at(place: Mapping[int, int], e: Expr) -> Expr | None:
-    """An expression whose parts are at a known place of some axes; what that alone decides is decided."""
+    """Rewrite one node for known positions of some axes (a `rebuild` rule): fold comparisons and `where`; else None."""
     if isinstance(e, Axis):
         return Const(place[e.position], dt.i32) if e.position in place else None
     values = [a.value for a in e.args if isinstance(a, Const)]
@@ -85,8 +87,9 @@ def _at(place: Mapping[int, int], e: Expr) -> Expr | None:
 
 @lru_cache(maxsize=512)
 def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
-    """Between which points data says that an axis of the domain has something to add, where that is known before it is
-    walked along: the axes are walked in their order, but for `along`, which comes last."""
+    """Return the data-dependent bounds of the domain's axes, by axis, as far as they are known before the axis's loop.
+
+    The loops are in the order of the axes, except that `along` is innermost."""
     s, out = scatter_of(kernel), dict[int, Bounds]()
     exprs, _ = parts_of(kernel)
     every = range(len(s.extents))
@@ -99,8 +102,9 @@ def bounds(kernel: Kernel, along: int | None) -> Mapping[int, Bounds]:
 
 
 def combine_at(em: VectorEmitter, fn: str, target: BufferMemory, flat: LinearForm, value: SSAValue) -> None:
-    """`target[flat] = fn(target[flat], value)`, never moved nor shared: the same element may come again, though not in
-    another lane. Lanes stand side by side."""
+    """Emit `target[flat] = fn(target[flat], value)`; the lanes are contiguous elements.
+
+    The load is neither hoisted nor shared, because later points may add to the same element."""
     b, elem, mask = em.b, target.elem, em.lane_mask()
     part = em.split(flat)
     assert part is not None
@@ -114,8 +118,13 @@ def combine_at(em: VectorEmitter, fn: str, target: BufferMemory, flat: LinearFor
 
 
 def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int | None, tasks: int) -> int:
-    """Adds the terms of every point, axes in their order but for `along`, which has the lanes and comes last; each of
-    about so many tasks has a part of `axis`. Returns how many tasks there are."""
+    """Emit the loops that add the terms of every point; return the number of tasks.
+
+    Args:
+        along: Vectorised axis, whose loop is innermost (None: scalar code); the other axes keep their order.
+        axis: Axis that is divided among the tasks (None: one task).
+        tasks: About how many tasks there shall be.
+    """
     b, (loops, terms), within = em.b, terms_of(kernel), bounds(kernel, along)
     target, fn = em.memory(parts_of(kernel)[1]), COMBINING[scatter_of(kernel).combiner]
     parts = 1 if axis is None else tile_count(em.extents[axis], tasks, em.lanes if axis == along else 1)

@@ -60,7 +60,7 @@ def spreads(s: Stencil, together: bool) -> dict[tuple, Spread]:
     for key, taken in found.items():
         spans = [(_elements(a, x), x) for a, x in taken]
         both = Span(min(x.lo for x, _ in spans), max(x.hi for x, _ in spans))
-        # Lanes before the first and after the last hold anything.
+        # Lanes before the first and after the last may hold any value.
         first, last = (0, every.hi) if together else (-1, -1)
         fit = all((x.lo < both.lo + 2 or y.lo == first) and (both.hi < x.hi + 2 or y.hi == last) for x, y in spans)
         shifts = [a.shift for a, _ in taken]
@@ -74,7 +74,7 @@ def _spread_key(a: Access, together: bool) -> tuple:
 
 def waits(s: Stencil, tile: int, registers: int) -> bool:
     """Return whether all stride-2 taps along a row can share its loads, that is, whether the vectors of all rows of a
-    tile stay in registers until the last tap. Filter gradients cannot: they would sum the lanes beside a row."""
+    tile stay in registers until the last tap. Filter gradients cannot: they would sum the lanes outside of a row."""
     reads = {f.read for f in s.vectors}
     if s.along_k or not any(a.lane == 2 for a in reads):
         return False
@@ -129,7 +129,7 @@ def turned(s: Stencil) -> set[tuple]:
 def short(s: Stencil, lanes: int, width: int) -> set[tuple]:
     """Return the kinds of stride-2 access, in filter gradients, whose rows fit two vectors.
 
-    Each tap is then one two-source shuffle of these vectors. Lanes beside a row are zero, so they may be summed."""
+    Each tap is then one two-source shuffle of these vectors. Lanes outside of a row are zero and may be summed."""
     if not s.along_k or s.lanes > lanes or width < LINE:
         return set()
     return {k for k, x in reaches(s).items() if k[3] == 2 and x.hi - x.lo < 2 * lanes}
@@ -176,7 +176,7 @@ class Reader(VectorEmitter):
         super().__init__(b, s.extents, target.lanes(s.dtype.itemsize))
         self.s, self.tile, self.pair, self.together, self.hoisted = s, t.tile, t.pair, t.together, t.hoisted
         for axis, n in enumerate(s.extents):
-            if n == 1:  # no loop goes along it
+            if n == 1:  # no loop binds it
                 self.bind(axis, 0)
         self.elem = elem_of(s.dtype)
         self.zero = self.const(0.0, self.elem, self.lanes)
@@ -341,7 +341,7 @@ class Reader(VectorEmitter):
         """Load the rows of two points side by side in one vector.
 
         At stride 2, taps at an even distance may rotate one vector; lanes between the rows, into which nothing is
-        loaded, then supply the zeros beside the rows."""
+        loaded, then supply the zeros around the rows."""
         n, half, reach = self.lanes, self.lanes // 2, self.reaches[_kind(a)]
         wanted = self._halves(a, a.shift, lanes)
         start = a.shift % a.lane

@@ -87,7 +87,7 @@ class Term(NamedTuple):
 
 
 class ElementUse(NamedTuple):
-    """The prologue of a loaded element: `body`, in which `element` stands for it.
+    """The prologue of a loaded element: `body` computes a value from the read `element`.
 
     axes: the axes along which the body's other reads vary."""
 
@@ -132,7 +132,7 @@ class Stencil:
 
     @property
     def vectors(self) -> list[MaskedRead]:
-        """All factors of all terms that are vectors."""
+        """The factors of all terms that are vectors."""
         every = [t for p in self.phases for t in p.terms]
         return [f for t in every for f in (t.vector, t.weight) if f is not None and (f is t.vector or self.along_k)]
 
@@ -190,7 +190,7 @@ def _read(
     kernel: Kernel, r: Read, lane: int, extents: Sequence[int], guards: list[Affine | None], made: ElementUse | None
 ) -> _Read:
     x = kernel.buffers[kernel.stages[0].args[r.slot][1]]
-    inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, those inside of others first
+    inner = sorted(range(len(x.shape)), key=lambda d: (x.strides[d], -d))  # dimensions, innermost first
     moved = [n for n, d in enumerate(inner) if extents[lane] > 1 and linear(r.index[d]).coefficient(Axis(lane))]
     count = max(moved, default=0) + 1
     inside = [s if d in inner[:count] else 0 for d, s in enumerate(x.strides)]
@@ -278,7 +278,7 @@ class _Product:
             if any(f.read.lane not in (1, 2) for f in (factors if along_k else (vector,))):
                 return None
             if not along_k and any(f.read.lane or f.read.row or f[1:] != everywhere for f in weights):
-                return None  # not one number for the whole tile
+                return None  # the weight is not uniform over the tile
             if at[0].lo <= at[0].hi and at[1].lo <= at[1].hi:
                 vectors = [f.within(*at) if f is vector or along_k else f for f in (vector, *weights)]
                 terms.append(Term(number if along_k else 0, vectors[0], vectors[1] if weights else None, *at))
@@ -336,7 +336,7 @@ def _all_made(products: Sequence[_Product]) -> tuple[tuple[int, ElementUse], ...
 
 @lru_cache(maxsize=4096)
 def stencils(kernel: Kernel) -> tuple[Stencil, ...]:
-    """Return the kernel's root as a stencil along the output and along the reduction, as far as it is one."""
+    """Return the stencils that the kernel's root forms: with lanes along the output, along the reduction, or both."""
     root = kernel.root
     if root.is_scatter or len(root.dtypes) != 1 or not root.dtypes[0].is_float or not root.shape:
         return ()
@@ -393,7 +393,7 @@ def _along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
         return None
     row = found.row_axis(range(rank, lane))
     first, second = (r.form.coef for r in found.reads)
-    # Output axes along which one factor only moves, together with the lanes' or the rows' axis: a filter's places.
+    # Output axes along which only one factor varies: the filter's axes.
     taps = tuple(a for a in range(rank) if n[a] > 1 and (a in first) != (a in second))
     sums = prod(n[a] for a in taps)
     rows = n[row] if row is not None else 1
