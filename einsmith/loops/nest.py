@@ -43,6 +43,7 @@ def elem_of(dtype: DType) -> str:
 BYTES = {elem_of(d): d.itemsize for d in dt.ALL}
 """Bytes of an element in memory, by element type name."""
 _FORMATS = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
+"""Element types that are loaded, stored, selected and converted, but not computed in."""
 
 
 class SSAValue:

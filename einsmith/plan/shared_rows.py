@@ -19,6 +19,7 @@ from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _SPECIAL = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
+"""Functions that are expensive enough to be stored rather than evaluated again."""
 
 
 class _Use(NamedTuple):

@@ -20,10 +20,13 @@ from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits
 
 MAX_RUNS = 5
+"""Most rows of the innermost lane group that a vector touches if masked loads read it; beyond it, it is gathered."""
 NONE = -1
 """The innermost lane axis where there are no lanes."""
 GATHER_COST = 20.0
+"""Cost of gathering a vector, in vector loads."""
 PAIR_COST = 3.0
+"""Cost of a vector of every other element (two loads and a shuffle), in vector loads."""
 PIECE_CYCLES, PAIR_CYCLES, GATHER_CYCLES = 1.4, 1.5, 27.0
 """Cycles that reading one vector takes from arithmetic: for each row touched where it touches several; for a vector of
 every other element of a row; for a gather."""

@@ -349,6 +349,7 @@ def filled(extent: int, lanes: int) -> float:
 
 
 CHEAP = {"cast", "stop_gradient"}
+"""Functions that are counted as no instruction."""
 
 
 @lru_cache(maxsize=4096)

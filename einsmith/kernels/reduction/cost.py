@@ -30,6 +30,7 @@ from einsmith.target.facts import LINE, Target
 from einsmith.target.memory import PAGE, fetched, waited_part
 
 SPLITTABLE = ("sum", "prod", "max", "min")
+"""Combiners whose reduction may be split into parts."""
 _STEP = {"max": 3.0, "min": 3.0, "argmax": 5.0, "argmin": 5.0}
 """Instructions of a combiner's step where it is not a single one: NaN is propagated, arg-reductions carry an index."""
 _MERGE = {"argmax": 14.0, "argmin": 14.0}

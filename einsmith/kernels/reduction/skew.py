@@ -22,6 +22,7 @@ from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 
 _LANES = 8
+"""Lanes of the vectors by which the costs of variables are compared."""
 _LARGER = 2
 """Most points of the new variable, as a multiple of the old one's."""
 

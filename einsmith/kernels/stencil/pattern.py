@@ -28,6 +28,7 @@ MAX_PRODUCTS, MAX_LOADED = 400, 110
 MAX_SEGMENTS = 5
 """Most row segments (loops and peeled tiles) emitted for a stencil; each is a copy of the tile's code."""
 MAX_ROWS = 16
+"""Most rows of a tile."""
 READ_ROWS = 20
 """Most rows of memory that a tile reads anew (streams); hardware tracks about as many."""
 FEW_ROWS = 3
@@ -38,6 +39,7 @@ BESIDE = 0.7
 """Cost of one prologue operation on a loaded vector (multiply-adds); fitted on a 3x3 filter after a batch norm and a
 ReLU6."""
 OTHERS = ("winograd", "contraction", "by digits", "reduction", "by kind", "col2im")
+"""Patterns that a stencil with tiles of several rows dominates."""
 
 
 class StencilConfig(NamedTuple):
