@@ -61,9 +61,9 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
     assert found["without"] == ["narrow argmax"] and found["forms"] >= 1
     assert main.run(["tune", "--list"]) == main.OK
     said = capfd.readouterr().out
-    assert "without narrow" in said and "2.00 times as fast" in said and "a graph of" in said
+    assert "without narrow argmax" in said and "2.00 times as fast" in said and "a graph of" in said
     assert main.run(["explain", str(file), "--threads", "1"]) == main.OK
-    assert "without narrow, as tuning has found to be faster" in capfd.readouterr().out
+    assert "without narrow argmax, as tuning has found to be faster" in capfd.readouterr().out
     kept = str(tmp_path / "kept.json")
     assert main.run(["tune", "--export", kept]) == main.OK
     assert main.run(["tune", "--forget", "all"]) == main.OK

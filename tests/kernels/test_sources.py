@@ -56,7 +56,7 @@ import numpy as np
 import einsmith as es
 from einsmith.kernels import autoconfig
 from {module} import Scaled
-choose.register(Scaled())
+autoconfig.register(Scaled())
 x = np.arange(1, 14, dtype=np.float32) ** 2
 print(float((es.op("y[i] = sqrt(x[i])")(x) / np.sqrt(x)).mean()))
 """

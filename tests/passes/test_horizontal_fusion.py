@@ -83,7 +83,7 @@ def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
             ).graph
         )
     )
-    joined = horizontal_fusion.together(graph)
+    joined = horizontal_fusion.horizontal_fusion(graph)
     verify_graph(joined)
     bodies = [n.template.parts[0].body for n in postorder(joined.roots) if isinstance(n, Compute)]
     assert sorted(len(b.bodies) for b in bodies if isinstance(b, Reduce)) == want

@@ -28,7 +28,7 @@ def load():
     global es, pool, threads, product, model, step, dynamic
     import einsmith as es
     from einsmith.runtime import pool, thread_count
-    threads.LATE = 1 << 62  # busy as the machine may be
+    thread_count.LATE = 1 << 62  # busy as the machine may be
     es.set_threads(2)
     product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
     def network():
