@@ -211,7 +211,7 @@ def test_processes_that_write_and_remove_at_once_read_whole_entries_or_none(cach
         "    key = f'k{n * 7 % 20}'\n"
         "    found = objects.read(key)\n"
         "    assert found is None or found.code == key.encode() * 20000\n"
-        "    objects.write(key, objects.Entry(key.encode() * 20000, ('f',), {}))\n"
+        "    objects.write(key, objects.CachedObject(key.encode() * 20000, ('f',), {}))\n"
     )
     runs = [subprocess.Popen([sys.executable, "-W", "error", "-c", code], cwd=ROOT) for _ in range(3)]
     assert [run.wait() for run in runs] == [0, 0, 0]
