@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import count
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,8 @@ MODES = "static", "dynamic"
 _WORLDS = Bound("states of modules in training steps", 1024)
 _NUMBERS = count()
 """Numbers of the modules' states (`_WORLDS`), which are part of the programs' keys."""
+_SHAPE = attrgetter("shape", "dtype")
+"""Function of an array that returns its part of a program's key."""
 
 
 class Note(NamedTuple):
@@ -219,8 +222,7 @@ class TrainStep:
         return self._programs.get(self._key(arrays, gather))
 
     def _key(self, arrays: list[np.ndarray], gather: bool) -> tuple:
-        shapes = tuple([(a.shape, a.dtype) for a in arrays])
-        return shapes, self.threads or get_threads(), self._world, gather
+        return tuple(map(_SHAPE, arrays)), self.threads or get_threads(), self._world, gather
 
     def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
         """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
@@ -324,7 +326,8 @@ class TrainStep:
 
     def _searched(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program."""
-        self._set_inputs(arrays)
+        with self.store.guard:
+            self._set_inputs(arrays)
         run, self._graph_left = graph_tuning.tuned(run, arrays, self._graph_left)
         with SearchProgress(self._search_left, tuning.predicted(run)) as progress:
             report = tuning.tune(run, arrays, self._search_left, progress)
@@ -358,11 +361,7 @@ class TrainStep:
 
     def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals."""
-        if under_way:
-            check_store(self.store.guard)  # before setting the numbers that a run reads
-        self._set_scalars()
-        if self._numbers:
-            self._set_numbers(arrays)
+        self._set_inputs(arrays)
         exploration = run.note.exploration
         status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
         value = float(outputs[0])
@@ -391,12 +390,12 @@ class TrainStep:
         return value
 
     def _set_inputs(self, arrays: list[np.ndarray]) -> None:
-        """Set all numbers that the next run of a program for this batch reads."""
-        with self.store.guard:
-            check_store(self.store.guard)
-            self._set_scalars()
-            if self._numbers:
-                self._set_numbers(arrays)
+        """Set all numbers that the next run of a program for this batch reads. The caller holds the guard."""
+        if under_way:
+            check_store(self.store.guard)  # a run in the middle reads these numbers
+        self._set_scalars()
+        if self._numbers:
+            self._set_numbers(arrays)
 
     def _set_scalars(self) -> None:
         self._count[...] = self.steps + 1
