@@ -20,7 +20,7 @@ from benchmarks.harness import CHUNK_SECONDS
 from benchmarks.models import TRAINING
 from benchmarks.process import Allowance, Worker, WorkerError
 from benchmarks.report import asked, begin, store
-from einsmith import knobs
+from einsmith.base import environment
 from einsmith.passes.pipeline import optional
 
 CLOSE = 1e-3
@@ -32,15 +32,15 @@ HELP = 1.02
 @contextmanager
 def _without(names: str) -> Iterator[None]:
     """Processes that are started here leave these passes out."""
-    before = os.environ.get(knobs.WITHOUT.name)
-    os.environ[knobs.WITHOUT.name] = names
+    before = os.environ.get(environment.WITHOUT.name)
+    os.environ[environment.WITHOUT.name] = names
     try:
         yield
     finally:
         if before is None:
-            del os.environ[knobs.WITHOUT.name]
+            del os.environ[environment.WITHOUT.name]
         else:
-            os.environ[knobs.WITHOUT.name] = before
+            os.environ[environment.WITHOUT.name] = before
 
 
 def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:

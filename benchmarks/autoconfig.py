@@ -34,8 +34,8 @@ MEDIAN_REGRET, MOST_REGRET, CHOOSE_SECONDS = 0.10, 0.30, 5e-3
 def kernels_of(case: Case) -> list[Any]:
     """What is launched for a case, once the passes are done."""
     from benchmarks.peers.einsmith_kernels import function
-    from einsmith import dtypes as dt
     from einsmith import modes
+    from einsmith.base import dtypes as dt
     from einsmith.passes.pipeline import run_passes
     from einsmith.passes.schedule.plan import KernelCall, fuse
 
@@ -67,7 +67,7 @@ def measure(conv: Conv, batch: int, threads: int, count: int, cap: float, winogr
 
 def measure_kernel(kernel: Any, threads: int, count: int, cap: float, winograd: bool = False) -> dict:
     """The same of a kernel."""
-    from einsmith.errors import CompileError
+    from einsmith.base.errors import CompileError
     from einsmith.kernels import autoconfig
     from einsmith.tune import calibrate
     from einsmith.tune.measure import example_buffers, prepare, shortest

@@ -56,7 +56,7 @@ def in_orders(kernel: Any) -> Iterator[Any]:
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:
     """(choice as it is, choice in the best orders) of the kernels that would gain most. `kernels`: runs of each."""
-    from einsmith.errors import CompileError
+    from einsmith.base.errors import CompileError
     from einsmith.kernels import autoconfig
     from einsmith.plan.kernel import Kernel
 

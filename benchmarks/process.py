@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from einsmith import knobs
+from einsmith.base import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +29,7 @@ class WorkerError(Exception):
         super().__init__(message)
 
 
-def environment(threads: int, caches: Path | None) -> dict[str, str]:
+def variables(threads: int, caches: Path | None) -> dict[str, str]:
     """The same for every peer: the thread counts and no accelerator; with `caches`, caches of code that start empty."""
     env = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EINSMITH_THREADS"):
@@ -128,7 +128,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment(threads, caches),
+            env=variables(threads, caches),
             cwd=ROOT,
             start_new_session=True,
         )
@@ -240,7 +240,7 @@ class Crew:
     def keep_calibration(self) -> None:
         """Gives Einsmith's caches what was measured of the machine before: measured anew beside other work, it would be
         another machine's."""
-        known, caches = knobs.cache_dir() / "calibration", self.caches("einsmith")
+        known, caches = environment.cache_dir() / "calibration", self.caches("einsmith")
         if caches is not None and known.is_dir():
             shutil.copytree(known, caches / "einsmith" / "calibration", dirs_exist_ok=True)
 

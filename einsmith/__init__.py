@@ -3,15 +3,13 @@
 from typing import TYPE_CHECKING
 
 from einsmith import export as _export  # first: a module of that name, imported later, would replace it
-from einsmith import late
+from einsmith.base import late
 
 if TYPE_CHECKING:
     from einsmith import callbacks, data, functional, metrics, models, nn, optim
     from einsmith import frontends as frontends
-    from einsmith.batching import hessian, vmap
-    from einsmith.caches import cache_clear
-    from einsmith.checkpoint import load, save
-    from einsmith.errors import (
+    from einsmith.base.caches import cache_clear
+    from einsmith.base.errors import (
         ArgumentError,
         BoundsError,
         BusyError,
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
         UnknownOptionError,
         VerifyError,
     )
+    from einsmith.batching import hessian, vmap
+    from einsmith.checkpoint import load, save
     from einsmith.export import Library, export, load_library
     from einsmith.lang.builder import (
         abs,
@@ -88,9 +88,9 @@ __all__ = [
 
 _PLACES = {
     "einsmith.batching": "hessian vmap",
-    "einsmith.caches": "cache_clear",
+    "einsmith.base.caches": "cache_clear",
     "einsmith.checkpoint": "load save",
-    "einsmith.errors":
+    "einsmith.base.errors":
         "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError EinsmithError "
         "EinsmithWarning FormulaError GradientError IndexOutOfRange KindError KnobError LibraryError NonFiniteError "
         "OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError UnknownNameError "

@@ -7,14 +7,14 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.arguments import checked, described
-from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, GradientError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import checked, described
+from einsmith.base.dtypes import is_whole
+from einsmith.base.errors import ArgumentError, GradientError, ShapeError
+from einsmith.base.trees import flatten, unflatten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
 from einsmith.transforms import Transformed, batched, grad, jvp
-from einsmith.tree import flatten, unflatten
 
 
 @checked

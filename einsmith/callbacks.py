@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from einsmith import checkpoint, files, locks
-from einsmith.arguments import Count, Magnitude, checked
-from einsmith.errors import ArgumentError, SaveError
+from einsmith import checkpoint
+from einsmith.base import files, locks
+from einsmith.base.arguments import Count, Magnitude, checked
+from einsmith.base.errors import ArgumentError, SaveError
 from einsmith.training import TrainStep
 from einsmith.training.fit import Callback
 

@@ -19,9 +19,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import folders, functional, manifest, models, optim, tuning
-from einsmith.arguments import Count, checked, described
-from einsmith.errors import EinsmithError, EinsmithWarning, SaveError
+from einsmith import functional, manifest, models, optim, tuning
+from einsmith.base import folders
+from einsmith.base.arguments import Count, checked, described
+from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
 from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
 from einsmith.training import TrainStep

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import knobs, locks
 from einsmith.backends import registry
 from einsmith.backends.backend import Backend, Runnable, Watched
-from einsmith.caches import Bound
-from einsmith.errors import IndexOutOfRange, MemoryLimitError, TraceError
+from einsmith.base import environment, locks
+from einsmith.base.caches import Bound
+from einsmith.base.errors import IndexOutOfRange, MemoryLimitError, TraceError
+from einsmith.base.sizes import show_size
 from einsmith.expr.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.expr.origins import Origins
 from einsmith.kernels import autoconfig
@@ -45,7 +46,6 @@ from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.nested import check_run, taken, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import CheckFinite, CheckZero
-from einsmith.sizes import show_size
 from einsmith.target.facts import KEPT_BESIDE, Target
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
@@ -140,17 +140,17 @@ class Executable:
         self._lock = guard or (locks.Guard() if self._stored else locks.lock())
         self._guarded = isinstance(self._lock, locks.Guard)
         # A checked run looks at the memory between the kernels, and while others may run.
-        self._shared = Arena() if shared is None or knobs.CHECK.get() else shared
+        self._shared = Arena() if shared is None or environment.CHECK.get() else shared
         self._finite, self._memory = finite, memory
         self._build(finite, told, {}, 0)
         self.compile_seconds = time.perf_counter() - start
-        if knobs.debug() >= 1:
+        if environment.debug() >= 1:
             print(
                 f"einsmith: {len(self.kernels)} kernels, passes {(middle - start) * 1e3:.0f} ms, "
                 f"code {(time.perf_counter() - middle) * 1e3:.0f} ms, arena {self._own / 2**20:.2f} MiB",
                 file=sys.stderr,
             )
-        if knobs.debug() >= 2:
+        if environment.debug() >= 2:
             print(self.describe(), file=sys.stderr)
 
     def _compile(self) -> None:
@@ -335,7 +335,7 @@ class Executable:
         self.roles = kernel_roles(plan)
         self._call_of_step = made.calls_of_steps()
         self.program: Runnable
-        if knobs.CHECK.get():
+        if environment.CHECK.get():
             watched = Watched(
                 self.given, self.bound, self._inputs, [plan.home.get(s, s) for s in outputs], self.calls,
                 [label(call) for call in self.calls], self.kernels, self.target, block, self._own,

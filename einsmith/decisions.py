@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe

@@ -17,9 +17,9 @@ from math import sqrt
 import numpy as np
 
 from einsmith.backends.backend import Raced
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.compile import FINITE, Executable
-from einsmith.dtypes import DType
-from einsmith.errors import ArgumentError, CompileError
 from einsmith.passes.pipeline import optional
 from einsmith.passes.schedule.printer import layouts
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from einsmith import functional
-from einsmith.errors import SaveError
+from einsmith.base.errors import SaveError
 from einsmith.training.settings import Settings
 from einsmith.training.step import MODES
 from einsmith.tuning import GRAPH

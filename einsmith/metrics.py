@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import Count, Shown, checked
-from einsmith.arrays import to_array
-from einsmith.errors import ArgumentError, IndexOutOfRange, ShapeError
+from einsmith.base.arguments import Count, Shown, checked
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 
 

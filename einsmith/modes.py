@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith import html, locks
-from einsmith.arguments import checked, described, shown, signature_of
-from einsmith.arrays import to_array
-from einsmith.caches import Cache, Entry, tick
+from einsmith.base import dtypes as dt
+from einsmith.base import html, locks
+from einsmith.base.arguments import checked, described, shown, signature_of
+from einsmith.base.arrays import to_array
+from einsmith.base.caches import Cache, Entry, tick
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
+from einsmith.base.trees import flatten, unflatten
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import ArgumentError, DtypeError, KindError, TraceError
 from einsmith.expr.nodes import Graph, Leaf, leaf
 from einsmith.expr.origins import Origins
 from einsmith.lang import trace
@@ -32,7 +33,6 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
-from einsmith.tree import flatten, unflatten
 
 _STATIC = (str, bool, type(None))
 

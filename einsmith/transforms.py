@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.arguments import Magnitude, Size, checked, signature_of
-from einsmith.arrays import to_array
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.sweep import gradients
-from einsmith.dtypes import dtype_of
-from einsmith.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
+from einsmith.base.arguments import Magnitude, Size, checked, signature_of
+from einsmith.base.arrays import to_array
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
+from einsmith.base.trees import flatten, map_tree, unflatten
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Tensor, leaf
 from einsmith.expr.rewrite.rebuild import rebuild
@@ -40,7 +41,6 @@ from einsmith.modes import (
     trace_arguments,
 )
 from einsmith.passes.analysis.index_checks import violation
-from einsmith.tree import flatten, map_tree, unflatten
 
 # ------------------------------------------------------------------------------------------------------ gradients
 

@@ -13,9 +13,9 @@ from typing import Annotated
 import numpy as np
 
 from einsmith.backends.backend import Found, Part, Tell
+from einsmith.base.errors import ArgumentError
 from einsmith.compile import FINITE, Executable
 from einsmith.decisions import name_of
-from einsmith.errors import ArgumentError
 from einsmith.plan.kernel import Kernel, Rows
 
 ROUNDS = 25

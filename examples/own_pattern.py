@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Axis, Piece, Read
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from einsmith import caches
+from einsmith.base import caches
 
 
 def python_calls(f: Callable[[], Any]) -> int:

@@ -20,7 +20,7 @@ import pytest
 
 import einsmith as es
 from einsmith.optim import lr_scheduler
-from tests.test_arguments import required
+from tests.base.test_arguments import required
 
 F, nn = es.functional, es.nn
 X = np.ones((2, 3, 4, 4), np.float32)

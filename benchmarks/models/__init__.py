@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.models.program import Program
 from benchmarks.problems import Problem
-from benchmarks.process import ROOT, environment
+from benchmarks.process import ROOT, variables
 from benchmarks.recurrent_problems import CELLS, Recurrent, language_model, recurrent
 
 LR = 0.002
@@ -96,7 +96,7 @@ def _exported(name: str) -> Program:
         [sys.executable, "-m", "benchmarks.models.export", name],
         capture_output=True,
         cwd=ROOT,
-        env=environment(1, None),
+        env=variables(1, None),
     )
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]

@@ -18,7 +18,7 @@ from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.sweep import exchange
 from einsmith.autodiff.totals import converted, zeros
-from einsmith.errors import GradientError
+from einsmith.base.errors import GradientError
 from einsmith.expr.nodes import (
     Apply,
     Compute,

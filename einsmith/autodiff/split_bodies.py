@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.nodes import (
     Apply,
     Axis,

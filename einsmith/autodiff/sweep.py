@@ -11,7 +11,7 @@ from einsmith.autodiff.recurrence.derivatives import pull_back
 from einsmith.autodiff.recurrence.recompute import recomputed
 from einsmith.autodiff.split_bodies import split_body
 from einsmith.autodiff.totals import add, converted, zeros
-from einsmith.errors import GradientError
+from einsmith.base.errors import GradientError
 from einsmith.expr.nodes import (
     Compute,
     Item,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.autodiff.plan import constant_value
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
 from einsmith.expr.rewrite.simplify import canonical
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from einsmith import decisions, knobs, locks
+from einsmith import decisions
 from einsmith.backends import override
 from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
-from einsmith.caches import Bound, Cache, Once
+from einsmith.base import environment, locks
+from einsmith.base.caches import Bound, Cache, Once
+from einsmith.base.errors import CompileError, EinsmithWarning
 from einsmith.codegen.cache import native
-from einsmith.errors import CompileError, EinsmithWarning
 from einsmith.expr.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
@@ -67,7 +68,7 @@ def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kerne
     """Decide on each kernel's configuration: an override comes first, then a tuning record, then the model's
     choice."""
     found = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
-    if knobs.TUNED.get():
+    if environment.TUNED.get():
         tuned = records.texts_of([k for k, decision in found.items() if not decision.text], target)
         found |= {k: Decision(text, recorded=True) for k, text in tuned.items() if text}
     return found
@@ -135,7 +136,7 @@ def lower(
 ) -> tuple[list[nest.Function], dict[str, Any]]:
     """Lower a kernel that is in no cache; return its functions and metadata."""
     decision, choice, lowered, unfollowed = _follow(kernel, target, decision)
-    if knobs.debug() >= 3:
+    if environment.debug() >= 3:
         print(decisions.explain(kernel, target), file=sys.stderr)
     for launch in lowered.launches:
         f = launch.function
@@ -144,7 +145,7 @@ def lower(
                 choice, f"{f.name} of {len(f.buffers)} buffers; those of the kernel, {len(kernel.buffers)}, and the "
                 "workspace are needed",
             )  # fmt: skip
-        if knobs.debug() >= 4:
+        if environment.debug() >= 4:
             print(nest.show(f), file=sys.stderr)
     meta = {
         "launches": [(launch.function.name, launch.tasks, launch.once) for launch in lowered.launches],
@@ -177,12 +178,12 @@ class Cpu(Backend):
         return compile_decided(kernels, decisions_of(kernels, target), target)
 
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
-        recorded = records.texts_of([k for k, text in texts.items() if text], target) if knobs.TUNED.get() else {}
+        recorded = records.texts_of([k for k, text in texts.items() if text], target) if environment.TUNED.get() else {}
         decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
 
     def without(self, graph: Graph, target: Target) -> frozenset[str]:
-        return records.without(graph, target) if knobs.TUNED.get() else frozenset()
+        return records.without(graph, target) if environment.TUNED.get() else frozenset()
 
     def keep_without(
         self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
@@ -233,7 +234,7 @@ class Cpu(Backend):
             context,
             threads,
             scratch_bytes,
-            knobs.CHECK.get(),
+            environment.CHECK.get(),
         )
 
     def ahead(self) -> AheadOfTime:

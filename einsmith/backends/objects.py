@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from einsmith.backends.backend import AheadOfTime, ProgramTable, Runnable, Watched
 from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
+from einsmith.base.errors import CheckError
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.errors import CheckError
 from einsmith.loops.nest import Function
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from einsmith.base.errors import CompileError
 from einsmith.decisions import name_of
-from einsmith.errors import CompileError
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith.backends.backend import Backend
 from einsmith.backends.cpu import CPU
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.kernels import autoconfig
 from einsmith.target.facts import Target
 

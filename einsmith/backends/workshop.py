@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from math import inf
 
-from einsmith import locks
 from einsmith.backends import cpu
 from einsmith.backends.backend import Proposed, Tried
-from einsmith.errors import CompileError
+from einsmith.base import locks
+from einsmith.base.errors import CompileError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows

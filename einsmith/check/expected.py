@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base.dtypes import DType
 from einsmith.check.tolerance import Pair, pair_of, template_errors
-from einsmith.dtypes import DType
 from einsmith.expr.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.plan.kernel import Kernel, Rows

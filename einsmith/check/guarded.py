@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.ctypeslib import as_array
 
-from einsmith.errors import CheckError
+from einsmith.base.errors import CheckError
 from einsmith.runtime.buffers import ALIGNMENT
 
 PAGE = mmap.PAGESIZE

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import default_rng
 
+from einsmith.base.errors import IndexOutOfRange
 from einsmith.check import trap
 from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
 from einsmith.check.guarded import Guarded, GuardedBlock
-from einsmith.errors import IndexOutOfRange
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from einsmith.base.dtypes import DType
 from einsmith.check.kernel_check import (
     CheckedKernel,
     Held,
@@ -21,7 +22,6 @@ from einsmith.check.kernel_check import (
 )
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.dtypes import DType
 from einsmith.expr.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered

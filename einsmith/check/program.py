@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.base.errors import CheckError
 from einsmith.check import kernel_check, report, trap
 from einsmith.check.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
 from einsmith.check.guarded import view
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault
 from einsmith.check.tolerance import errors
 from einsmith.codegen.entry.entry_program import RUN_WORDS
-from einsmith.errors import CheckError
 from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.program import Program

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import knobs
+from einsmith.base import environment
+from einsmith.base.errors import CheckError
 from einsmith.check import kernel_check, others
 from einsmith.check.expected import written_buffers
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
 from einsmith.codegen.cache import native
-from einsmith.errors import CheckError
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Graph
 from einsmith.expr.printer import show
@@ -62,13 +62,13 @@ print("no fault")
 def folder() -> Path:
     """Create a folder for a fault, in the cache directory or, where that cannot be written, in the working
     directory."""
-    for root in (knobs.cache_dir() / "faults", Path.cwd() / "einsmith-faults"):
+    for root in (environment.cache_dir() / "faults", Path.cwd() / "einsmith-faults"):
         try:
             root.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix="fault-", dir=root))
         except OSError:
             continue
-    raise CheckError(f"the folder of a fault can be made neither below {knobs.cache_dir()} nor in {Path.cwd()}")
+    raise CheckError(f"the folder of a fault can be made neither below {environment.cache_dir()} nor in {Path.cwd()}")
 
 
 def describe(subject: CheckedKernel, label: str = "") -> str:

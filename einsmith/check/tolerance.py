@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr import interp
 from einsmith.expr.functions import COMBINING, FUNCTIONS
 from einsmith.expr.nodes import (

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from einsmith import locks
+from einsmith.base import locks
+from einsmith.base.errors import CheckError
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry.machine import FLUSH
-from einsmith.errors import CheckError
 
 _NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")
 _SIGSEGV = 11

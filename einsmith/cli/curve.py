@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith import files
+from einsmith.base import files
 from einsmith.cli.progress import metric_text
 
 

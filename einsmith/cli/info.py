@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from einsmith import knobs, models
+from einsmith import models
+from einsmith.base import environment
 from einsmith.codegen.cache import native, objects
 from einsmith.runtime.thread_count import get_threads
 from einsmith.target.facts import Target
@@ -40,7 +41,7 @@ def gather() -> dict[str, Any]:
     target = asdict(static)
     machine = {n: target[n] for n in ("vector_bytes", "vector_registers", "l1", "l2", "l3", "cores")}
     recorded = store.load(static)
-    used = recorded if knobs.CALIBRATE.get() and recorded is not None else static
+    used = recorded if environment.CALIBRATE.get() and recorded is not None else static
     names = store.measured(static) if recorded is not None else []
     return {
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
@@ -48,14 +49,14 @@ def gather() -> dict[str, Any]:
         "coefficients": {"source": _source(recorded), **coefficients(used)},
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
-        "folders": {"cache": str(knobs.cache_dir()), "data": str(knobs.data_dir())},
+        "folders": {"cache": str(environment.cache_dir()), "data": str(environment.data_dir())},
         "models": {name: _first_line(models.maker(name)) for name in models.names()},
-        "environment variables": {k.name: _shown(k.get()) for k in knobs.ALL},
+        "environment variables": {k.name: _shown(k.get()) for k in environment.ALL},
     }
 
 
 def _source(recorded: Target | None) -> str:
-    if not knobs.CALIBRATE.get():
+    if not environment.CALIBRATE.get():
         return "static (EINSMITH_CALIBRATE is 0)"
     return "static (not calibrated yet)" if recorded is None else "measured"
 
@@ -102,21 +103,21 @@ def calibrate(as_json: bool) -> None:
     for name, why in rejected.items():
         click.echo(f"{name}: not used, {why}")
     click.echo(f"kept in {path}")
-    if not knobs.CALIBRATE.get():
+    if not environment.CALIBRATE.get():
         click.echo("EINSMITH_CALIBRATE is 0: the static figures are used")
 
 
 def cache(clear: bool, as_json: bool) -> None:
     """Print or clear the cache of compiled code. Fetched data is only counted, as it may not be available again."""
     entries, size = objects.usage()
-    data_files, data_size = _count(knobs.cache_dir() / "data")
+    data_files, data_size = _count(environment.cache_dir() / "data")
     if clear:
         entries, size = objects.clear()
     if as_json:
         click.echo(
             json.dumps(
                 {
-                    "folder": str(knobs.cache_dir()),
+                    "folder": str(environment.cache_dir()),
                     "removed" if clear else "code": {"entries": entries, "bytes": size},
                     "data": {"entries": data_files, "bytes": data_size},
                 }
@@ -126,7 +127,7 @@ def cache(clear: bool, as_json: bool) -> None:
     if clear:
         click.echo(f"removed {entries} entries of compiled code, {_megabytes(size)}")
         return
-    click.echo(f"{knobs.cache_dir()}")
+    click.echo(f"{environment.cache_dir()}")
     click.echo(f"  compiled code  {entries} entries, {_megabytes(size)}")
     click.echo(f"  data sets      {data_files} files, {_megabytes(data_size)}")
 

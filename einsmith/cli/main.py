@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from einsmith import knobs
-from einsmith.errors import ArgumentError, EinsmithError, KnobError
+from einsmith.base import environment
+from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
 
 OK, FAILED, WRONG_USE = 0, 1, 2
 
@@ -32,7 +32,7 @@ class _Size(click.ParamType):
     name = "SIZE"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.sizes import size_of
+        from einsmith.base.sizes import size_of
 
         try:
             return size_of(value, "size")
@@ -265,7 +265,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(message: str, status: int) -> int:
     try:
-        traced = knobs.debug() > 0
+        traced = environment.debug() > 0
     except KnobError:
         traced = False
     if traced:

@@ -12,9 +12,9 @@ from typing import Any
 import click
 import numpy as np
 
+from einsmith.base.errors import ArgumentError, DataError
 from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Task, TaskSettings, assignment, number
 from einsmith.data import batches
-from einsmith.errors import ArgumentError, DataError
 from einsmith.frontends.onnx import load
 from einsmith.frontends.onnx.module import OnnxModule
 from einsmith.frontends.onnx.nodes import Input

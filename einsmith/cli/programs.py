@@ -12,15 +12,15 @@ import click
 import numpy as np
 
 from einsmith import models, modes, optim
-from einsmith.arguments import described
-from einsmith.arrays import to_array
+from einsmith.base.arguments import described
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import EinsmithError
+from einsmith.base.trees import flatten
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
 from einsmith.compile import Executable
-from einsmith.errors import EinsmithError
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
-from einsmith.tree import flatten
 
 
 def program(

@@ -8,8 +8,8 @@ from itertools import groupby
 from math import floor, log10
 from typing import Any
 
+from einsmith.base.sizes import show_size
 from einsmith.cli.explain import seconds_of, us
-from einsmith.sizes import show_size
 
 WIDTH = 960
 LEFT = 74

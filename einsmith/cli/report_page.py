@@ -7,10 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from einsmith import html
+from einsmith.base import html
+from einsmith.base.sizes import show_size
 from einsmith.cli.explain import candidate_lines, fused, fused_in_all, seconds_of, us
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
-from einsmith.sizes import show_size
 
 TENSORS = 20
 """Most tensors shown of those live at the peak of memory."""

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from einsmith import files, graph_tuning, tuning
+from einsmith import graph_tuning, tuning
+from einsmith.base import files
 from einsmith.cli.programs import program, to_be_written
 from einsmith.decisions import name_of
 from einsmith.training.progress import SearchProgress

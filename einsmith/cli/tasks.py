@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from einsmith import functional, models
+from einsmith.base.errors import DataError
 from einsmith.data import (
     Batches,
     Stream,
@@ -29,7 +30,6 @@ from einsmith.data import (
     text_folder,
     windows,
 )
-from einsmith.errors import DataError
 
 EVALUATION_BATCH = 500
 CIFAR_SIZE = 32

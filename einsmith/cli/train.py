@@ -20,10 +20,10 @@ import click
 import numpy as np
 
 from einsmith import checkpoint, manifest, models, nn, optim
+from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
 from einsmith.cli.tasks import Loaded, fitting, model_arguments, task_of
 from einsmith.data import Batches, Stream
-from einsmith.errors import SaveError
 from einsmith.training import TrainStep
 
 MATRICES = ("muon",)

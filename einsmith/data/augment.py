@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import Count, Share, Size, checked
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Share, Size, checked
+from einsmith.base.errors import ArgumentError, ShapeError
 
 Transform = Callable[..., tuple[np.ndarray, ...]]
 

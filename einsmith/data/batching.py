@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.arguments import Count, Size, checked, shown
-from einsmith.arrays import as_numpy
-from einsmith.errors import ArgumentError, IndexOutOfRange, ShapeError
+from einsmith.base.arguments import Count, Size, checked, shown
+from einsmith.base.arrays import as_numpy
+from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
 
 
 class Batches:

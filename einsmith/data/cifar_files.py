@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith import knobs
-from einsmith.arguments import checked
+from einsmith.base import environment
+from einsmith.base.arguments import checked
+from einsmith.base.errors import DataError
 from einsmith.data import fetch
 from einsmith.data.images import decode
-from einsmith.errors import DataError
 
 FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)}
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -57,7 +57,7 @@ def _records(content: bytes, name: str) -> np.ndarray:
 
 def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[str, bytes]:
     cache = fetch.cache_folder("cifar-10")
-    data_dir = knobs.DATA_DIR.get()
+    data_dir = environment.DATA_DIR.get()
     places = [folder] if folder is not None else [*([data_dir] if data_dir is not None else []), cache]
     for place in places:
         for below in (place, place / "cifar-10-batches-bin"):

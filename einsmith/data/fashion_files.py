@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith import knobs
-from einsmith.arguments import checked
+from einsmith.base import environment
+from einsmith.base.arguments import checked
+from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
 from einsmith.data.mnist_files import FILES, to_arrays
-from einsmith.errors import DataError
 
 CHECKSUMS = {
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -47,7 +47,7 @@ def fashion_mnist(
 
 def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
     cache = fetch.cache_folder("fashion-mnist")
-    data_dir = knobs.DATA_DIR.get()
+    data_dir = environment.DATA_DIR.get()
     places = [cache, DEBIAN]
     if data_dir is not None:
         places = [data_dir / "fashion-mnist", data_dir / "FashionMNIST" / "raw", *places]

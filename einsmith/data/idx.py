@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith.errors import DataError
+from einsmith.base.errors import DataError
 
 _GZIP = b"\x1f\x8b"
 

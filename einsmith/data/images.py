@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import locks
-from einsmith.arguments import Count, checked
-from einsmith.errors import ArgumentError, DataError
+from einsmith.base import locks
+from einsmith.base.arguments import Count, checked
+from einsmith.base.errors import ArgumentError, DataError
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 

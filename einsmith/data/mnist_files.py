@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from einsmith import knobs
-from einsmith.arguments import checked
+from einsmith.base import environment
+from einsmith.base.arguments import checked
+from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
-from einsmith.errors import DataError
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -96,7 +96,7 @@ def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None
             raise DataError(f"{folder} lacks {', '.join(lost)} (plain, or packed as .gz)")
         return {name: c for name, c in content.items() if c is not None}
 
-    data_dir = knobs.DATA_DIR.get()
+    data_dir = environment.DATA_DIR.get()
     cache = fetch.cache_folder("mnist")
     content = {}
     for name in names:

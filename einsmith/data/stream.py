@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import Count, checked
-from einsmith.arrays import as_numpy
-from einsmith.errors import DtypeError, IndexOutOfRange, ShapeError
+from einsmith.base.arguments import Count, checked
+from einsmith.base.arrays import as_numpy
+from einsmith.base.errors import DtypeError, IndexOutOfRange, ShapeError
 
 
 class Stream:

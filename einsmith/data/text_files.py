@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from einsmith import knobs
-from einsmith.arguments import checked
+from einsmith.base import environment
+from einsmith.base.arguments import checked
+from einsmith.base.errors import DataError
 from einsmith.data import fetch
-from einsmith.errors import DataError
 
 SPLITS = ("train", "test")
 HELD_OUT = 10
@@ -92,7 +92,7 @@ def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[
         if found is None:
             raise DataError(f"{folder} lacks {chosen.archive}")
         return found
-    data_dir, cache = knobs.DATA_DIR.get(), fetch.cache_folder("text")
+    data_dir, cache = environment.DATA_DIR.get(), fetch.cache_folder("text")
     found = _read_checked(data_dir, chosen) if data_dir is not None else None
     if found is not None:
         return found

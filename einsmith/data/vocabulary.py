@@ -9,8 +9,8 @@ from typing import Annotated
 
 import numpy as np
 
-from einsmith.arguments import checked, shown
-from einsmith.errors import ArgumentError, IndexOutOfRange, KindError
+from einsmith.base.arguments import checked, shown
+from einsmith.base.errors import ArgumentError, IndexOutOfRange, KindError
 
 UNKNOWN = "<unk>"
 UNITS = ("word", "character")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from einsmith import late
+from einsmith.base import late
 
 if TYPE_CHECKING:
     from einsmith.export.load import Library, load_library

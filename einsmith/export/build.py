@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 
 _SECONDS = 300
 FLAGS = ("-std=c99", "-O2", "-fPIC", "-fvisibility=hidden")

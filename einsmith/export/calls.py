@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einsmith.dtypes import DType, bf16
+from einsmith.base.dtypes import DType, bf16
 from einsmith.export import exported
 from einsmith.export.exported import ExportSubject, Traced
 from einsmith.expr.nodes import Leaf, Tensor

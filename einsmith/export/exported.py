@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.expr.nodes import Graph, Leaf, Tensor
 from einsmith.nn import Module
 from einsmith.runtime.memory import Memory

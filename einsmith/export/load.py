@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arrays import to_array
-from einsmith.errors import EinsmithError, LibraryError, SaveError, ShapeError
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import EinsmithError, LibraryError, SaveError, ShapeError
 from einsmith.export import library
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from einsmith.errors import ArgumentError, CompileError
+from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.target.facts import Target
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.backends.backend import AheadOfTime, Backend
+from einsmith.base.errors import VerifyError
 from einsmith.compile import Executable
-from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
 from einsmith.target.facts import Target

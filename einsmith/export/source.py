@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.dtypes import dtype_of
-from einsmith.errors import DtypeError
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import DtypeError
 from einsmith.export import exported, traces
 from einsmith.export.calls import LibraryCall
 from einsmith.export.exported import ExportSubject

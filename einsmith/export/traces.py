@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
+from einsmith.base.trees import flatten
 from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.modes import Jitted, arguments_of, names_of, trace_arguments, trace_call
@@ -15,7 +16,6 @@ from einsmith.nn import Module
 from einsmith.training import TrainStep
 from einsmith.training.evaluate import evaluated
 from einsmith.training.graph import StepGraph
-from einsmith.tree import flatten
 
 STEPS, GATHERED, SAMPLES = "training/steps", "training/gathered", "training/gathered_samples"
 UPDATES, VALUES = "training/updates", "training/values"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import einsmith
-from einsmith import folders, knobs
-from einsmith.arguments import Count, checked, described
 from einsmith.backends import registry
-from einsmith.errors import ArgumentError, CheckError, SaveError
+from einsmith.base import environment, folders
+from einsmith.base.arguments import Count, checked, described
+from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.export import build, traces
 from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject
@@ -65,7 +65,7 @@ def export(
     compiler, SaveError where the folder exists; the folder is then as it was.
     """
     place = _folder(folder, overwrite)
-    if knobs.CHECK.get():
+    if environment.CHECK.get():
         raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
     if not callable(what) or isinstance(what, type):
         raise ArgumentError(f"{_shown(what)} is neither a TrainStep nor a function; only these can be exported")

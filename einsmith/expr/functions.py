@@ -13,9 +13,9 @@ from math import erf
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import DtypeError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import DtypeError
 from einsmith.expr.random import numpy_bits
 
 

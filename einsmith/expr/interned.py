@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 from weakref import ref
 
-from einsmith import locks
-from einsmith.dtypes import DType
+from einsmith.base import locks
+from einsmith.base.dtypes import DType
 
 _LOCK = locks.lock()
 _set = object.__setattr__

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.dtypes import DType
-from einsmith.errors import IndexOutOfRange, ShapeError, VerifyError
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import IndexOutOfRange, ShapeError, VerifyError
 from einsmith.expr.functions import COMBINING, FUNCTIONS
 from einsmith.expr.nodes import (
     Apply,

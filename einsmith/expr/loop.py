@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Graph, Template, Tensor
 

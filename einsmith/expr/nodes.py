@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import VerifyError
 from einsmith.expr.functions import COMBINERS, FUNCTIONS, SCATTERED, identity
 from einsmith.expr.interned import Node
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.functions import FUNCTIONS, SCATTERED
 from einsmith.expr.interned import Node
 from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop

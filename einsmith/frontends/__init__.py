@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from einsmith import late
+from einsmith.base import late
 
 if not TYPE_CHECKING:
     __getattr__ = late.names_of(__name__, {})

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from einsmith.dtypes import dtype_of
-from einsmith.errors import DtypeError, EinsmithError, ShapeError
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import DtypeError, EinsmithError, ShapeError
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
 

@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
-from einsmith import locks
-from einsmith.arguments import described
-from einsmith.caches import Bound, Cache
+from einsmith.base import locks
+from einsmith.base.arguments import described
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.errors import DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.base.trees import flatten
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch
@@ -38,7 +39,6 @@ from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
 from einsmith.transforms import batched, jvp, vjp
-from einsmith.tree import flatten
 
 _PART = re.compile(r"(\d+)([:>*])([\d,]*)")
 """A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how

@@ -14,10 +14,10 @@ import torch.fx.experimental._config as _sizes
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from einsmith.arguments import described
-from einsmith.arrays import to_array
-from einsmith.dtypes import ALL, dtype_of
-from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
+from einsmith.base.arguments import described
+from einsmith.base.arrays import to_array
+from einsmith.base.dtypes import ALL, dtype_of
+from einsmith.base.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE, check
 from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph, Ref

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from einsmith.dtypes import DType, dtype_of
+from einsmith.base.dtypes import DType, dtype_of
 from einsmith.frontends.aten.graph import AtenNode, Kind, Ref
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from math import pi, sqrt
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.arguments import Magnitude
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import Magnitude
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, merge, pointwise, root, tensor, without
 from einsmith.functional.random import WORDS, random_bits

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.arguments import shown
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import shown
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
 from einsmith.functional.tensor import cat

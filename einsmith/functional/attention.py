@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import inf, sqrt
 from typing import Any
 
-from einsmith.arguments import Share
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.base.arguments import Share
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.random import drop

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from einsmith.arguments import checked
-from einsmith.caches import Bound, Cache
-from einsmith.errors import ArgumentError
+from einsmith.base.arguments import checked
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.errors import ArgumentError
 from einsmith.lang import trace
 from einsmith.lang.builder import Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.errors import DtypeError, ShapeError, TraceError
+from einsmith.base.errors import DtypeError, ShapeError, TraceError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 

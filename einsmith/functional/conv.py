@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.dtypes import promote
-from einsmith.errors import ShapeError
+from einsmith.base.dtypes import promote
+from einsmith.base.errors import ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import ints, tensor
 from einsmith.functional.window import Ints, Window, read, transposed

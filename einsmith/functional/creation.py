@@ -6,9 +6,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.arguments import Size, shown
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import Size, shown
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from einsmith.arguments import Magnitude
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Magnitude
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, pointwise, root, tensor, without
 from einsmith.functional.product import einsum

@@ -7,8 +7,8 @@ from math import inf
 from math import log as _log
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import each, pointwise, tensor
 from einsmith.lang import builder

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
-from einsmith.arguments import Share
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.base.arguments import Share
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.arrangement import expand
 from einsmith.functional.attention import attend
 from einsmith.functional.call import traced

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import Count, Magnitude
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Magnitude
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, merge, tensor, without
 from einsmith.lang import builder

@@ -11,8 +11,8 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, tensor, without
 from einsmith.functional.indexing import at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, tensor
 from einsmith.lang import builder

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import inf, isfinite, prod
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, ints, tensor
 from einsmith.functional.window import Ints, Window, read

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.arguments import Share
-from einsmith.errors import ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import Share
+from einsmith.base.errors import ShapeError, TraceError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.lang import builder

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.arguments import Count
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import Count
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import all_of, ints, tensor
 from einsmith.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d

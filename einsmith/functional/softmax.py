@@ -6,8 +6,8 @@ import warnings
 from math import inf
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, tensor, without
 from einsmith.functional.random import WORDS, random_bits

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimensions, merge, root, tensor, without
 from einsmith.lang import builder

@@ -8,9 +8,9 @@ from math import ceil, isfinite
 from math import prod as product
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import promote
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import promote
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.expr.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.functional.call import traced
 from einsmith.functional.common import dimension, dimensions, merge, tensor, without

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.autodiff.sweep import gradients
-from einsmith.errors import ShapeError
+from einsmith.base.errors import ShapeError
 from einsmith.expr.nodes import leaf
 from einsmith.functional.common import all_of
 from einsmith.lang import builder

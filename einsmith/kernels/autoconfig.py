@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from einsmith.caches import Bound, Cache
-from einsmith.errors import CompileError
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.errors import CompileError
+from einsmith.base.locks import cached_property
 from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.split_axes import SplitAxes
@@ -25,7 +26,6 @@ from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.sources import code_of
 from einsmith.kernels.stencil.pattern import StencilPattern
-from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.target.facts import CPU, Target
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.kernels.genes import Space, space_of
 from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.cost import Cost

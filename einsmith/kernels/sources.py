@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 
 _OWN = __name__.partition(".")[0]
 _NOWHERE = os.urandom(16)

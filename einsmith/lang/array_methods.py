@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.errors import ShapeError, TraceError
+from einsmith.base.errors import ShapeError, TraceError
 from einsmith.lang.operators import SWAPPED, UFUNCS, Operators
 from einsmith.lang.protocol import needs_value
 

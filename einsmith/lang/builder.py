@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.arguments import shown, whole_numbers
-from einsmith.arrays import to_array
-from einsmith.caches import Bound, Cache
-from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import shown, whole_numbers
+from einsmith.base.arrays import to_array
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.expr import nodes
 from einsmith.expr.analysis import ranges
 from einsmith.expr.nodes import Compute as _Compute

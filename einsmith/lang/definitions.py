@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.totals import converted
-from einsmith.dtypes import DType
-from einsmith.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.analysis.verify import progressions_meet
 from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError
+from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError
 from einsmith.lang import formula
 from einsmith.lang.formula import AxisVar, Form, Literal
 from einsmith.lang.parser import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType, promote
-from einsmith.errors import DtypeError, FormulaError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType, promote
+from einsmith.base.errors import DtypeError, FormulaError, ShapeError
 from einsmith.expr.analysis import ranges
 from einsmith.expr.analysis.ranges import Range
 from einsmith.expr.functions import FUNCTIONS

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
-from einsmith.dtypes import DType
-from einsmith.errors import EinsmithError, GradientError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import EinsmithError, GradientError
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.functions import SCATTERED
 from einsmith.expr.nodes import (

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, FormulaError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError, FormulaError, ShapeError
 from einsmith.expr.analysis.bounds import bounds
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Expr, postorder

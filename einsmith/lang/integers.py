@@ -11,9 +11,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import FormulaError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import FormulaError
 from einsmith.expr.analysis import ranges
 from einsmith.expr.analysis.ranges import Range
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import BoundsError, DtypeError, FormulaError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import BoundsError, DtypeError, FormulaError
 from einsmith.expr.analysis.bounds import bounds, prove
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.analysis.ranges import leaves

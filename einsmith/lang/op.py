@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith import html
-from einsmith.arguments import checked, described, shown
-from einsmith.arrays import as_numpy
-from einsmith.caches import Bound, Cache
-from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base import html
+from einsmith.base.arguments import checked, described, shown
+from einsmith.base.arrays import as_numpy
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, shared
 from einsmith.lang.definitions import tensors

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import FormulaError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import FormulaError
 from einsmith.expr.functions import SCATTERED
 from einsmith.lang.composed import COMPOSED
 from einsmith.lang.tokenizer import Token, tokenize

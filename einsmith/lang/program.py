@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from einsmith import dtypes as dt
-from einsmith.errors import FormulaError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import FormulaError
 from einsmith.expr.order import components
 from einsmith.lang.parser import (
     Ast,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith.errors import TraceError
+from einsmith.base.errors import TraceError
 
 
 def needs_value(what: str, remedy: str) -> TraceError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from einsmith.errors import FormulaError
+from einsmith.base.errors import FormulaError
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\f]+|\#[^\n]*)"

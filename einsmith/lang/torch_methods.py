@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from einsmith.errors import TraceError, UnknownAttributeError
+from einsmith.base.errors import TraceError, UnknownAttributeError
 from einsmith.lang import trace
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from einsmith import locks
-from einsmith.dtypes import DType
+from einsmith.base import locks
+from einsmith.base.dtypes import DType
 from einsmith.expr.nodes import Leaf, Tensor, leaf
 from einsmith.expr.origins import Origin
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import shown, signature_of, whole_numbers
-from einsmith.dtypes import is_whole
-from einsmith.errors import EinsmithError, FormulaError, IndexOutOfRange, KindError, ShapeError, TraceError
+from einsmith.base.arguments import shown, signature_of, whole_numbers
+from einsmith.base.dtypes import is_whole
+from einsmith.base.errors import EinsmithError, FormulaError, IndexOutOfRange, KindError, ShapeError, TraceError
 from einsmith.lang.formula import Form, Literal, op
 from einsmith.lang.protocol import RunTimeOnly
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import CompileError
 
 
 class Type(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from einsmith.arguments import checked
-from einsmith.errors import ArgumentError, UnknownNameError
+from einsmith.base.arguments import checked
+from einsmith.base.errors import ArgumentError, UnknownNameError
 from einsmith.models.capsule import CapsuleNet, RoutedCapsules
 from einsmith.models.classic import MLP3, LeNet5
 from einsmith.models.compact import (

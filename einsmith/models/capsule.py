@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import Conv2d, Linear, Module, ReLU, Sequential, Sigmoid, init

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Share
-from einsmith.errors import ArgumentError
+from einsmith.base.arguments import Count, Share
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.random import layer_drop
 from einsmith.lang.builder import Value
 from einsmith.nn import (

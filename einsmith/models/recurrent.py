@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Share, Size
-from einsmith.dtypes import dtype_of
-from einsmith.errors import ShapeError
+from einsmith.base.arguments import Count, Share, Size
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Embedding, Linear, Module, SubLSTM

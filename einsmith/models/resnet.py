@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count
-from einsmith.errors import ArgumentError
+from einsmith.base.arguments import Count
+from einsmith.base.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn import BatchNorm2d, Conv2d, Linear, MaxPool2d, Module, Sequential, init
 

@@ -8,8 +8,8 @@ from math import sqrt
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Magnitude, Share, Size
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Magnitude, Share, Size
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import (

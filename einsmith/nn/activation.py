@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.activation import random_relu
 from einsmith.functional.common import tensor
 from einsmith.functional.random import layer_stream

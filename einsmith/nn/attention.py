@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith.arguments import Count, Share, Size
-from einsmith.errors import ArgumentError
+from einsmith.base.arguments import Count, Share, Size
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.multihead import Multihead
 from einsmith.functional.random import layer_drop
 from einsmith.lang import builder

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
-from einsmith.arguments import Count, Share, Size
-from einsmith.errors import KindError
+from einsmith.base.arguments import Count, Share, Size
+from einsmith.base.errors import KindError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty

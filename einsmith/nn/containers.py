@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from einsmith.arguments import checked
-from einsmith.errors import IndexOutOfRange, KindError, UnknownNameError
+from einsmith.base.arguments import checked
+from einsmith.base.errors import IndexOutOfRange, KindError, UnknownNameError
 from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Size, whole_numbers
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Size, whole_numbers
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.common import tensor
 from einsmith.functional.conv import same_padding
 from einsmith.lang.builder import Value

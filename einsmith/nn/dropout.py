@@ -5,8 +5,8 @@ In a training step a mask is a function of the step's seed, the layer's path and
 
 from __future__ import annotations
 
-from einsmith.arguments import Share
-from einsmith.errors import ShapeError
+from einsmith.base.arguments import Share
+from einsmith.base.errors import ShapeError
 from einsmith.functional.common import tensor
 from einsmith.functional.random import channel_dims, layer_drop
 from einsmith.lang.builder import Value

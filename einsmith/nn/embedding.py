@@ -6,8 +6,8 @@ from math import sqrt
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Size
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Size
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from einsmith.errors import ArgumentError, EinsmithWarning
+from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.lang.trace import touch
 
 _numbers = itertools.count()

@@ -10,9 +10,9 @@ from math import isfinite, prod, sqrt
 
 import numpy as np
 
-from einsmith import locks
-from einsmith.arguments import Magnitude, Size, checked
-from einsmith.errors import ArgumentError
+from einsmith.base import locks
+from einsmith.base.arguments import Magnitude, Size, checked
+from einsmith.base.errors import ArgumentError
 from einsmith.functional import random
 from einsmith.nn.parameter import Stored
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.common import dimension, tensor
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module

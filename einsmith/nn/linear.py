@@ -6,8 +6,8 @@ from math import sqrt
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Size
-from einsmith.dtypes import dtype_of
+from einsmith.base.arguments import Size
+from einsmith.base.dtypes import dtype_of
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module

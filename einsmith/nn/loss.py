@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Share
+from einsmith.base.arguments import Share
 from einsmith.functional.losses.reduction import REDUCTIONS, check_reduction
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module

@@ -9,11 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import html, locks
-from einsmith.arguments import Count, bound, check_options, checked, shown
-from einsmith.arrays import as_numpy
-from einsmith.dtypes import dtype_of
-from einsmith.errors import ArgumentError, DtypeError, KindError, ShapeError, UnknownAttributeError, UnknownNameError
+from einsmith.base import html, locks
+from einsmith.base.arguments import Count, bound, check_options, checked, shown
+from einsmith.base.arrays import as_numpy
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import (
+    ArgumentError,
+    DtypeError,
+    KindError,
+    ShapeError,
+    UnknownAttributeError,
+    UnknownNameError,
+)
 from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, override, overriding, touch

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Magnitude
-from einsmith.dtypes import dtype_of
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Magnitude
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import init

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.errors import ShapeError
+from einsmith.base.errors import ShapeError
 from einsmith.functional.common import tensor
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import repeated

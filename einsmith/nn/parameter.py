@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import checked, described, shown
-from einsmith.arrays import as_numpy
-from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import (
+from einsmith.base.arguments import checked, described, shown
+from einsmith.base.arrays import as_numpy
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import (
     ArgumentError,
     DtypeError,
     KindError,

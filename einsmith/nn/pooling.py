@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count
+from einsmith.base.arguments import Count
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes, repeated
 from einsmith.nn.module import Module

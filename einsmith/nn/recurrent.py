@@ -12,8 +12,8 @@ from math import sqrt
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Share, Size
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Share, Size
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.common import tensor
 from einsmith.functional.random import layer_drop
 from einsmith.lang import builder

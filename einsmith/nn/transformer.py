@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
-from einsmith.arguments import Count, Magnitude, Share, Size
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.arguments import Count, Magnitude, Share, Size
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.common import tensor
 from einsmith.lang.builder import Value
 from einsmith.nn import init

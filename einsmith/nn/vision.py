@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith import functional as F
-from einsmith.arguments import Count
-from einsmith.errors import ArgumentError
+from einsmith.base.arguments import Count
+from einsmith.base.errors import ArgumentError
 from einsmith.functional.resize import RANKS
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from einsmith.arguments import shown
-from einsmith.errors import ArgumentError, EinsmithError
+from einsmith.base.arguments import shown
+from einsmith.base.errors import ArgumentError, EinsmithError
 from einsmith.optim import lr_scheduler
 from einsmith.optim.adaptive import Adadelta, Adamax, Lion, NAdam, RAdam
 from einsmith.optim.classic import SGD, Adagrad, Adam, AdamW, RMSprop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.optim.rule import Hyper
 from einsmith.optim.standard import COUPLED, DECOUPLED, MOMENTS, Standard, check, decay_rates, first
 

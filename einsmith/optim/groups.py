@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-from einsmith.errors import ArgumentError, UnknownNameError
+from einsmith.base.errors import ArgumentError, UnknownNameError
 from einsmith.optim.rule import Rule
 
 REST = "rest"

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from einsmith.arguments import Count, Magnitude, Share, Size, checked, shown
-from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, KindError
+from einsmith.base.arguments import Count, Magnitude, Share, Size, checked, shown
+from einsmith.base.dtypes import is_whole
+from einsmith.base.errors import ArgumentError, KindError
 
 
 def _fail(schedule: Any, name: str, what: str) -> ArgumentError:

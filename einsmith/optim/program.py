@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import count
 from typing import NamedTuple
 
-from einsmith.errors import FormulaError
+from einsmith.base.errors import FormulaError
 
 _TOKEN = re.compile(
     r"(?P<skip>[ \t\r]+|\#[^\n]*)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)"

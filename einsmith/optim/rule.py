@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.arguments import checked, shown
-from einsmith.dtypes import DType
-from einsmith.errors import ArgumentError, FormulaError, KindError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import checked, shown
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ArgumentError, FormulaError, KindError, ShapeError
 from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
 from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, substitute
 from einsmith.lang.builder import Value

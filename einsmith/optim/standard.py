@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from einsmith.arguments import checked
-from einsmith.errors import ArgumentError, KindError
+from einsmith.base.arguments import checked
+from einsmith.base.errors import ArgumentError, KindError
 from einsmith.optim.rule import Hyper, Rule
 
 

@@ -6,8 +6,8 @@ from math import sqrt
 
 import numpy as np
 
-from einsmith.dtypes import DType
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.optim.rule import Hyper
 from einsmith.optim.standard import DECOUPLED, MOMENTS, Standard, check, decay_rates, first
 

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from einsmith import knobs
-from einsmith.errors import KnobError
+from einsmith.base import environment
+from einsmith.base.errors import KnobError
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.nodes import Graph, Item, Leaf, postorder
 from einsmith.expr.printer import show
@@ -116,7 +116,7 @@ class Dumped:
 
     def _fault(self, e: OSError) -> KnobError:
         return KnobError(
-            f"the environment variable {knobs.DUMP.name} is {str(self.parent)!r}, where {e.filename or 'a file'} "
+            f"the environment variable {environment.DUMP.name} is {str(self.parent)!r}, where {e.filename or 'a file'} "
             f"cannot be written: {e.strerror or e}; set it to a folder that can be written, or unset it"
         )
 
@@ -128,6 +128,6 @@ def _file_name(name: str) -> str:
 def listings(given: Graph) -> list[Listing]:
     """Return the listings that the environment asks for, for a program made from a graph. Raises KnobError if
     EINSMITH_DUMP cannot be written."""
-    folder = knobs.DUMP.get()
-    printed: list[Listing] = [Printed()] if knobs.debug() >= 6 else []
+    folder = environment.DUMP.get()
+    printed: list[Listing] = [Printed()] if environment.debug() >= 6 else []
     return [*printed, Dumped(folder, given)] if folder is not None else printed

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 
-from einsmith import knobs
-from einsmith.errors import KnobError
+from einsmith.base import environment
+from einsmith.base.errors import KnobError
 from einsmith.expr.nodes import Compute, Graph
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -140,12 +140,12 @@ def leaving_out(names: frozenset[str]) -> Iterator[None]:
 
 
 def _left_out() -> tuple[str, ...]:
-    without = knobs.WITHOUT.get()
+    without = environment.WITHOUT.get()
     for name in without:
         if name not in optional():
             renamed = f"; it is called {RENAMED[name]!r} now" if name in RENAMED else ""
             raise KnobError(
-                f"the environment variable {knobs.WITHOUT.name} names {name!r}, which is no pass that can be "
+                f"the environment variable {environment.WITHOUT.name} names {name!r}, which is no pass that can be "
                 f"left out{renamed}; these can: {', '.join(optional())}"
             )
     return (*without, *(_WITHOUT.get() or ()))

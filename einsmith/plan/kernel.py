@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from einsmith.dtypes import DType
-from einsmith.errors import VerifyError
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import VerifyError
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Template
 

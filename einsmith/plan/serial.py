@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import VerifyError
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import VerifyError
 from einsmith.expr.interned import Node, nodes_in
 from einsmith.expr.nodes import (
     Apply,

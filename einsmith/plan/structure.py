@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.interned import Node, nodes_in
 from einsmith.expr.nodes import Const, Piece, Reduce, Scatter, Template
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.runtime import buffers
 
 _numbers = count()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import locks
-from einsmith.errors import OutOfMemoryError
+from einsmith.base import locks
+from einsmith.base.errors import OutOfMemoryError
 from einsmith.expr.nodes import Leaf, nbytes
 
 ALIGNMENT = 64

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith import locks
-from einsmith.dtypes import DType
-from einsmith.errors import DtypeError, KindError, ShapeError
+from einsmith.base import locks
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import DtypeError, KindError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.expr.rewrite.rebuild import replace
 from einsmith.lang.builder import Value

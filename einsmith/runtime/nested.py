@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
-from einsmith import locks
-from einsmith.errors import EinsmithError
+from einsmith.base import locks
+from einsmith.base.errors import EinsmithError
 from einsmith.runtime.arena import Arena
 
 UnderWay = tuple[Arena, Any, Any]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.runtime import buffers, interrupts, pool, thread_count

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import get_ident, main_thread
 from types import FrameType, TracebackType
 
-from einsmith import locks
+from einsmith.base import locks
 
 is_handling: Callable[[], bool] = lambda: False  # noqa: E731  # nothing runs before
 """Whether a run of a program handles a signal just now; einsmith.runtime.interrupts sets the function."""

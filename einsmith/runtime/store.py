@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import locks
-from einsmith.errors import ShapeError
+from einsmith.base import locks
+from einsmith.base.errors import ShapeError
 from einsmith.runtime.memory import Layout, Memory
 
 

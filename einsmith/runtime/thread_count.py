@@ -8,8 +8,8 @@ import time
 from functools import cache
 from typing import Annotated
 
-from einsmith import knobs
-from einsmith.arguments import checked
+from einsmith.base import environment
+from einsmith.base.arguments import checked
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team
 from einsmith.target.facts import MAX_THREADS, physical_cores
@@ -86,7 +86,7 @@ def set_threads(n: Annotated[int, 1, MAX_THREADS] | None) -> None:
 def get_threads() -> int:
     """Return the default number of threads: `set_threads`, else EINSMITH_THREADS, else the physical cores this process
     may use."""
-    return _threads or knobs.THREADS.get() or _default_threads()
+    return _threads or environment.THREADS.get() or _default_threads()
 
 
 @cache

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from einsmith.locks import cached_property
+from einsmith.base.locks import cached_property
 from einsmith.target.microarchitectures import Core, core
 from einsmith.target.overheads import Overheads
 

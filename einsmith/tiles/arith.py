@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import CompileError
 from einsmith.codegen.vecmath import polynomials, trigonometric
-from einsmith.dtypes import DType
-from einsmith.errors import CompileError
 from einsmith.expr.random import threefry
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Expr, Read
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.problem import Operand, Problem

@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import CompileError
 from einsmith.expr.analysis.ranges import wrapped
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import prod
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.expr.nodes import Piece, Reduce
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered, describe

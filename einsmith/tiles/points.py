@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.widths import Reaches
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 from einsmith.plan.kernel import KernelBuffer

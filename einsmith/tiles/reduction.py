@@ -11,8 +11,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Piece, Reduce
 from einsmith.plan.kernel import Kernel, KernelBuffer

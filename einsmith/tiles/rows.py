@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.expr.nodes import Piece, Reduce
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Member, Rows

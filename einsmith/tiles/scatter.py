@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import cast as typed
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.functions import COMBINING
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.expr.rewrite.rebuild import substitute

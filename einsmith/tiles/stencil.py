@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Apply, Const, Expr, Piece, Reduce, axes_of, reads
 from einsmith.expr.rewrite.rebuild import substitute
 from einsmith.expr.rewrite.simplify import simplify

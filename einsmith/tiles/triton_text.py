@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.tiles.ir import BYTES, FLOATS, TileFunction, TileLoop, TileOp, TileType, TileValue, operations
 
 _TYPES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from einsmith.errors import VerifyError
+from einsmith.base.errors import VerifyError
 from einsmith.tiles.ir import (
     BINARY,
     BYTES,

@@ -10,7 +10,7 @@ none. So the lost time is at most the given fraction plus one unit of work, howe
 
 from __future__ import annotations
 
-from einsmith import locks
+from einsmith.base import locks
 
 SUSPENDED = 100.0
 """Most usual steps that one step counts as; in a longer one the machine was suspended or did something else."""

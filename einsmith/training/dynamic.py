@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from einsmith import knobs, locks
 from einsmith.backends.backend import Workshop
+from einsmith.base import environment, locks
+from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.compile import FINITE, Executable
 from einsmith.decisions import name_of
-from einsmith.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.training.budget import Budget
 from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
@@ -466,7 +466,7 @@ class Exploration:
 
     def _say(self, what: str) -> None:
         self.log.append(what)
-        if knobs.debug() >= 1:
+        if environment.debug() >= 1:
             print(f"einsmith: {what}", file=sys.stderr)
 
     def fail(self, error: Exception) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsmith.arguments import described, shown
-from einsmith.arrays import to_array
-from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.base.arguments import described, shown
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 from einsmith.metrics import predicted
 from einsmith.modes import Jitted

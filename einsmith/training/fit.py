@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsmith.arguments import Shown
-from einsmith.errors import ArgumentError, DataError, EinsmithError, ShapeError
+from einsmith.base.arguments import Shown
+from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.training.evaluate import as_tuple, checked
 from einsmith.training.progress import Progress
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.sweep import gradients
-from einsmith.dtypes import dtype_of
-from einsmith.errors import GradientError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import GradientError, ShapeError
 from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.expr.origins import Origins
 from einsmith.lang import builder, trace

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from einsmith.errors import GradientError
+from einsmith.base.errors import GradientError
 from einsmith.lang.builder import Value, as_value
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.decisions import name_of
 
 

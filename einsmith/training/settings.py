@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 
 
 def _positive(x: Any) -> bool:

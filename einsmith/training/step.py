@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import graph_tuning, html, knobs, tuning
-from einsmith.arguments import Count, check_options, checked, described
-from einsmith.arrays import to_array
-from einsmith.caches import Bound, Cache
+from einsmith import graph_tuning, tuning
+from einsmith.base import environment, html
+from einsmith.base.arguments import Count, check_options, checked, described
+from einsmith.base.arrays import to_array
+from einsmith.base.caches import Bound, Cache
+from einsmith.base.dtypes import is_whole
+from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError, ShapeError
+from einsmith.base.sizes import size_of
 from einsmith.compile import FINITE, PROGRAMS, Executable
-from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError, ShapeError
 from einsmith.lang import trace
 from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
@@ -28,7 +30,6 @@ from einsmith.runtime.nested import check_store, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.thread_count import get_threads
-from einsmith.sizes import size_of
 from einsmith.training import graph
 from einsmith.training.counts import Counts
 from einsmith.training.dynamic import Exploration
@@ -237,7 +238,7 @@ class TrainStep:
             memory=self._memory, apart=apart, guard=self.store.guard, origins=made.origins,
         )  # fmt: skip
         exploration, tuned = None, not gather and (self.mode == "dynamic" or self._search_left >= 1)
-        if tuned and knobs.CHECK.get():
+        if tuned and environment.CHECK.get():
             warnings.warn("a program that EINSMITH_CHECK checks is not tuned: unset it to tune", EinsmithWarning, 2)
             tuned = False
         if tuned and self.mode == "dynamic":

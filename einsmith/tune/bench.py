@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import processes
-from einsmith.caches import Once
-from einsmith.errors import EinsmithError, EinsmithWarning
+from einsmith.base import processes
+from einsmith.base.caches import Once
+from einsmith.base.errors import EinsmithError, EinsmithWarning
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin

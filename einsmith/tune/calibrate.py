@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from einsmith import files, knobs, locks
-from einsmith.caches import Once
+from einsmith.base import environment, files, locks
+from einsmith.base.caches import Once
+from einsmith.base.errors import BusyError, EinsmithError, StoreWarning
 from einsmith.codegen.cache import native
-from einsmith.errors import BusyError, EinsmithError, StoreWarning
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
@@ -96,7 +96,7 @@ class Figures(NamedTuple):
 
 def _find() -> Target:
     static = native.host_target()
-    if not knobs.CALIBRATE.get():
+    if not environment.CALIBRATE.get():
         return static
     try:
         known = store.load(static)
@@ -147,7 +147,7 @@ def _keep(static: Target, found: Figures, overwrite: bool) -> Target:
 
 
 def _say(what: str) -> None:
-    if knobs.debug() >= 1:
+    if environment.debug() >= 1:
         print(f"einsmith: {what}", file=sys.stderr)
 
 
@@ -161,7 +161,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
     """Return the machine with the coefficients that registered patterns measure for themselves (`Pattern.probes`),
     from the store where they are recorded for the pattern's source. Where nothing can be measured or stored, the
     patterns' defaults stand."""
-    if not knobs.CALIBRATE.get():
+    if not environment.CALIBRATE.get():
         return target
     found: dict[str, float] = {}
     for pattern in autoconfig.PATTERNS:

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from einsmith import files, knobs, locks
-from einsmith.caches import Once
+from einsmith.base import environment, files, locks
+from einsmith.base.caches import Once
 
 FORMAT = 1
 """Number of the format; it grows with every change of the tables."""
@@ -49,7 +49,7 @@ class Foreign(sqlite3.DatabaseError):
 
 def path_of() -> Path:
     """Return the path of the store, which need not exist yet."""
-    return knobs.cache_dir() / "tuning" / "records.sqlite"
+    return environment.cache_dir() / "tuning" / "records.sqlite"
 
 
 def attempt(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False) -> T:

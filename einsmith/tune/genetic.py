@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.base.errors import CompileError
 from einsmith.decisions import changed, choice_of, written
-from einsmith.errors import CompileError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of

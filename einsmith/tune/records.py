@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from einsmith import files
+from einsmith.base import files
+from einsmith.base.errors import StoreError
 from einsmith.decisions import name_of
-from einsmith.errors import StoreError
 from einsmith.expr.nodes import Compute, Graph, Leaf, postorder
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.kernels.pattern import describe

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from einsmith import files, knobs
+from einsmith.base import environment, files
 from einsmith.target.facts import Target
 
 FORMAT = 3
@@ -57,7 +57,7 @@ def path_of(target: Target, pattern: str = "") -> Path:
     """Return the path of a machine's record, or of a pattern's record on the machine. The target's coefficients do not
     matter."""
     key = hashlib.blake2b(_text([FORMAT, version(), facts_of(target)]), digest_size=8).hexdigest()
-    return knobs.cache_dir() / "calibration" / (f"{key}-{pattern}.json" if pattern else f"{key}.json")
+    return environment.cache_dir() / "calibration" / (f"{key}-{pattern}.json" if pattern else f"{key}.json")
 
 
 def _body(target: Target, path: Path) -> dict[str, Any] | None:

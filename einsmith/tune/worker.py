@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from einsmith.base.errors import CompileError
 from einsmith.check.expected import written_buffers
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
 from einsmith.check.others import apart
-from einsmith.errors import CompileError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.plan.kernel import Kernel, Rows

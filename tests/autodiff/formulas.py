@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Axis, Compute, Const, Expr, Graph, Item, Read, Reduce, Tensor, apply, cast, template
 from einsmith.expr.rewrite.rebuild import prune_args

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.inversion.preimage import affine_cases, invert
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
 TABLE = np.array([1, 0, 3, 3, 1, 5, 2])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import FormulaError, GradientError, KindError
+from einsmith.base.trees import flatten
 from einsmith.compile import Executable
-from einsmith.errors import FormulaError, GradientError, KindError
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.modes import trace_call
-from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 
 NAMES = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import DtypeError, GradientError, IndexOutOfRange, ShapeError
+from einsmith.base.errors import DtypeError, GradientError, IndexOutOfRange, ShapeError
 
 X = np.ones((3, 4), np.float32)
 SQUARE = es.op("Y[i,j] = X[i,j]*X[i,j]")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import GradientError, ShapeError
+from einsmith.base.errors import GradientError, ShapeError
 from einsmith.expr.nodes import Compute, postorder
 from einsmith.modes import trace_call
 

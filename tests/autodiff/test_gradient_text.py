@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
-from einsmith.errors import FormulaError, GradientError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import FormulaError, GradientError, ShapeError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Compute, Graph, Leaf, leaf, postorder
 from einsmith.expr.rewrite.simplify import values_only

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.rules import RULES
 from einsmith.autodiff.sweep import gradients
-from einsmith.errors import GradientError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import GradientError
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import (
     Compute,

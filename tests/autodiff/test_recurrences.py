@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.trees import flatten
 from einsmith.compile import Executable
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Apply, Axis, Recurrence, postorder
 from einsmith.modes import trace_call
-from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 
 FLOATS = [n for n, c in CASES.items() if all(x.dtype.kind == "f" for x in c.inputs[:1])]

@@ -9,10 +9,10 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
+from einsmith.base.trees import flatten
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.modes import trace_call
-from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 
 SIZES: dict[str, tuple] = {

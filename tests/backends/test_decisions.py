@@ -11,9 +11,9 @@ import pytest
 import einsmith as es
 from einsmith.backends import cpu
 from einsmith.backends.backend import Backend
+from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.compile import Executable
 from einsmith.decisions import written
-from einsmith.errors import ArgumentError, CompileError
 from einsmith.kernels import autoconfig
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import ZONE, Beside

@@ -8,9 +8,9 @@ import pytest
 import einsmith as es
 from einsmith.backends import override
 from einsmith.backends.override import overriding
+from einsmith.base.errors import CompileError
 from einsmith.compile import Executable
 from einsmith.decisions import name_of
-from einsmith.errors import CompileError
 from einsmith.modes import trace_call
 
 MATMUL = "C[i,j] = sum[k](A[i,k]*B[k,j])"

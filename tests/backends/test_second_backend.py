@@ -8,12 +8,12 @@ import pytest
 import einsmith as es
 from einsmith.backends import registry
 from einsmith.backends.cpu import CPU
+from einsmith.base.environment import CHECK
+from einsmith.base.errors import CheckError, CompileError, IndexOutOfRange, NonFiniteError
 from einsmith.cli import explain
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable
-from einsmith.errors import CheckError, CompileError, IndexOutOfRange, NonFiniteError
 from einsmith.kernels import autoconfig
-from einsmith.knobs import CHECK
 from einsmith.runtime import pool
 from einsmith.runtime.arena import Block
 from tests.backends.evaluated import Evaluated, Machine

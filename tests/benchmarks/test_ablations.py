@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.ablations import measured, table
 from benchmarks.process import WorkerError
-from einsmith import knobs
+from einsmith.base import environment
 from einsmith.passes.pipeline import optional
 
 
@@ -17,7 +17,7 @@ def test_a_step_is_compared_with_those_that_lack_a_pass():
     cell = measured("lenet5-b1", 1, 2, 100)
     assert set(cell) > {""} and set(cell) <= {"", *optional()}
     assert all(len(c["rounds"]) == 2 and c["kernels"] > 5 for c in cell.values())
-    assert knobs.WITHOUT.name not in os.environ
+    assert environment.WITHOUT.name not in os.environ
 
 
 def test_times_and_memory_are_ratios_to_the_step_without():

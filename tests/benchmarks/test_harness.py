@@ -208,7 +208,7 @@ def test_calibration_is_kept(tmp_path: Path, monkeypatch) -> None:
     crew.keep_calibration()
     caches = crew.caches("einsmith")
     assert caches is not None
-    home = process.environment(1, caches)["EINSMITH_CACHE_DIR"]
+    home = process.variables(1, caches)["EINSMITH_CACHE_DIR"]
     assert (Path(home) / "calibration" / "x.json").read_text() == "{}"
 
 

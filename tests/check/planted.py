@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.check import others
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelSource
 from einsmith.codegen.cache import native

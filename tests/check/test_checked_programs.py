@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile, knobs
+from einsmith import compile
 from einsmith.backends import cpu
-from einsmith.caches import Cache
+from einsmith.base import environment
+from einsmith.base.caches import Cache
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
@@ -91,7 +92,7 @@ def test_training_steps_are_the_same(checked, rng, monkeypatch, threads):
 
 
 def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
-    assert knobs.CHECK.get() == 1
+    assert environment.CHECK.get() == 1
     x = matrix(rng, 3)
     on = trace_call(lambda x: x + 1, (x,), {})
     assert type(compile.Executable(on.graph, on.bind, 1).program) is CheckedProgram

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.check.tolerance import template_errors
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast

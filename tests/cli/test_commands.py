@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from einsmith.base.errors import EinsmithError
 from einsmith.cli import main
-from einsmith.errors import EinsmithError
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:

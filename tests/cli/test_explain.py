@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from einsmith import compile
+from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.passes.layout.laid_out import Decided, free
 from einsmith.passes.schedule.plan import Laid, Plan
-from einsmith.sizes import size_of
 from einsmith.tune import calibrate, store
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.sizes import show_size
 from einsmith.cli import explain, main
 from einsmith.cli.explain import gather, us
 from einsmith.cli.report_charts import SPAN, ticks
@@ -18,7 +19,6 @@ from einsmith.expr.nodes import nbytes
 from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.rematerialize import KernelCost, peak
 from einsmith.passes.schedule.views import storage
-from einsmith.sizes import show_size
 
 VOID = {"meta", "br"}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.data import mnist_files
-from einsmith.sizes import size_of
 
 TRAIN, TEST, BATCH = 70, 30, 16
 STEPS = -(-TRAIN // BATCH)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_text
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.dtypes import dtype_of
 from einsmith.loops.nest import Builder, SSAValue
 
 NUMPY = {

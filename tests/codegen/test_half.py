@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.codegen.cache.native import host_target
 from einsmith.codegen.llvm import half, jit
 from einsmith.codegen.llvm.nest import emit_module

@@ -8,9 +8,9 @@ import mmap
 import numpy as np
 import pytest
 
+from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm.jit import emit_assembly
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.errors import CompileError
 from einsmith.loops.nest import Builder
 from tests.codegen.test_llvm_ops import LANES, NUMPY, TARGET, _cache, run, values  # noqa: F401
 

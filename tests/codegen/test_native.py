@@ -16,11 +16,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from einsmith import files
+from einsmith.base import files
+from einsmith.base.errors import CompileError
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.errors import CompileError
 from einsmith.loops.nest import Builder, Function
 from tests.codegen.test_llvm_ops import TARGET
 

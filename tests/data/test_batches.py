@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einsmith.base.errors import KindError, ShapeError
 from einsmith.data import batches
-from einsmith.errors import KindError, ShapeError
 
 
 def collect(it) -> np.ndarray:

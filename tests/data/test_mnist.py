@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx, idx_folder, mnist, mnist_files, mnist_rows
-from einsmith.errors import DataError
 
 COUNTS = {"train": 23, "test": 7}
 

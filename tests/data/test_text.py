@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from einsmith import data
+from einsmith.base.errors import ArgumentError, DataError, DtypeError, IndexOutOfRange, KindError, ShapeError
 from einsmith.data import fetch, text_files
-from einsmith.errors import ArgumentError, DataError, DtypeError, IndexOutOfRange, KindError, ShapeError
 
 DOCUMENTS = [f"chapter {n}: naïve “words”" for n in range(1, 24)]
 

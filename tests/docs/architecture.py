@@ -11,9 +11,9 @@ from pathlib import Path
 from textwrap import wrap
 
 import einsmith as es
+from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.decisions import explain, lowered
-from einsmith.dtypes import f32
 from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
 from einsmith.expr.printer import show, show_graph
 from einsmith.kernels import autoconfig

@@ -34,7 +34,7 @@ def test_the_page_shows_what_is_printed(made: dict[str, str]) -> None:
 def test_stages_are_the_same_in_other_processes(made: dict[str, str], seed: str) -> None:
     """Under other hashes, after other tensors, and where the machine is known as another one."""
     code = (
-        "import json\nfrom dataclasses import replace\nfrom einsmith.dtypes import f32\n"
+        "import json\nfrom dataclasses import replace\nfrom einsmith.base.dtypes import f32\n"
         "from einsmith.expr.nodes import leaf\nfrom einsmith.target import facts\n"
         "mine = facts.host()\nfacts.host = lambda: replace(mine, vector_bytes=16, cores=7, l2=1 << 16)\n"
         f"made = [leaf((n,), f32) for n in range(3 + {seed}*100)]\n"
@@ -56,7 +56,7 @@ def test_a_stage_that_differs_is_seen() -> None:
 
 @pytest.mark.parametrize("path", [PATH, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
 def test_layers_are_those_that_are_enforced(path: Path) -> None:
-    text = re.search(r"```\n(dtypes errors .*?)\n```", path.read_text(), re.S)
+    text = re.search(r"```\n([a-z][^\n`]*<-[^`]*)\n```", path.read_text(), re.S)
     assert text and [layer.split() for layer in text[1].split("<-")] == LAYERS
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.codegen.entry import entry_program
 from einsmith.export import calls, exported, header, source
 from tests.export.common import WARNINGS, batch, call, compiler, small

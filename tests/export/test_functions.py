@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.trees import flatten
 from einsmith.export import library as loader
-from einsmith.tree import flatten
 from tests.export.common import batch, call, compiler, small
 from tests.fuzz.generate import Generator
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis import bounds as bounds_module
 from einsmith.expr.analysis.bounds import Facts, bounds, prove
 from einsmith.expr.analysis.linear import linear

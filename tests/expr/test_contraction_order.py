@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, cast, leaf, postorder, template

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError
 from einsmith.expr.analysis import enumeration
 from einsmith.expr.analysis.bounds import Facts, bounds
 from einsmith.expr.analysis.enumeration import holds_everywhere

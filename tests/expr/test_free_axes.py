@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Apply, Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.expr.rewrite.simplify import simplify_template

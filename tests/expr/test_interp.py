@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import IndexOutOfRange, ShapeError, VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import IndexOutOfRange, ShapeError, VerifyError
 from einsmith.expr import interp
 from einsmith.expr.interp import evaluate, evaluate_template
 from einsmith.expr.nodes import (

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Const, Expr, apply

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, RecurrenceError, VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError, RecurrenceError, VerifyError
 from einsmith.expr.analysis.verify import verify_graph, verify_recurrence
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import (

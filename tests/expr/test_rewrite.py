@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Read, postorder
 from einsmith.expr.rewrite import rebuild
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.sample import POINTS, Sample
 from einsmith.expr.interp import evaluate_template

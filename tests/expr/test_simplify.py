@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsmith import dtypes as dt
-from einsmith.errors import IndexOutOfRange
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import IndexOutOfRange
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import (
     Apply,

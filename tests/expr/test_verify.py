@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, IndexOutOfRange, VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError, IndexOutOfRange, VerifyError
 from einsmith.expr.analysis.verify import out_of_bounds, verify_graph, verify_template
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import (

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import VerifyError
 from einsmith.expr.analysis.verify import verify_template
 from einsmith.expr.analysis.widths import widened
 from einsmith.expr.interp import evaluate_template

@@ -13,7 +13,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import einsmith as es
-from einsmith.errors import EinsmithError
+from einsmith.base.errors import EinsmithError
 from einsmith.frontends.aten import TABLE, evaluate
 from einsmith.frontends.aten.graph import AtenNode, Guards, OperatorGraph, missing
 from einsmith.frontends.torch_nodes import KNOWN, PLACES, argument, kind_of, operator_name

@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from einsmith.errors import EinsmithError
+from einsmith.base.errors import EinsmithError
 from einsmith.frontends.onnx.backend import Backend
 
 PASSED, REFUSED, APART, WRONG = "passed", "refused", "apart", "wrong"

@@ -8,7 +8,7 @@ import operator
 import numpy as np
 import pytest
 
-from einsmith.errors import DtypeError
+from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten import TABLE
 from einsmith.lang.builder import Value
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsmith.errors import ShapeError, TraceError
+from einsmith.base.errors import ShapeError, TraceError
 from einsmith.frontends.aten import conditions
 from einsmith.frontends.aten.graph import Guards
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError, UnknownNameError
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError, UnknownNameError
 
 torch = pytest.importorskip("torch", reason="modules of PyTorch are taken apart")
 from torch import nn  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="its backend is tested")
 
 from benchmarks.models_of_others import MODELS, get, missing  # noqa: E402
-from einsmith.errors import ArgumentError, TraceError  # noqa: E402
+from einsmith.base.errors import ArgumentError, TraceError  # noqa: E402
 from tests.frontends import models_of_others  # noqa: E402
 
 QUICK = ("gpt2", "vit", "gcn")

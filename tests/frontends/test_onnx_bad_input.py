@@ -14,7 +14,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 import einsmith as es
-from einsmith.errors import ArgumentError, DataError, DtypeError, EinsmithError, ShapeError, TraceError
+from einsmith.base.errors import ArgumentError, DataError, DtypeError, EinsmithError, ShapeError, TraceError
 from einsmith.frontends.onnx import load, save
 from tests.frontends.test_onnx import model_of, perceptron
 

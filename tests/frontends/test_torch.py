@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile, knobs
+from einsmith import compile
+from einsmith.base import environment
+from einsmith.base.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.compile import Executable
-from einsmith.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
 from einsmith.frontends import torch as torch_frontend  # noqa: E402
@@ -186,7 +187,9 @@ def test_sizes_come_and_go(rng, monkeypatch):
         (g,) = torch.autograd.grad(y.sum(), a)
         torch.testing.assert_close(g[:, 1:], 2 * torch.exp(2 * a[:, 1:]))
         assert len(known._compiled) <= 4 and len(known._traced) <= 4
-        assert {run.run_at.__self__._shared for run in known._compiled.values()} == {known._arena} or knobs.CHECK.get()
+        assert {run.run_at.__self__._shared for run in known._compiled.values()} == {
+            known._arena
+        } or environment.CHECK.get()
 
 
 def test_one_output_of_two_is_used(rng):

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="its backend is tested")
 
-from einsmith.errors import EinsmithError  # noqa: E402
+from einsmith.base.errors import EinsmithError  # noqa: E402
 from einsmith.frontends.torch_compile import aot, region, saved, split  # noqa: E402
 from tests.frontends.torch_compiled import agree, compiled, fresh, randn  # noqa: E402, F401
 

@@ -11,7 +11,7 @@ import einsmith as es
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
 from torch.autograd import forward_ad  # noqa: E402
 
-from einsmith.errors import DtypeError, TraceError  # noqa: E402
+from einsmith.base.errors import DtypeError, TraceError  # noqa: E402
 from einsmith.frontends.torch import operator  # noqa: E402
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import einsmith as es
-from einsmith.arrays import to_array
+from einsmith.base.arrays import to_array
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from einsmith import dtypes
+from einsmith.base import dtypes
 from tests.fuzz.case import Case, Input
 
 EXTENTS = (2, 3, 1, 5, 4, 7, 16, 17, 15)

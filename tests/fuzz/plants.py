@@ -263,7 +263,7 @@ PLANTS: list[Plant] = [
     ),
     *_of(
         "language",
-        ("promotion", "dtypes.py",
+        ("promotion", "base/dtypes.py",
          "return a if a.bits > b.bits else b",
          "return a if a.bits < b.bits else b",
          "two types of a kind have the narrower in common"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from einsmith.errors import EinsmithError
+from einsmith.base.errors import EinsmithError
 from tests.fuzz import generate, graphs, productions, recurrent
 from tests.fuzz.case import Case, as_test
 from tests.fuzz.check import Unfit

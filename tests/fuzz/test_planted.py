@@ -30,7 +30,7 @@ def test_the_line_is_there_once(p: Plant) -> None:
 
 def test_a_line_that_is_gone_is_told(tmp_path) -> None:
     with pytest.raises(ValueError, match="0 lines"):
-        plant(Plant("none", "emitter", "dtypes.py", "no such line", "another", ""), tmp_path)
+        plant(Plant("none", "emitter", "base/dtypes.py", "no such line", "another", ""), tmp_path)
 
 
 @pytest.mark.parametrize("name", [*checked.FORMULAS, *checked.WANTED, "embedding", "second-order recurrence"])

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from einsmith.knobs import CHECK
+from einsmith.base.environment import CHECK
 from tests.fuzz import productions, session
 from tests.fuzz.case import LAYOUTS, Case, Input, as_test, lay
 from tests.fuzz.choices import Choices

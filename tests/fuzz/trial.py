@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from einsmith.arrays import to_array
+from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from einsmith import knobs
 from einsmith.backends import cpu
+from einsmith.base import environment
 from einsmith.check import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
@@ -105,7 +105,7 @@ def forget(code: bool = False) -> None:
 def in_memory() -> None:
     """From now on no code is read from disk or written there, and no other process compiles."""
     native_entry()
-    if knobs.CHECK.get():
+    if environment.CHECK.get():
         trap._native()
     objects.read = lambda key: None  # type: ignore[assignment]
     objects.write = lambda key, entry: None  # type: ignore[assignment]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes
+from einsmith.base import dtypes
 from tests.fuzz import places
 from tests.fuzz.case import LAYOUTS, Case, Input
 from tests.fuzz.choices import Choices

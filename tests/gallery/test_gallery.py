@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
 from einsmith.autodiff.sweep import gradients
+from einsmith.base import dtypes as dt
 from einsmith.expr import interp
 from einsmith.expr.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size
 from einsmith.expr.rewrite.simplify import values_only

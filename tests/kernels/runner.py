@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_functions, host_target
-from einsmith.dtypes import dtype_of
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction.pattern import CONTRACTION

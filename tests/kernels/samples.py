@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.decisions import lowered
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost

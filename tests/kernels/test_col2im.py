@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Reduce
 from einsmith.expr.rewrite.simplify import simplify_template

@@ -9,10 +9,10 @@ from itertools import product as every
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction.config import (
     HALO_BYTES,

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.k_pack import depth_of
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Tiled

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
 from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic

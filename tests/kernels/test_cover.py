@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from tests.kernels.cover import EDGE, NAMES, SAMPLES, Case, cases, pairwise
 from tests.kernels.runner import host
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Apply, Piece, Reduce, Template, apply, postorder, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import choose, pattern_of

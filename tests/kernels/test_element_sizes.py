@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Reduce, apply, cast, template
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.reduction import cost as costs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import CheckError, CompileError
+from einsmith.base.errors import CheckError, CompileError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder

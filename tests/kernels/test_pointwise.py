@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis

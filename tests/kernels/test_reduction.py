@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, template
 from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
 from einsmith.loops.nest import show

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import apply, cast
 from einsmith.kernels import autoconfig

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.decisions import explain
-from einsmith.errors import CompileError
 from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.expr.rewrite.rebuild import substitute

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Scatter, Template, apply, cast
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.scatter.points import bounds

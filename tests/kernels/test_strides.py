@@ -9,9 +9,9 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import VerifyError
 from einsmith.decisions import lowered
-from einsmith.errors import VerifyError
 from einsmith.expr.nodes import Piece, Scatter, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter.pattern import ScatterAdd

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, apply
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter

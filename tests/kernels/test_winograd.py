@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.winograd import A, B, G, M

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, leaf
 from einsmith.lang.builder import Value

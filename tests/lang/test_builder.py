@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError, DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.expr.nodes import Compute, Item, Reduce
 from einsmith.lang import builder
 from tests.lang.common import run, value

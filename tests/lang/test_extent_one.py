@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.trees import flatten
 from einsmith.nn.cells import LLTM, MILSTM, SCRN, SubLSTM
-from einsmith.tree import flatten
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.entry import Ints
 from tests.lang.recurrences import CASES

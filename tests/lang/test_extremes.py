@@ -6,7 +6,7 @@ import torch
 
 import einsmith as es
 from einsmith import op
-from einsmith.errors import DtypeError, FormulaError, IndexOutOfRange
+from einsmith.base.errors import DtypeError, FormulaError, IndexOutOfRange
 
 NUMPY = {"max": np.maximum, "min": np.minimum}
 BOTH = pytest.mark.parametrize("combiner", ["max", "min"])

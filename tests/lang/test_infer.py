@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsmith.errors import BoundsError, FormulaError, ShapeError
+from einsmith.base.errors import BoundsError, FormulaError, ShapeError
 from einsmith.lang.infer import infer
 from einsmith.lang.program import resolve
 

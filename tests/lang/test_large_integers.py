@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
-from einsmith import dtypes as dt
-from einsmith.errors import FormulaError, IndexOutOfRange
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import FormulaError, IndexOutOfRange
 from tests.lang.common import run
 
 TOP = 2**31 - 1

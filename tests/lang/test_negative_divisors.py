@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import FormulaError
+from einsmith.base.errors import FormulaError
 
 SQUARES = es.op("L[] = sum[i,j](Y[i,j]*Y[i,j])")
 WHERE = {  # `@` is the index that is read

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.expr.nodes import Compute, Piece, Scatter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einsmith.errors import FormulaError
+from einsmith.base.errors import FormulaError
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import Literal
 from einsmith.lang.parser import Number, ParsedApply, ParsedRead, ParsedReduction, parse, parse_expression, walk

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.trees import flatten
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Recurrence, postorder
@@ -13,7 +14,6 @@ from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.analysis.index_checks import index_checks
-from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 
 

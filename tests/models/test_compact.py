@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from tests.models.twin import agree, images, same_statistics
 
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")

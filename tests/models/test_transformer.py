@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import einsmith as es
-from einsmith.errors import ArgumentError, ShapeError, UnknownNameError
+from einsmith.base.errors import ArgumentError, ShapeError, UnknownNameError
 from tests.models.twin import agree, close, images, numbers, outputs, same_statistics, spread
 
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")

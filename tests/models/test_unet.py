@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError
 from tests.models.twin import agree, images
 
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.arrays import to_array
-from einsmith.errors import DtypeError
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import DtypeError
 
 DOUBLED = es.op("y[i] = 2 * A[i]")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsmith.dtypes import dtype_of
+from einsmith.base.dtypes import dtype_of
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, leaf
 from einsmith.lang.builder import Value

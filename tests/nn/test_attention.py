@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import einsmith as es  # noqa: E402
 from einsmith import functional as F  # noqa: E402
 from einsmith import nn  # noqa: E402
-from einsmith.errors import ArgumentError, DtypeError, ShapeError  # noqa: E402
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError  # noqa: E402
 from tests.nn.twin import Case, agree, check, check_compiled, pairwise  # noqa: E402
 
 L, S = 5, 7

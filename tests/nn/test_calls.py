@@ -7,7 +7,7 @@ import pytest
 
 from einsmith import functional as F
 from einsmith import nn, transforms
-from einsmith.errors import IndexOutOfRange, ShapeError
+from einsmith.base.errors import IndexOutOfRange, ShapeError
 from einsmith.functional import call
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.errors import ArgumentError, DtypeError, FormulaError, ShapeError
+from einsmith.base.errors import ArgumentError, DtypeError, FormulaError, ShapeError
 from einsmith.expr.random import numpy_bits
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.errors import ArgumentError, DtypeError
+from einsmith.base.errors import ArgumentError, DtypeError
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5)])

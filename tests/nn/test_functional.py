@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith import functional as F
-from einsmith.errors import DtypeError, EinsmithError, IndexOutOfRange, ShapeError
+from einsmith.base.errors import DtypeError, EinsmithError, IndexOutOfRange, ShapeError
 
 
 def close(found, wanted) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.errors import ArgumentError, UnknownNameError
+from einsmith.base.errors import ArgumentError, UnknownNameError
 
 
 class Scaled(nn.Module):

@@ -10,8 +10,15 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith import models, nn
-from einsmith.dtypes import f32, f64
-from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError, UnknownNameError, UnknownOptionError
+from einsmith.base.dtypes import f32, f64
+from einsmith.base.errors import (
+    ArgumentError,
+    DtypeError,
+    ShapeError,
+    TraceError,
+    UnknownNameError,
+    UnknownOptionError,
+)
 from einsmith.lang.trace import Trace, tracing
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1, (0, 2), (0, 1, 2)])

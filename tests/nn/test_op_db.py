@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from einsmith import functional as F  # noqa: E402
-from einsmith.errors import EinsmithError  # noqa: E402
+from einsmith.base.errors import EinsmithError  # noqa: E402
 from tests.nn.twin import agree, outputs, torch_testing  # noqa: E402
 
 OTHERS = {

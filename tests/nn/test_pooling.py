@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
-from einsmith.errors import ArgumentError, DtypeError, IndexOutOfRange, ShapeError
+from einsmith.base.errors import ArgumentError, DtypeError, IndexOutOfRange, ShapeError
 
 SPACE = {1: (11,), 2: (7, 8), 3: (5, 4, 6)}
 

@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.errors import ArgumentError, DtypeError, ShapeError
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 
 T, B, N, H = 3, 2, 4, 5
 CELLS = {"MILSTM": (N, H), "SubLSTM": (N, H), "LLTM": (N, H), "SCRN": (N, H, 4)}

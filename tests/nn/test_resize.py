@@ -11,7 +11,7 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
-from einsmith.errors import ArgumentError, EinsmithError, ShapeError
+from einsmith.base.errors import ArgumentError, EinsmithError, ShapeError
 from einsmith.functional.resize import _Positions
 
 SCALES = [0.3, 0.5, 0.77, 1.0, 1.1, 1.5, 2, 2.3, 3.0, 3.7]

@@ -8,8 +8,8 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
-from einsmith.dtypes import f32
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.dtypes import f32
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.expr.nodes import Compute, Reduce, leaf, postorder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing

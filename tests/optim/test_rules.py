@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from einsmith import optim
-from einsmith.dtypes import f32, f64
-from einsmith.errors import FormulaError, ShapeError
+from einsmith.base.dtypes import f32, f64
+from einsmith.base.errors import FormulaError, ShapeError
 from einsmith.expr.nodes import leaf, postorder
 from einsmith.lang.builder import Value
 from tests.optim.updating import Updater, trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsmith.dtypes import dtype_of, f64
+from einsmith.base.dtypes import dtype_of, f64
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, leaf
 from einsmith.lang.builder import Value

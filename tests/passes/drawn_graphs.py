@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import (
     Axis,
     Compute,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations
 from math import inf
 
+from einsmith.base.errors import CompileError
 from einsmith.compile import predicted
-from einsmith.errors import CompileError
 from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.expr.rewrite.rebuild import exchanged, readers_of, whole_sum, with_args

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import einsmith as es
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.lang.op import Operator
 from einsmith.nn import cells
 from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
-from einsmith.arrays import to_array
+from einsmith.base import dtypes as dt
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import VerifyError
 from einsmith.compile import Executable
-from einsmith.errors import VerifyError
 from einsmith.modes import trace_call
 from einsmith.passes.layout import forced
 from einsmith.passes.layout.laid_out import Decided, free, laid_out

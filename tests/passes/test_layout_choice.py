@@ -13,10 +13,10 @@ import pytest
 
 import einsmith as es
 from einsmith import compile
-from einsmith.arrays import to_array
+from einsmith.base.arrays import to_array
+from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable, predicted
-from einsmith.errors import MemoryLimitError, VerifyError
 from einsmith.expr.nodes import Tensor
 from einsmith.modes import trace_call
 from einsmith.passes.layout import choice, price

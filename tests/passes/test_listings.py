@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import KnobError
 from einsmith.cli import main
-from einsmith.errors import KnobError
 from einsmith.passes.pipeline import PASSES
 
 PLAN = ["plan.txt", "arena.txt", "program.txt"]

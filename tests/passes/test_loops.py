@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
+from einsmith.base.trees import flatten
 from einsmith.compile import Executable
 from einsmith.expr.interp import evaluate, evaluate_template
 from einsmith.expr.nodes import (
@@ -25,7 +26,6 @@ from einsmith.expr.nodes import (
 )
 from einsmith.modes import trace_call
 from einsmith.passes.schedule.plan import LoopCall, Plan
-from einsmith.tree import flatten
 from tests.lang.recurrences import CASES
 from tests.passes import ragged
 

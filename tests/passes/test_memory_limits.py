@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import MemoryLimitError
+from einsmith.base.sizes import size_of
 from einsmith.compile import Executable
-from einsmith.errors import MemoryLimitError
 from einsmith.passes.schedule import rematerialize
-from einsmith.sizes import size_of
 
 F = es.functional
 WIDTHS = (1, 7, 15, 16, 17, 31, 32, 48, 65)

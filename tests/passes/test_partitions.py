@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
 from einsmith import functional as F
+from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
 from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
 from einsmith.modes import trace_shapes

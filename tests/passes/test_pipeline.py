@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import KnobError
 from einsmith.compile import Executable, predicted
-from einsmith.errors import KnobError
 from einsmith.expr.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call

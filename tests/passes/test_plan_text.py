@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.dtypes import f32
+from einsmith.base.dtypes import f32
 from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.expr.nodes import Graph, Item, postorder
 from einsmith.expr.printer import show

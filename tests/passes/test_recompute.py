@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
 from einsmith import functional as F
+from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
 from einsmith.expr.analysis.verify import verify_graph
 from einsmith.expr.interp import evaluate

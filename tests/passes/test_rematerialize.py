@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import ArgumentError
+from einsmith.base.sizes import show_size, size_of
 from einsmith.compile import Executable
-from einsmith.errors import ArgumentError
 from einsmith.expr.nodes import Leaf, Tensor, nbytes
 from einsmith.passes.schedule.plan import Plan
 from einsmith.passes.schedule.printer import show_plan
 from einsmith.passes.schedule.rematerialize import KernelCost, fit, peak
 from einsmith.passes.schedule.views import storage
-from einsmith.sizes import show_size, size_of
 
 F = es.functional
 

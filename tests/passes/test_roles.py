@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.compile import Executable, predicted
 from einsmith.expr.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.expr.rewrite.rebuild import exchanged

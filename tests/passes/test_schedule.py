@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.compile import Executable
-from einsmith.errors import ArgumentError
 from einsmith.expr.interp import evaluate
 from einsmith.expr.nodes import Graph, leaf
 from einsmith.passes.schedule.plan import fuse

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.check.kernel_check import KernelFault, _untouched, elements
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes

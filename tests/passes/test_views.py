@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interp import evaluate_template
 from einsmith.expr.nodes import Compute, Template, postorder, size
 from einsmith.modes import trace_shapes

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile, knobs, nn
+from einsmith import compile, nn
 from einsmith.backends import cpu
+from einsmith.base import environment
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
 
-pytestmark = pytest.mark.skipif(bool(knobs.CHECK.get()), reason="checked programs have memory of their own")
+pytestmark = pytest.mark.skipif(bool(environment.CHECK.get()), reason="checked programs have memory of their own")
 
 scan = es.op("h[t,b] = tanh(x[t,b] + sum[c](where(t > 0, h[t-1,c], 0.0) * U[c,b]))")
 

@@ -19,7 +19,8 @@ COMMON = """
 import faulthandler, itertools, os, signal, sys, threading, time
 import numpy as np, numpy.testing  # an import under way in another thread stays so in a child: Python's own
 import einsmith as es
-from einsmith import locks, nn
+from einsmith import nn
+from einsmith.base import locks
 
 REPEATS = 8
 faulthandler.enable()  # a child that hangs is ended by SIGABRT, and says where it was

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.runtime import interrupts, nested, pool, signals
 
 from .test_interrupts import run

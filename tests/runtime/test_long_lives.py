@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import caches, compile, knobs
+from einsmith import compile
 from einsmith.backends import cpu
+from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
 from einsmith.expr import interned
 from einsmith.functional import call
@@ -27,7 +28,7 @@ from einsmith.modes import run_arrays
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")
 needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="needs /proc/self")
-unchecked = pytest.mark.skipif(bool(knobs.CHECK.get()), reason="checked programs map guarded pages")
+unchecked = pytest.mark.skipif(bool(environment.CHECK.get()), reason="checked programs map guarded pages")
 
 
 @pytest.fixture
@@ -217,11 +218,11 @@ for k in range(10):
 @needs_maps
 @unchecked
 def test_ten_thousand_calls_with_a_thousand_shapes(tmp_path: Path) -> None:
-    environment = {
+    variables = {
         **os.environ, "PYTHONPATH": str(ROOT), "EINSMITH_CACHE_DIR": str(tmp_path), "EINSMITH_CALIBRATE": "0"
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LONG)], capture_output=True, text=True, env=environment, timeout=3000
+        [sys.executable, "-c", textwrap.dedent(LONG)], capture_output=True, text=True, env=variables, timeout=3000
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (rss, lines), (after, more) = [map(float, line.split()) for line in done.stdout.splitlines()]

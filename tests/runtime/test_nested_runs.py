@@ -13,7 +13,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.runtime import interrupts, nested, pool
 
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einsmith import knobs
+from einsmith.base import environment
+from einsmith.base.errors import KnobError
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
-from einsmith.errors import KnobError
 from einsmith.loops.nest import Builder, Function
 from einsmith.runtime import buffers, pool, thread_count
 from einsmith.runtime.program import Program
@@ -335,11 +335,11 @@ def test_default_threads_follow_the_knob(monkeypatch):
 def test_whether_a_variable_is_set(monkeypatch):
     """By what stands behind `os.environ`, and where that is another mapping."""
     monkeypatch.delenv("EINSMITH_THREADS", raising=False)
-    before = knobs._is_set("EINSMITH_THREADS")
+    before = environment._is_set("EINSMITH_THREADS")
     for other in (False, True):
         if other:
             monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "EINSMITH_THREADS"})
-        for is_set in (before, knobs._is_set("EINSMITH_THREADS")):
+        for is_set in (before, environment._is_set("EINSMITH_THREADS")):
             assert not is_set()
             monkeypatch.setenv("EINSMITH_THREADS", "2")
             assert is_set()
@@ -358,18 +358,18 @@ def test_whether_a_variable_is_set(monkeypatch):
 )
 def test_bad_knobs_name_the_variable_and_the_remedy(monkeypatch, name, text):
     monkeypatch.setenv(name, text)
-    knob = next(k for k in knobs.ALL if k.name == name)
+    knob = next(k for k in environment.ALL if k.name == name)
     with pytest.raises(KnobError, match=f"{name} is '{text}', but takes a whole number"):
         knob.get()
 
 
 def test_knobs_have_defaults(monkeypatch, tmp_path):
-    for knob in knobs.ALL:
+    for knob in environment.ALL:
         monkeypatch.delenv(knob.name, raising=False)
         assert knob.get() == knob.default and knob.help and knob.accepts
-    assert knobs.cache_dir().name == "einsmith"
+    assert environment.cache_dir().name == "einsmith"
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    assert knobs.cache_dir() == tmp_path and knobs.data_dir() == tmp_path / "data"
+    assert environment.cache_dir() == tmp_path and environment.data_dir() == tmp_path / "data"
 
 
 @pytest.mark.parametrize("shape,dtype", [((3, 5), "f4"), ((), "f8"), ((0, 4), "i4"), ((17,), "i1"), ((2, 2), "bool")])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from einsmith.errors import EinsmithError
+from einsmith.base.errors import EinsmithError
 
 F = es.functional
 LOW32, HIGH32 = -(2**31), 2**31 - 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interned import Node
 from einsmith.kernels.pattern import Lowered
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows

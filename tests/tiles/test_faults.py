@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.plan.kernel import Kernel, Rows

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith.errors import CompileError, VerifyError
+from einsmith.base.errors import CompileError, VerifyError
 from einsmith.tiles.ir import BYTES, TileBuilder, TileFunction, TileOp, TileParameter, TileValue
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify

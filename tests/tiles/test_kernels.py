@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsmith import dtypes as dt
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.expr.nodes import Piece, Scatter, Template, apply
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.tiles.ir import TileFunction, operations

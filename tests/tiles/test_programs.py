@@ -11,8 +11,8 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.backends import registry
+from einsmith.base.environment import CHECK
 from einsmith.kernels import autoconfig
-from einsmith.knobs import CHECK
 from tests.backends.test_second_backend import NETWORKS, trained
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.test_gallery import Problem

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.triton_text import OPTIONS, signature, triton_text
 from tests.backends.test_second_backend import trained

@@ -17,9 +17,9 @@ import pytest
 import einsmith as es
 from einsmith.backends import cpu, workshop
 from einsmith.backends.backend import Proposed
+from einsmith.base.errors import ArgumentError
 from einsmith.compile import Executable
 from einsmith.decisions import written
-from einsmith.errors import ArgumentError
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.plan.kernel import Kernel, Rows

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import einsmith as es
-from einsmith import files
+from einsmith.base import files
 from einsmith.tune import database, records
 
 STARTED = 3.0

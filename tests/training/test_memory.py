@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.errors import DtypeError, ShapeError
+from einsmith.base.errors import DtypeError, ShapeError
 from einsmith.lang.builder import Value
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.knobs import CHECK
+from einsmith.base.environment import CHECK
 from einsmith.runtime.program import Program
 
 

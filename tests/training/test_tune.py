@@ -12,7 +12,7 @@ import einsmith as es
 from einsmith import tuning
 from einsmith.backends.backend import Found
 from einsmith.backends.cpu import Cpu
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.kernels import autoconfig
 from einsmith.tune import records
 from einsmith.tune.genetic import Candidate

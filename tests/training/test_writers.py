@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import folders
+from einsmith.base import folders
 from tests.export.common import compiler
 
 SAVE = """

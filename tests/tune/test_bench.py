@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import EinsmithWarning
 from einsmith.compile import Executable
-from einsmith.errors import EinsmithWarning
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.tune import bench as bench_module

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base.errors import BusyError
 from einsmith.codegen.cache import native
-from einsmith.errors import BusyError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.loops.nest import Builder

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from einsmith.errors import StoreError
+from einsmith.base.errors import StoreError
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import Target
 from einsmith.tune import database, records

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.adjoint.gather import gathered
 from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import (
@@ -41,7 +40,8 @@ from einsmith.autodiff.adjoint.terms import (
 from einsmith.autodiff.inversion.preimage import Fibre, affine_cases, invert
 from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.autodiff.plan import AdjointPlan
-from einsmith.errors import GradientError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import GradientError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.analysis.verify import inside, out_of_bounds, proven

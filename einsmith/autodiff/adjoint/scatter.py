@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
-from einsmith import knobs
 from einsmith.autodiff.adjoint.rules import choose, constant
 from einsmith.autodiff.plan import AdjointPlan
+from einsmith.base import dtypes as dt
+from einsmith.base import environment
 from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
@@ -115,7 +115,7 @@ def at_position(
 
 def report(what: str, gather: int, scatter: int, scattered: bool) -> None:
     """Print the choice between gather and scatter at EINSMITH_DEBUG=3."""
-    if knobs.debug() >= 3:
+    if environment.debug() >= 3:
         print(
             f"adjoint of {what}: gathered {gather} points, scattered {scatter}: "
             f"{'scattered' if scattered else 'gathered'}",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.bounds import bounds
 from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import gcd, lcm, prod
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.inversion.equations import System, modulus
 from einsmith.autodiff.inversion.quasi import Quasi
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 

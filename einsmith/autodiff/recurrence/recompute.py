@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.totals import add, zeros
-from einsmith.dtypes import DType
-from einsmith.errors import GradientError, RecurrenceError
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import GradientError, RecurrenceError
 from einsmith.expr.nodes import (
     Axis,
     Compute,

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith import knobs, locks, processes
+from einsmith.base import environment, locks, processes
+from einsmith.base.errors import CompileError
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.errors import CompileError
 from einsmith.loops.nest import Function
 
 PARALLEL_FROM = 24
@@ -55,7 +55,7 @@ def _build(crew: _Crew, missing: Makers, target: Any) -> Iterator[tuple[str, Cac
         for key, make in missing.items():
             functions, metadata = make()
             job = _Job(key, emit_module(functions, target), tuple(f.name for f in functions), metadata)
-            if knobs.debug() >= 5:
+            if environment.debug() >= 5:
                 print(f"; {', '.join(job.names)}\n{job.text}", file=sys.stderr)
             if not crew.processes:
                 yield key, CachedObject(jit.emit_object(job.text, target), job.names, metadata)
@@ -87,13 +87,13 @@ class _Crew:
         self.ready: queue.SimpleQueue[tuple[_Job, bytes | Exception]] = queue.SimpleQueue()
         self.processes: list[subprocess.Popen] = []
         facts = {"cpu": target.cpu, "features": target.features, "triple": target.triple, "opt": jit.OPT}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         script = str(Path(__file__).parent.with_name("llvm") / "worker.py")
         for _ in range(count):
             try:
                 process = subprocess.Popen(
                     processes.command(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL, env=environment,
+                    stderr=subprocess.DEVNULL, env=variables,
                 )  # fmt: skip
             except OSError:  # no more processes: the others, or this process alone, do the work
                 break

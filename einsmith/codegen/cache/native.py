@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from einsmith import knobs, locks
+from einsmith.base import environment, locks
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
@@ -91,7 +91,7 @@ def compile_many(
             prepare([n for n, key in enumerate(keys) if key in missing])
         for key, entry in build.build(missing, target):
             found[key] = _keep(key, entry)
-        if knobs.debug() >= 1:
+        if environment.debug() >= 1:
             seconds = time.perf_counter() - start
             print(f"einsmith: compiled {len(missing)} kernels in {seconds:.2f} s", file=sys.stderr)
     return [found[key] for key in keys]  # type: ignore[misc]
@@ -137,6 +137,6 @@ def _keep(key: str, entry: CachedObject) -> Compiled:
 
 def _object(text: str, names: Sequence[str], target: Any, opt: int) -> bytes:
     """Compile a text to object code, printing the text first at EINSMITH_DEBUG >= 5."""
-    if knobs.debug() >= 5:
+    if environment.debug() >= 5:
         print(f"; {', '.join(names)}\n{text}", file=sys.stderr)
     return jit.emit_object(text, target, opt)

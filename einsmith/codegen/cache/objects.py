@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from einsmith import files, knobs, locks
-from einsmith.caches import Once
-from einsmith.errors import StoreWarning
+from einsmith.base import environment, files, locks
+from einsmith.base.caches import Once
+from einsmith.base.errors import StoreWarning
 
 FORMAT = b"EINSMITH-OBJ-2\n"
 _SUM = 32
@@ -60,7 +60,7 @@ def _say(problem: str) -> None:
 
 def folder(create: bool = True) -> Path | None:
     """Return the directory of entries, created if missing; None, with one warning, where it cannot be used safely."""
-    path = knobs.cache_dir() / "objects"
+    path = environment.cache_dir() / "objects"
     problem, is_there = files.distrust(path), path.is_dir()
     if create and not problem and not is_there:
         try:
@@ -89,7 +89,7 @@ def read(key: str) -> CachedObject | None:
     try:
         found = _decode(data, key)
     except (ValueError, KeyError, TypeError, IndexError):
-        if knobs.debug() >= 1:
+        if environment.debug() >= 1:
             print(f"einsmith: the cache entry {key} is damaged and is made anew", file=sys.stderr)
         return None
     with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
@@ -113,7 +113,7 @@ def write(key: str, entry: CachedObject) -> None:
 
 def _limit(where: Path, written: int) -> None:
     """Count bytes written into the folder, and remove the least recently used entries where a scan is due."""
-    limit = knobs.CACHE_LIMIT.get() << 20
+    limit = environment.CACHE_LIMIT.get() << 20
     with _lock:
         due = where not in _written or _written[where] + written > limit // _SLACK
         _written[where] = 0 if due else _written[where] + written

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsmith.dtypes import dtype_of
+from einsmith.base.dtypes import dtype_of
 from einsmith.loops.nest import Type
 
 if TYPE_CHECKING:

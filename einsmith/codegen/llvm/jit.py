@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
-from einsmith import locks
+from einsmith.base import locks
+from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm.elf import in_one_segment
-from einsmith.errors import CompileError
 
 VERSION = f"{llvmlite.__version__}/{'.'.join(map(str, llvm.llvm_version_info))}"
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
+from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import faults, lockstep, looks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, constant, mangle, spell
-from einsmith.errors import CompileError
 from einsmith.loops.nest import Function, If, Loop, Op, SSAValue, Type
 
 _SCALAR_INTS = ("i64", "i32")

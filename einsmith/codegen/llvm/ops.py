@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturated
 from einsmith.codegen.vecmath import polynomials, trigonometric
-from einsmith.errors import CompileError
 from einsmith.expr.random import threefry
 from einsmith.loops.nest import Type
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, axes_of, has_read
 from einsmith.expr.rewrite.rebuild import operands

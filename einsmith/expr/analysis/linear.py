@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.locks import cached_property
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, cast
-from einsmith.locks import cached_property
 
 
 @dataclass(frozen=True, init=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis import intervals
 from einsmith.expr.analysis.intervals import Interval
 

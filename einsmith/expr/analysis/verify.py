@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import BoundsError, DtypeError, RecurrenceError, VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import BoundsError, DtypeError, RecurrenceError, VerifyError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.enumeration import holds_everywhere
 from einsmith.expr.analysis.guarded import reads_under

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import met_under
 from einsmith.expr.analysis.ranges import Range, leaves, reach_of, wrapped

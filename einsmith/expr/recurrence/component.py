@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.guarded import reads_under
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import (

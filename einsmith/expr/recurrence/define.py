@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import RecurrenceError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import RecurrenceError
 from einsmith.expr.analysis.guarded import reads_under
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.functions import SCATTERED

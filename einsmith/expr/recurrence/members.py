@@ -8,8 +8,8 @@ from itertools import combinations
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.guarded import reads_under
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from einsmith import dtypes as dt
-from einsmith.errors import RecurrenceError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import RecurrenceError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.linear import LinearForm, linear, nonnegative
 from einsmith.expr.analysis.ranges import wrapped
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Reduce, Scatter, apply, axes_of, cast, has_read, is_zero

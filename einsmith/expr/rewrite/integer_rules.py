@@ -11,8 +11,8 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.ranges import leaves

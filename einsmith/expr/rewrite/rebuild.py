@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from einsmith.errors import VerifyError
+from einsmith.base.errors import VerifyError
 from einsmith.expr.interned import Node
 from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import (

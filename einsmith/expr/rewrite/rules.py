@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.functions import FUNCTIONS
 from einsmith.expr.nodes import Apply, Const, Expr, Read, apply, cast, postorder, rank

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
-from einsmith.errors import TraceError
+from einsmith.base.errors import TraceError
 
 Condition = Callable[[Any], Any]
 """A function of the inputs, as `sized` makes them of a dictionary of inputs by name."""

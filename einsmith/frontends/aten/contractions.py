@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import promoted, tensor
 from einsmith.frontends.aten.reductions import sort
 from einsmith.frontends.aten.table import aten

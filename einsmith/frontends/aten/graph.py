@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einsmith.errors import DtypeError, ShapeError, TraceError
+from einsmith.base.errors import DtypeError, ShapeError, TraceError
 from einsmith.frontends.aten import conditions
 from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import dimension

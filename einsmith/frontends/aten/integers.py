@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.dtypes import DType
-from einsmith.errors import DtypeError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten.promotion import promoted, tensor
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views

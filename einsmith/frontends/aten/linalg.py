@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from einsmith.errors import ArgumentError, DtypeError
+from einsmith.base.errors import ArgumentError, DtypeError
 from einsmith.frontends.aten.graph import OperatorGraph, evaluate
 from einsmith.frontends.graph import Kind, ModulePart, Taken
 from einsmith.lang.builder import as_value

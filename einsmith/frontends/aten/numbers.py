@@ -6,7 +6,7 @@ import math
 import operator
 from typing import Any
 
-from einsmith.errors import ShapeError, TraceError
+from einsmith.base.errors import ShapeError, TraceError
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang.builder import Value
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.dtypes import DType
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan2, atanh
 from einsmith.frontends.aten.promotion import DEFAULT, promoted, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import pi
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.table import aten
 from einsmith.frontends.graph import layer
 from einsmith.functional.random import WORDS, drop, random_bits

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import DEFAULT
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.aten.views import select, unsqueeze

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
+from einsmith.base import dtypes as dt
 from einsmith.frontends.aten.table import aten
 from einsmith.functional.common import all_of
 from einsmith.lang import builder

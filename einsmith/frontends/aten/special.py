@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import exp, factorial, inf, log, nan, pi, sqrt
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.expansions import QUANTILE, QUANTILE_FAR
 from einsmith.frontends.aten.promotion import DEFAULT, promoted, tensor
 from einsmith.frontends.aten.table import aten, enter

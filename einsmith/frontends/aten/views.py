@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith import functional as F
-from einsmith.dtypes import DType
-from einsmith.errors import ShapeError
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ShapeError
 from einsmith.frontends.aten.promotion import result_type
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.functional.common import dimension

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from einsmith import files, locks
-from einsmith.errors import ArgumentError
+from einsmith.base import files, locks
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.module import OnnxModule, fixed
 
 __all__ = ["OnnxModule", "load", "save"]

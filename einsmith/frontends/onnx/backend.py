@@ -14,7 +14,7 @@ import onnx
 from onnx.backend import base
 from onnx.backend.base import namedtupledict
 
-from einsmith.errors import ArgumentError, EinsmithError
+from einsmith.base.errors import ArgumentError, EinsmithError
 from einsmith.frontends.onnx import load
 from einsmith.frontends.onnx.module import OnnxModule
 

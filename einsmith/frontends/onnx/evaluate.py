@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.dtypes import DType, dtype_of
-from einsmith.errors import ArgumentError, DtypeError, TraceError
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import ArgumentError, DtypeError, TraceError
 from einsmith.expr import interp, nodes
 from einsmith.expr.nodes import Leaf, postorder
 from einsmith.frontends.graph import evaluating

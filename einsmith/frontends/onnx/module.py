@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arrays import as_numpy
-from einsmith.dtypes import DType
-from einsmith.errors import ArgumentError, DtypeError, ShapeError, TraceError
+from einsmith.base.arrays import as_numpy
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
+from einsmith.base.trees import map_tree
 from einsmith.frontends.graph import Kind, ModulePart, Taken
 from einsmith.frontends.onnx.evaluate import EvaluationContext, evaluate
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
@@ -21,7 +22,6 @@ from einsmith.functional.call import in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored
-from einsmith.tree import map_tree
 
 MOST_STATIC = 4096
 """Most elements of an input whose values decide extents; a program is compiled for each of its values."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.arguments import with_article
-from einsmith.errors import ArgumentError, DataError, DtypeError, TraceError
+from einsmith.base.arguments import with_article
+from einsmith.base.errors import ArgumentError, DataError, DtypeError, TraceError
 from einsmith.frontends.onnx import operators  # noqa: F401  # fills the table
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, OnnxNode
 from einsmith.frontends.onnx.refused import COMPOSED, REFUSED

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith.autodiff.batch import batch
-from einsmith.errors import ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ShapeError
 from einsmith.expr.nodes import Leaf, Tensor, leaf
 from einsmith.expr.recurrence.define import solve
 from einsmith.expr.rewrite.rebuild import rebuild

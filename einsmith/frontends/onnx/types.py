@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith import locks
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base import locks
+from einsmith.base.dtypes import DType
 from einsmith.functional.common import pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value

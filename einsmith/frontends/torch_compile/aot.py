@@ -15,7 +15,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from einsmith.errors import ArgumentError, UnknownOptionError
+from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.frontends import torch_linalg
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.saved import partition

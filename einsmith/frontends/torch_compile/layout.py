@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.lang import builder
 
 Ints = tuple[int, ...]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from einsmith import locks
+from einsmith.base import locks
 from einsmith.frontends.torch_nodes import TYPES
 from einsmith.runtime import buffers
 

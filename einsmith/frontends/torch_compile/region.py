@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from einsmith import functional as F
-from einsmith.caches import Cache
+from einsmith.base.caches import Cache
+from einsmith.base.dtypes import dtype_of
+from einsmith.base.errors import EinsmithError, TraceError
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.dtypes import dtype_of
-from einsmith.errors import EinsmithError, TraceError
 from einsmith.expr.nodes import Graph, size
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply

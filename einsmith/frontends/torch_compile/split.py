@@ -19,8 +19,8 @@ from torch._higher_order_ops.effects import with_effects
 from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from einsmith.caches import Once
-from einsmith.errors import EinsmithWarning, TraceError
+from einsmith.base.caches import Once
+from einsmith.base.errors import EinsmithWarning, TraceError
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result

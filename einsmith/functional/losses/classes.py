@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith.arguments import Share
-from einsmith.errors import ShapeError
+from einsmith.base.arguments import Share
+from einsmith.base.errors import ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.losses.reduction import check_reduction

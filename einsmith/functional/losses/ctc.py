@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith import dtypes as dt
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import tensor
 from einsmith.functional.losses.reduction import check_reduction

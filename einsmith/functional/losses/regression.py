@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log, pi
 from typing import Any
 
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.functional.call import traced
 from einsmith.functional.common import each, tensor
 from einsmith.functional.losses.reduction import (

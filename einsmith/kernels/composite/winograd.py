@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import prove
 from einsmith.expr.analysis.linear import LinearForm, linear

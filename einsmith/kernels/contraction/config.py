@@ -11,11 +11,11 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
+from einsmith.base.locks import cached_property
 from einsmith.expr.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.locks import cached_property
 from einsmith.loops.address import BufferMemory, arguments_of, memories_of
 from einsmith.loops.nest import Builder
 from einsmith.loops.walk import divisors

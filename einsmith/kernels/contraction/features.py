@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base.locks import cached_property
 from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
 from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission import launches
@@ -18,7 +19,6 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.access import PAIR_CYCLES
-from einsmith.locks import cached_property
 from einsmith.plan.kernel import Kernel
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, held

@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import gcd
 from typing import Any, NamedTuple
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
+from einsmith.base.locks import cached_property
 from einsmith.kernels.contraction.config import Side, Tiled, WindowSetting, depends_on_batch, masked_tail
 from einsmith.kernels.contraction.emission.k_pack import fits
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
 from einsmith.kernels.contraction.problem import Problem
-from einsmith.locks import cached_property
 from einsmith.loops.address import FusedAxes, fused
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import ceil_div

@@ -21,7 +21,7 @@ from functools import lru_cache
 from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
-from einsmith.dtypes import i32
+from einsmith.base.dtypes import i32
 from einsmith.expr.analysis.linear import LinearForm
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
 from einsmith.expr.rewrite.rebuild import rebuild

@@ -12,7 +12,8 @@ from itertools import product
 from math import isfinite, prod
 from typing import NamedTuple
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
+from einsmith.base.locks import cached_property
 from einsmith.expr.analysis import obvious
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import linear
@@ -32,7 +33,6 @@ from einsmith.expr.nodes import (
     reads,
 )
 from einsmith.expr.rewrite.rebuild import guarded, operands
-from einsmith.locks import cached_property
 from einsmith.loops.address import Affine, affine_of, leaves
 from einsmith.passes.analysis.predicates import guarded_reads
 

@@ -15,7 +15,8 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
+from einsmith.base.locks import cached_property
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.reads import Uses, item_sizes, outer_reads, uses
@@ -25,7 +26,6 @@ from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, a
 from einsmith.expr.random import OPERATIONS
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.expr.rewrite.simplify import simplify
-from einsmith.locks import cached_property
 from einsmith.loops.address import FusedAxes, address, fused, leaves
 from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target

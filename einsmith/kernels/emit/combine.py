@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.functions import COMBINING, identity
 from einsmith.expr.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter

@@ -9,7 +9,7 @@ from copy import copy
 from functools import reduce
 from math import prod
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.expressions import ExpressionEmitter, Memo

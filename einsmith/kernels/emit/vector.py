@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from einsmith import dtypes as dt
-from einsmith.errors import CompileError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import CompileError
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.analysis.ranges import leaves, wrapped

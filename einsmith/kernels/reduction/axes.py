@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
+from einsmith.base.locks import cached_property
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.functions import identity
 from einsmith.expr.nodes import Read, below
@@ -16,7 +17,6 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.reduction.skew import skewed
 from einsmith.kernels.reduction.windows_of_two import pairs_of
-from einsmith.locks import cached_property
 from einsmith.loops.walk import tile_count
 from einsmith.plan.kernel import Kernel
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import LinearForm, linear, nonnegative
 from einsmith.expr.analysis.reads import uses
 from einsmith.expr.functions import identity

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import lru_cache, partial
 from itertools import product
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.functions import COMBINING
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read

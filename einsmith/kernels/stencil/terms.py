@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from einsmith.dtypes import DType
+from einsmith.base.dtypes import DType
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.expr.rewrite.rebuild import rebuild

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.interned import Node
 from einsmith.expr.nodes import (
     Apply,

@@ -19,7 +19,7 @@ from functools import partial, reduce
 from math import prod
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import LinearForm, nonnegative
 from einsmith.expr.nodes import (
     Apply,

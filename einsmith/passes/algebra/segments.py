@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.ends import AxisEnd, end_of, guards_around
 from einsmith.expr.functions import identity

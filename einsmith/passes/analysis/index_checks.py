@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.errors import marked
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import marked
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.verify import proven
 from einsmith.expr.interp import evaluate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from einsmith.errors import VerifyError
+from einsmith.base.errors import VerifyError
 from einsmith.expr.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.passes.layout.order import Order, moved
 from einsmith.passes.schedule.plan import KernelCall, Laid, LoopCall, Plan

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import inf, prod
 
-from einsmith.errors import CompileError
+from einsmith.base.errors import CompileError
 from einsmith.expr.nodes import Reduce, Tensor
 from einsmith.passes.layout.folded import own_elements
 from einsmith.passes.layout.laid_out import call_in

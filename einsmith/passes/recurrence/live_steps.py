@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.bounds import Facts
 from einsmith.expr.analysis.guarded import reads_under
 from einsmith.expr.analysis.linear import LinearForm, linear

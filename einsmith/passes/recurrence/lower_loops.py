@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
-from einsmith.errors import VerifyError
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.errors import VerifyError
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.expr.nodes import (

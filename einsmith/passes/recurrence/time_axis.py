@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from einsmith import dtypes as dt
-from einsmith.dtypes import DType
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.base.locks import cached_property
 from einsmith.expr.analysis.linear import LinearForm, linear
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, axes_of, postorder, size
 from einsmith.expr.rewrite.rebuild import with_args
-from einsmith.locks import cached_property
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
-from einsmith.errors import VerifyError
+from einsmith.base.errors import VerifyError
 from einsmith.expr.interned import Node
 from einsmith.expr.loop import LoopSegment, LoweredLoop
 from einsmith.expr.nodes import (

@@ -19,7 +19,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.passes.schedule.views import storage

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.expr.loop import LoweredLoop
 from einsmith.expr.nodes import Compute, Tensor
 from einsmith.passes.algebra.inline import pointwise_body

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from einsmith import dtypes as dt
+from einsmith.base import dtypes as dt
 from einsmith.expr.analysis.linear import linear
 from einsmith.expr.nodes import Const, Expr, Piece, Read, Template, postorder
 from einsmith.expr.rewrite.rebuild import map_bodies, rebuild

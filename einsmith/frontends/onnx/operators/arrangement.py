@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall, Several
 from einsmith.frontends.onnx.operators.axes import axes_of, axis
 from einsmith.frontends.onnx.table import onnx

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.errors import DtypeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import DtypeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
 from einsmith.functional.conv import _biased, _correlate

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
 from einsmith.frontends.onnx.evaluate import NodeCall, Several
 from einsmith.frontends.onnx.nodes import OnnxGraph, every_node, unrolled
 from einsmith.frontends.onnx.operators.axes import axis

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.indexing import wrapped
 from einsmith.frontends.onnx.table import onnx

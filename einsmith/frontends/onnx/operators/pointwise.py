@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import DtypeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx

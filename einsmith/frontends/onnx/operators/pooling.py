@@ -6,9 +6,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.contractions import pads_of
 from einsmith.frontends.onnx.table import enter, onnx

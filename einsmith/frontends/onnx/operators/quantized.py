@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.activations import DEFAULTS
 from einsmith.frontends.onnx.operators.quantized import dynamic_quantize

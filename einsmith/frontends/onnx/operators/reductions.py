@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
+from einsmith.base import dtypes as dt
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axes_of, axis

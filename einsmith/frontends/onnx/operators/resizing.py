@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import dtypes as dt
 from einsmith import functional as F
-from einsmith.errors import ArgumentError, ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten.sampling import _cubic, _linear, _reflected
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis

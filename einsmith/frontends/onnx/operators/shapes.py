@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from einsmith import dtypes as dt
-from einsmith.errors import ShapeError
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.table import onnx

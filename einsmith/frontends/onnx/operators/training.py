@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith.autodiff.sweep import gradients
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 from einsmith.expr.nodes import leaf
 from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.frontends.onnx.evaluate import NodeCall, Several, ValueScope, run_nodes

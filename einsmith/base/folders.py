@@ -22,7 +22,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from einsmith import files
+from einsmith.base import files
 
 PATIENCE = 600.0
 """Most seconds that a writer waits for others; a save of 100 GB at 200 MB/s takes 500 s."""

@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 
 import einsmith as es
-from einsmith import knobs
+from einsmith.base import environment
 
 
 def test_names_that_nothing_reads_are_said() -> None:
     with pytest.warns(es.EinsmithWarning) as told:
-        knobs.warn_unknown(["EINSMITH_THREAD", "PATH", "EINSMITH_", *(k.name for k in knobs.ALL)])
+        environment.warn_unknown(["EINSMITH_THREAD", "PATH", "EINSMITH_", *(k.name for k in environment.ALL)])
     texts = [str(w.message) for w in told]
     assert len(texts) == 2 and "did you mean EINSMITH_THREADS?" in texts[1]
-    assert all(k.name in texts[0] for k in knobs.ALL)
+    assert all(k.name in texts[0] for k in environment.ALL)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        knobs.warn_unknown([k.name for k in knobs.ALL])
+        environment.warn_unknown([k.name for k in environment.ALL])
 
 
 def test_the_first_use_says_them_once() -> None:
-    environment = os.environ | {"EINSMITH_TUNE": "0"}
+    variables = os.environ | {"EINSMITH_TUNE": "0"}
     code = [sys.executable, "-c", "import einsmith as es; es.jit; es.nn"]
-    done = subprocess.run(code, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(code, env=variables, capture_output=True, text=True, check=True)
     assert done.stderr.count("the environment variable EINSMITH_TUNE is none that Einsmith reads") == 1
     assert "did you mean EINSMITH_TUNED?" in done.stderr
 

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import caches, nn
-from einsmith.caches import Bound, Cache, Once
+from einsmith import nn
+from einsmith.base import caches
+from einsmith.base.caches import Bound, Cache, Once
 from einsmith.expr.nodes import Node
 
 ROOT = Path(es.__file__).parent
@@ -34,11 +35,11 @@ GROWING = {
     "einsmith.modes._JITTED": "functions, which are held weakly",
     "einsmith.transforms._PULLBACKS": "functions, which are held weakly",
     "einsmith.transforms._JVPS": "functions, which are held weakly",
-    "einsmith.locks._free_in_child": "locks, which are held weakly",
-    "einsmith.locks._inside": "threads that hold a lock",
+    "einsmith.base.locks._free_in_child": "locks, which are held weakly",
+    "einsmith.base.locks._inside": "threads that hold a lock",
     "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",
-    "einsmith.files._mine": "files that are being written",
-    "einsmith.folders._held": "lock files that are open",
+    "einsmith.base.files._mine": "files that are being written",
+    "einsmith.base.folders._held": "lock files that are open",
     "einsmith.codegen.cache.objects._written": "folders of the cache",
     "einsmith.tune.database._resting": "reading and writing",
     "einsmith.codegen.cache.native._loaded": "machine code, which is held weakly",
@@ -358,10 +359,10 @@ def test_every_lock_is_made_where_it_survives_a_fork() -> None:
 
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "locks.py" and "threading" in path.read_text()
+        for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "base" / "locks.py" and "threading" in path.read_text()
         for node in ast.walk(ast.parse(path.read_text())) if makes_one(node)
     ]  # fmt: skip
-    assert not found, f"use einsmith.locks: {found}"
+    assert not found, f"use einsmith.base.locks: {found}"
 
 
 def test_everything_can_be_forgotten() -> None:

@@ -13,7 +13,14 @@ import pytest
 import einsmith as es
 
 PACKAGE = Path(es.__file__).resolve().parent
-BARE = {"einsmith", "einsmith.errors", "einsmith.export", "einsmith.late", "einsmith.locks"}
+BARE = {
+    "einsmith",
+    "einsmith.base",
+    "einsmith.base.errors",
+    "einsmith.export",
+    "einsmith.base.late",
+    "einsmith.base.locks",
+}
 """Modules of Einsmith that a bare import loads."""
 COMPILER = {"einsmith.compile", "einsmith.passes", "einsmith.kernels", "einsmith.codegen", "llvmlite"}
 NETWORK = {"urllib.request", "http.client", "ssl", "email"}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.arguments import Count, Magnitude, Share, checked
+from einsmith.base.arguments import Count, Magnitude, Share, checked
 from einsmith.optim import lr_scheduler
 
 F, nn = es.functional, es.nn

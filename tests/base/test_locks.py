@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from einsmith import locks
-from einsmith.errors import EinsmithError
-from einsmith.locks import Awaited, Guard, Reentrant, join
+from einsmith.base import locks
+from einsmith.base.errors import EinsmithError
+from einsmith.base.locks import Awaited, Guard, Reentrant, join
 
 
 def run(*functions, seconds=60):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.ma import MaskedArray
 
-from einsmith import dtypes as dt
-from einsmith.arguments import described
-from einsmith.errors import DtypeError, GradientError, ShapeError, TraceError
+from einsmith.base import dtypes as dt
+from einsmith.base.arguments import described
+from einsmith.base.errors import DtypeError, GradientError, ShapeError, TraceError
 
 SUPPORTED = tuple(d.numpy for d in dt.ALL)
 """The element types of arrays."""

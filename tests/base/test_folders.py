@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from einsmith import files, folders
+from einsmith.base import files, folders
 
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from einsmith import folders
+from einsmith.base import folders
 with folders.turn(Path(sys.argv[1])):
     if "fork" in sys.argv and os.fork() == 0:
         print("child", flush=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from einsmith import locks
-from einsmith.errors import EinsmithWarning, KnobError
-from einsmith.locks import cached_property
+from einsmith.base import locks
+from einsmith.base.errors import EinsmithWarning, KnobError
+from einsmith.base.locks import cached_property
 
 T = TypeVar("T")
 

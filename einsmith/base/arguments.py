@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
-from einsmith.dtypes import is_whole
-from einsmith.errors import EinsmithError, KindError, UnknownOptionError
+from einsmith.base.dtypes import is_whole
+from einsmith.base.errors import EinsmithError, KindError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Fit = Callable[[Any], Any]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from einsmith import locks
+from einsmith.base import locks
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from einsmith import locks
+from einsmith.base import locks
 
 
 def names_of(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:

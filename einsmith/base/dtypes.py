@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsmith.errors import DtypeError
-from einsmith.locks import cached_property
+from einsmith.base.errors import DtypeError
+from einsmith.base.locks import cached_property
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from einsmith import processes
+from einsmith.base import processes
 
 SLOW = "import pathlib, sys, time\npathlib.Path(__file__).with_suffix('.begun').touch()\ntime.sleep(3600)"
 PARENT = """
 import subprocess, sys, time
-from einsmith import processes
+from einsmith.base import processes
 print(subprocess.Popen(processes.command(sys.argv[1])).pid, flush=True)
 time.sleep(3600)
 """

@@ -6,8 +6,8 @@ import re
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
-from einsmith.dtypes import is_whole
-from einsmith.errors import ArgumentError
+from einsmith.base.dtypes import is_whole
+from einsmith.base.errors import ArgumentError
 
 UNITS = {"": 1, "b": 1} | {
     f"{prefix}{i}b": (1024 if i else 1000) ** (n + 1) for n, prefix in enumerate("kmgt") for i in ("", "i")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from einsmith import files
+from einsmith.base import files
 
 LEFT = """
 import os, sys
 from pathlib import Path
-from einsmith import files
+from einsmith.base import files
 with files.replacing(Path(sys.argv[1])) as work:
     work.write_text("half")
     Path(str(work) + "-wal").write_text("more")

@@ -33,7 +33,7 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from einsmith.errors import EinsmithError
+from einsmith.base.errors import EinsmithError
 
 PATIENCE = 30.0
 """Most seconds that a fork waits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from einsmith.errors import ArgumentError
+from einsmith.base.errors import ArgumentError
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
