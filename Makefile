@@ -1,7 +1,7 @@
 # Bare `make` prints the targets. Every target builds what it needs of .venv first.
 #
 #   PYTHON=python3.12 make setup      uses that interpreter (3.11 or newer); else the first fitting one on PATH
-#   make test ARGS="tests/expr -x"    passes arguments on; so do demo, bench and lint
+#   make test ARGS="tests/ir -x"    passes arguments on; so do demo, bench and lint
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -26,7 +26,7 @@ help:
 	@echo "               (installs them); how good choices without search are"
 	@echo "  make lint    ruff and mypy"
 	@echo "  make clean   remove .venv and caches of the tools"
-	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/expr -x'"
+	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/ir -x'"
 
 setup: $(VENV)/.ready-dev
 

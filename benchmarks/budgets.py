@@ -57,7 +57,7 @@ def chain(layers: int) -> tuple[Callable, tuple]:
 def python_seconds(tensors: int) -> tuple[int, float]:
     """(how many tensors the training graph has, at least `tensors`; seconds of Python until its kernels are known)."""
     import einsmith as es
-    from einsmith.expr.nodes import postorder
+    from einsmith.ir.nodes import postorder
     from einsmith.modes import trace_call
     from einsmith.passes.pipeline import run_passes
     from einsmith.passes.schedule.plan import fuse

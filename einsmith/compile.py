@@ -23,8 +23,8 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.base.sizes import show_size
-from einsmith.expr.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
-from einsmith.expr.origins import Origins
+from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
+from einsmith.ir.origins import Origins
 from einsmith.kernels import autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation

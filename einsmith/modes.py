@@ -25,8 +25,8 @@ from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
 from einsmith.base.trees import flatten, unflatten
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.expr.nodes import Graph, Leaf, leaf
-from einsmith.expr.origins import Origins
+from einsmith.ir.nodes import Graph, Leaf, leaf
+from einsmith.ir.origins import Origins
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.passes.analysis.index_checks import index_checks

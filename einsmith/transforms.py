@@ -22,10 +22,10 @@ from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, GradientError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.base.trees import flatten, map_tree, unflatten
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Tensor, leaf
-from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.expr.rewrite.simplify import values_only
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Tensor, leaf
+from einsmith.ir.rebuild import rebuild
+from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import (

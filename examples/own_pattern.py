@@ -12,7 +12,7 @@ import numpy as np
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Piece, Read
+from einsmith.ir.nodes import Axis, Piece, Read
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, SSAValue

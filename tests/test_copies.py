@@ -12,7 +12,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.expr.nodes import leaf
+from einsmith.ir.nodes import leaf
 from einsmith.lang.builder import Value
 from einsmith.optim import lr_scheduler
 from tests.nn.layer_table import TABLE, draws

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 # Lowest first. A module imports from its own layer or from lower ones; packages of one layer form no cycle.
 LAYERS = [
     ["base"],
-    ["expr"],
+    ["ir"],
     ["plan"],
     ["lang", "autodiff", "passes", "target"],
     ["loops"],
@@ -185,10 +185,10 @@ def loaded_by_import() -> set[str]:
 def test_the_check_sees_an_upward_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule itself is tested: a planted upward import, relative and lazy, is found."""
     root = tmp_path / "einsmith"
-    (root / "expr").mkdir(parents=True)
-    (root / "expr" / "bad.py").write_text("def f():\n    from ..kernels.kernel import Kernel\n    return Kernel\n")
+    (root / "ir").mkdir(parents=True)
+    (root / "ir" / "bad.py").write_text("def f():\n    from ..kernels.kernel import Kernel\n    return Kernel\n")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", root)
-    with pytest.raises(AssertionError, match="expr imports kernels"):
+    with pytest.raises(AssertionError, match="ir imports kernels"):
         test_imports_point_down()
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
 from einsmith.passes.schedule.plan import KernelCall
 from tests.fuzz.check import agree
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Item,
@@ -26,7 +26,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.rebuild import rebuild
 
 
 def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -> list[Tensor]:

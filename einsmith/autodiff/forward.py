@@ -19,7 +19,7 @@ from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.sweep import exchange
 from einsmith.autodiff.totals import converted, zeros
 from einsmith.base.errors import GradientError
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Compute,
     Expr,

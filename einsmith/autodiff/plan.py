@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -20,8 +20,8 @@ from einsmith.expr.nodes import (
     Tensor,
     reads,
 )
-from einsmith.expr.rewrite.rebuild import map_bodies, substitute
-from einsmith.expr.rewrite.simplify import canonical, canonical_template
+from einsmith.ir.rebuild import map_bodies, substitute
+from einsmith.ir.rewrite.simplify import canonical, canonical_template
 
 
 @dataclass

@@ -16,7 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -32,8 +32,8 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import guarded, map_bodies, substitute, with_args
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.rebuild import guarded, map_bodies, substitute, with_args
+from einsmith.ir.rewrite.simplify import canonical
 
 MOST = 16
 """Most distinct reads of a body that stays whole: the derivatives by at most this many reads are always small."""

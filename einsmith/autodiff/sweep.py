@@ -12,16 +12,9 @@ from einsmith.autodiff.recurrence.recompute import recomputed
 from einsmith.autodiff.split_bodies import split_body
 from einsmith.autodiff.totals import add, converted, zeros
 from einsmith.base.errors import GradientError
-from einsmith.expr.nodes import (
-    Compute,
-    Item,
-    Leaf,
-    Recurrence,
-    Tensor,
-    postorder,
-)
-from einsmith.expr.rewrite.contraction_order import order_contraction
-from einsmith.expr.rewrite.rebuild import rebuild, with_args
+from einsmith.ir.nodes import Compute, Item, Leaf, Recurrence, Tensor, postorder
+from einsmith.ir.rebuild import rebuild, with_args
+from einsmith.ir.rewrite.contraction_order import order_contraction
 
 
 def gradients(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from einsmith.autodiff.plan import constant_value
 from einsmith.base.dtypes import DType
-from einsmith.expr.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
+from einsmith.ir.rewrite.simplify import canonical
 
 _TERMS = 16
 """Most tensors that one kernel adds up: each takes one of its pointers."""

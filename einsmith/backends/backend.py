@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, CheckError, CompileError
-from einsmith.expr.nodes import Graph, Leaf, Tensor
+from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
 from einsmith.passes.schedule.plan import KernelCall
 from einsmith.plan.kernel import Kernel, Rows

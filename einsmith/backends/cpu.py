@@ -16,7 +16,7 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Bound, Cache, Once
 from einsmith.base.errors import CompileError, EinsmithWarning
 from einsmith.codegen.cache import native
-from einsmith.expr.nodes import Graph
+from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.kernels.sources import key_of

@@ -11,8 +11,8 @@ import numpy as np
 
 from einsmith.base.dtypes import DType
 from einsmith.check.tolerance import Pair, pair_of, template_errors
-from einsmith.expr.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
+from einsmith.ir.rebuild import substitute
 from einsmith.plan.kernel import Kernel, Rows
 
 WORK = 4_000_000

@@ -22,7 +22,7 @@ from einsmith.check.kernel_check import (
 )
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.expr.nodes import Reduce
+from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.plan.kernel import Kernel, Rows

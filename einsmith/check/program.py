@@ -20,7 +20,7 @@ from einsmith.check.guarded import view
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault
 from einsmith.check.tolerance import errors
 from einsmith.codegen.entry.entry_program import RUN_WORDS
-from einsmith.expr.nodes import Compute, Graph, Leaf, Recurrence, postorder
+from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch

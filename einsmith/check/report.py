@@ -18,9 +18,9 @@ from einsmith.check import kernel_check, others
 from einsmith.check.expected import written_buffers
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
 from einsmith.codegen.cache import native
-from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Graph
-from einsmith.expr.printer import show
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Graph
+from einsmith.ir.printer import show
 from einsmith.kernels import autoconfig
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.serial import from_data, to_data

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.base.dtypes import DType
-from einsmith.expr import interp
-from einsmith.expr.functions import COMBINING, FUNCTIONS
-from einsmith.expr.nodes import (
+from einsmith.ir import evaluator
+from einsmith.ir.functions import COMBINING, FUNCTIONS
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -85,7 +85,7 @@ def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = No
 
 def pair_of(a: np.ndarray, dtype: DType) -> Pair:
     """Return an argument's values and error bounds: exact, except that denormal numbers may count as zero."""
-    value = interp._widen(a, dtype, a.shape, "an argument")
+    value = evaluator._widen(a, dtype, a.shape, "an argument")
     error = np.zeros(a.shape)
     if dtype.is_float:
         small = np.abs(value) < dtype.arithmetic.tiny
@@ -129,7 +129,7 @@ class Analysis:
         """Bound the errors of a recurrence's results by perturbation: run it with rounded arguments, which makes
         neighbours equal, and with arguments disturbed by their errors and a few roundings. An error grows from step to
         step as the formula says."""
-        values = interp.evaluate_recurrence(node, [v for v, _ in args])
+        values = evaluator.evaluate_recurrence(node, [v for v, _ in args])
         sums = [(p.body, t.rank) for t in node.members for p in t.parts if isinstance(p.body, Reduce)]
         unknown = any(_lost(v, e).any() for v, e in args) or any(distributes(s, rank) for s, rank in sums)
         if unknown and not all(np.isfinite(v).all() for v in values):
@@ -149,7 +149,7 @@ class Analysis:
                     noisy.append((v + more).astype(v.dtype) if v.dtype.kind == "f" else v)
                 disturbed.append(noisy)
             for given in disturbed:
-                others = interp.evaluate_recurrence(node, given)
+                others = evaluator.evaluate_recurrence(node, given)
                 moved = [np.fmax(m, np.abs(o.astype(float) - v)) for m, o, v in zip(moved, others, values, strict=True)]
         out: list[Pair] = []
         for v, m, (d, _) in zip(values, moved, node.results, strict=True):
@@ -164,7 +164,7 @@ class Analysis:
 
     def template(self, t: Template, inputs: Sequence[Pair]) -> list[Pair]:
         start = t.parts[0].neutral if isinstance(t.parts[0], Scatter) else 0
-        outputs: list[Pair] = [(np.full(t.shape, start, interp._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
+        outputs: list[Pair] = [(np.full(t.shape, start, evaluator._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
         for part in t.parts:
             full = part.domain
             if prod(full[: len(part.extents)]) == 0:
@@ -250,7 +250,7 @@ class Analysis:
         read: set[Expr] = set()  # depends on elements of tensors
         for e in postorder(roots):
             if isinstance(e, Const):
-                v: np.ndarray = np.full((1,) * len(full), e.value, interp._WIDE[e.dtype.kind])
+                v: np.ndarray = np.full((1,) * len(full), e.value, evaluator._WIDE[e.dtype.kind])
                 exact = not e.dtype.is_float or float(np.float32(e.value)) == float(e.value)
                 done[e] = v, np.zeros(v.shape) if exact else np.abs(v) * _unit(e.dtype)
             elif isinstance(e, Axis):
@@ -294,14 +294,16 @@ class Analysis:
         if e.dtype.is_bool and e.args[0].dtype.is_bool:
             value = np.asarray(FUNCTIONS[e.fn].numpy(*(v for v, _ in args)))
             return value, np.broadcast_to(sum(u for _, u in args), value.shape)
-        value = interp._apply(e, [v for v, _ in args])
+        value = evaluator._apply(e, [v for v, _ in args])
         error = np.zeros(value.shape)
         lost = np.zeros(value.shape, bool)
         for v, u in args:
             lost = lost | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _lost(v, u))
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
-                corner = interp._apply(e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)])
+                corner = evaluator._apply(
+                    e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)]
+                )
                 if e.dtype.is_bool:
                     moved = np.where(corner != value, np.inf, 0.0)
                 else:

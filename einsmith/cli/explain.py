@@ -16,7 +16,7 @@ from einsmith.cli.info import cpu_name
 from einsmith.cli.programs import program, to_be_written
 from einsmith.compile import Executable
 from einsmith.decisions import choice_of, name_of
-from einsmith.expr.nodes import ROLES, size
+from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
 from einsmith.passes.schedule.printer import label, layouts, namer, show_calls

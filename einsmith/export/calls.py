@@ -10,7 +10,7 @@ from typing import Any
 from einsmith.base.dtypes import DType, bf16
 from einsmith.export import exported
 from einsmith.export.exported import ExportSubject, Traced
-from einsmith.expr.nodes import Leaf, Tensor
+from einsmith.ir.nodes import Leaf, Tensor
 
 _TYPES = {
     "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i64": "int64_t", "i32": "int32_t",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.errors import ArgumentError
-from einsmith.expr.nodes import Graph, Leaf, Tensor
+from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.nn import Module
 from einsmith.runtime.memory import Memory
 

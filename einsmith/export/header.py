@@ -9,7 +9,7 @@ from einsmith.export.calls import LibraryCall
 from einsmith.export.exported import ExportSubject
 from einsmith.export.processors import Processor
 from einsmith.export.source import prototype
-from einsmith.expr.nodes import size
+from einsmith.ir.nodes import size
 
 _ROLES = {
     exported.TRAIN: "Trains on a batch, and tells its loss. Where the loss is not finite, or a check of the data fails,"

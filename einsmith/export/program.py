@@ -12,7 +12,7 @@ import numpy as np
 from einsmith.backends.backend import AheadOfTime, Backend
 from einsmith.base.errors import VerifyError
 from einsmith.compile import Executable
-from einsmith.expr.nodes import Graph, Leaf, Tensor
+from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
 from einsmith.target.facts import Target
 

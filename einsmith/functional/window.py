@@ -7,8 +7,8 @@ from typing import Any
 
 from einsmith.autodiff.sweep import gradients
 from einsmith.base.errors import ShapeError
-from einsmith.expr.nodes import leaf
 from einsmith.functional.common import all_of
+from einsmith.ir.nodes import leaf
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Piece, Reduce
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.emit import boxes, loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps

@@ -22,13 +22,13 @@ from einsmith.base.arrays import to_array
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
-from einsmith.expr import nodes
-from einsmith.expr.analysis import ranges
-from einsmith.expr.nodes import Compute as _Compute
-from einsmith.expr.nodes import Const as _Const
-from einsmith.expr.nodes import Tensor, leaf, template
-from einsmith.expr.origins import Origin
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir import nodes
+from einsmith.ir.analysis import ranges
+from einsmith.ir.nodes import Compute as _Compute
+from einsmith.ir.nodes import Const as _Const
+from einsmith.ir.nodes import Tensor, leaf, template
+from einsmith.ir.origins import Origin
+from einsmith.ir.rebuild import rebuild
 from einsmith.lang import formula, trace, views
 from einsmith.lang.array_methods import ArrayMethods
 from einsmith.lang.formula import AxisVar, Form, WeakForm
@@ -404,7 +404,7 @@ def minimum(a: Any, b: Any) -> Any:
 
 
 def random_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
-    """Return a uniform int32 word, a function of a key and a counter of two integers each (expr/random.py)."""
+    """Return a uniform int32 word, a function of a key and a counter of two integers each (ir/random.py)."""
     return _apply("random_bits", k0, k1, c0, c1)
 
 

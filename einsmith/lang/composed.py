@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from einsmith.expr.nodes import Const, Expr, apply
+from einsmith.ir.nodes import Const, Expr, apply
 
 
 def _one(x: Expr) -> Const:

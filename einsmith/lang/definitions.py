@@ -16,10 +16,10 @@ from einsmith.autodiff.totals import converted
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, ShapeError, VerifyError
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.analysis.verify import progressions_meet
-from einsmith.expr.nodes import Axis, Leaf, Tensor, leaf
-from einsmith.expr.recurrence.define import recurrence
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Axis, Leaf, Tensor, leaf
+from einsmith.ir.recurrence.define import recurrence
+from einsmith.ir.verify import progressions_meet
 from einsmith.lang import formula
 from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator

@@ -23,10 +23,10 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, promote
 from einsmith.base.errors import DtypeError, FormulaError, ShapeError
-from einsmith.expr.analysis import ranges
-from einsmith.expr.analysis.ranges import Range
-from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.analysis import ranges
+from einsmith.ir.analysis.ranges import Range
+from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.nodes import Tensor
 from einsmith.lang.composed import COMPOSED, NUMPY
 from einsmith.lang.integers import folded, measured
 

@@ -17,9 +17,9 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import EinsmithError, GradientError
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.functions import SCATTERED
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.functions import SCATTERED
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -38,8 +38,8 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.printer import show_expressions
-from einsmith.expr.rewrite.simplify import values_only
+from einsmith.ir.printer import show_expressions
+from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.infer import infer
 from einsmith.lang.parser import RESERVED, Name, parse

@@ -16,9 +16,9 @@ from math import prod
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, FormulaError, ShapeError
-from einsmith.expr.analysis.bounds import bounds
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Axis, Expr, postorder
+from einsmith.ir.analysis.bounds import bounds
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
 from einsmith.lang.limits import keeps_in, limits, rises

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import FormulaError
-from einsmith.expr.analysis import ranges
-from einsmith.expr.analysis.ranges import Range
+from einsmith.ir.analysis import ranges
+from einsmith.ir.analysis.ranges import Range
 
 if TYPE_CHECKING:
     from einsmith.lang.formula import FormulaFold, FormulaOp, Ty

@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError
-from einsmith.expr.analysis.bounds import bounds, prove
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.analysis.ranges import leaves
-from einsmith.expr.analysis.verify import verify_template
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.bounds import bounds, prove
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.ranges import leaves
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -35,9 +34,10 @@ from einsmith.expr.nodes import (
     apply,
     cast,
 )
-from einsmith.expr.origins import SCATTERED, Origin
-from einsmith.expr.rewrite.rebuild import map_bodies, substitute
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.origins import SCATTERED, Origin
+from einsmith.ir.rebuild import map_bodies, substitute
+from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.verify import verify_template
 from einsmith.lang.composed import COMPOSED
 from einsmith.lang.formula import (
     AxisVar,

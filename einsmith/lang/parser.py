@@ -16,7 +16,7 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import FormulaError
-from einsmith.expr.functions import SCATTERED
+from einsmith.ir.functions import SCATTERED
 from einsmith.lang.composed import COMPOSED
 from einsmith.lang.tokenizer import Token, tokenize
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
-from einsmith.expr.order import components
+from einsmith.ir.order import components
 from einsmith.lang.parser import (
     Ast,
     Cast,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from einsmith.autodiff.sweep import exchange
-from einsmith.expr.nodes import Apply, Compute, Const, Expr, Item, Piece, Reduce, Template, Tensor, postorder
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.nodes import Apply, Compute, Const, Expr, Item, Piece, Reduce, Template, Tensor, postorder
+from einsmith.ir.rewrite.simplify import canonical
 
 
 def in_one_sweep(tensors: list[Tensor]) -> list[Tensor]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from einsmith.base import locks
 from einsmith.base.dtypes import DType
-from einsmith.expr.nodes import Leaf, Tensor, leaf
-from einsmith.expr.origins import Origin
+from einsmith.ir.nodes import Leaf, Tensor, leaf
+from einsmith.ir.origins import Origin
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 

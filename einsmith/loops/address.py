@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.expr.analysis import obvious
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Piece
+from einsmith.ir.analysis import obvious
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import Apply, Axis, Expr, Piece
 from einsmith.loops.nest import SSAValue, elem_of
 from einsmith.plan.kernel import Kernel, KernelBuffer
 

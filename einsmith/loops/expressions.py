@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 
-from einsmith.expr.analysis.widths import modulo
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read
+from einsmith.ir.analysis.widths import modulo
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 
 Memo = dict[tuple[Expr, int | None], SSAValue]

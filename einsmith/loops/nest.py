@@ -244,7 +244,7 @@ class Builder:
     # -- arithmetic; scalars meeting vectors are splatted
 
     def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
-        """Emit a scalar function of the IR (expr.functions) on scalars or vectors.
+        """Emit a scalar function of the IR (ir.functions) on scalars or vectors.
 
         Also fma(a, b, c) = a*b + c, and where(c, a, b), a select whose sides have both been evaluated. floordiv and mod
         follow Python. An int argument is an i64 constant; functions of constants are folded.

@@ -10,8 +10,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.arguments import checked, shown
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, FormulaError, KindError, ShapeError
-from einsmith.expr.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
-from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, substitute
+from einsmith.ir.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.optim.lr_scheduler import Schedule

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.nodes import Graph, Item, Leaf, postorder
-from einsmith.expr.printer import show
+from einsmith.ir.nodes import Graph, Item, Leaf, postorder
+from einsmith.ir.printer import show
+from einsmith.ir.verify import verify_graph
 from einsmith.passes import pipeline
 
 

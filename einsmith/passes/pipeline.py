@@ -14,7 +14,7 @@ from functools import partial
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
-from einsmith.expr.nodes import Compute, Graph
+from einsmith.ir.nodes import Compute, Graph
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
 from einsmith.passes.algebra.contraction_order import contraction_order

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import lru_cache
 from math import prod
 
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, below, postorder, size
+from einsmith.ir.nodes import Axis, Expr, Piece, Read, below, postorder, size
 from einsmith.plan.kernel import Kernel
 
 

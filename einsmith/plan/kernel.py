@@ -7,8 +7,8 @@ from math import prod
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
-from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Template
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Template
 
 
 @lru_cache(maxsize=4096)

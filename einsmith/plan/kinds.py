@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from einsmith.expr.nodes import Piece, Reduce, Scatter, Template
-from einsmith.expr.rewrite.simplify import restricted
+from einsmith.ir.nodes import Piece, Reduce, Scatter, Template
+from einsmith.ir.rewrite.simplify import restricted
 from einsmith.plan.kernel import Kernel, Stage
 
 

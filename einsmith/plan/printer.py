@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.expr.printer import show_statements
+from einsmith.ir.printer import show_statements
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.functions import COMBINING, identity
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
+from einsmith.ir.functions import COMBINING, identity
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Stage
 
 

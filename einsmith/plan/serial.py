@@ -10,8 +10,8 @@ from typing import Any
 
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import VerifyError
-from einsmith.expr.interned import Node, nodes_in
-from einsmith.expr.nodes import (
+from einsmith.ir.interned import Node, nodes_in
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
+from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
+from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _SPECIAL = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}

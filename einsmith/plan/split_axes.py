@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, substitute
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.plan.kernel import Kernel, Stage
 
 MOST_PIECES = 16

@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 from einsmith.base.dtypes import DType
-from einsmith.expr.interned import Node, nodes_in
-from einsmith.expr.nodes import Const, Piece, Reduce, Scatter, Template
+from einsmith.ir.interned import Node, nodes_in
+from einsmith.ir.nodes import Const, Piece, Reduce, Scatter, Template
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 
 _SIZES: dict[type, tuple[str, ...]] = {

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.expr.loop import LoopSegment
-from einsmith.expr.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
+from einsmith.ir.loop import LoopSegment
+from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
 from einsmith.passes.schedule.arena import Life, arena, lives
 from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.passes.schedule.printer import label

@@ -7,7 +7,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from einsmith.expr.nodes import Reduce
+from einsmith.ir.nodes import Reduce
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel, SideRun

@@ -12,7 +12,7 @@ import numpy as np
 
 from einsmith.base import locks
 from einsmith.base.errors import OutOfMemoryError
-from einsmith.expr.nodes import Leaf, nbytes
+from einsmith.ir.nodes import Leaf, nbytes
 
 ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector register, at a multiple of which arrays begin. Generated non-temporal

@@ -15,8 +15,8 @@ from numpy.random import default_rng
 from einsmith.base import locks
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import DtypeError, KindError, ShapeError
-from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
-from einsmith.expr.rewrite.rebuild import replace
+from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
+from einsmith.ir.rebuild import replace
 from einsmith.lang.builder import Value
 from einsmith.runtime import buffers, nested
 

@@ -12,7 +12,7 @@ from typing import Any
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
 from einsmith.codegen.vecmath import polynomials, trigonometric
-from einsmith.expr.random import threefry
+from einsmith.ir.random import threefry
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
@@ -26,7 +26,7 @@ _DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqr
 
 
 def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
-    """Emit a function of `expr.functions`, except `where` and `cast`."""
+    """Emit a function of `ir.functions`, except `where` and `cast`."""
     if fn in ("stop_gradient", "differentiate_as"):
         return a[0]
     if fn in _DIRECT:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Expr, Read
+from einsmith.ir.nodes import Expr, Read
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.plan.kernel import Kernel, KernelBuffer

@@ -34,7 +34,7 @@ from typing import NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
-from einsmith.expr.analysis.ranges import wrapped
+from einsmith.ir.analysis.ranges import wrapped
 
 
 class TileType(NamedTuple):

@@ -7,7 +7,7 @@ from itertools import groupby
 from math import prod
 
 from einsmith.base.errors import CompileError
-from einsmith.expr.nodes import Piece, Reduce
+from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered, describe
 from einsmith.plan.kernel import Kernel, Rows

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from einsmith.expr.nodes import Piece
+from einsmith.ir.nodes import Piece
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
 from einsmith.tiles.points import NARROW, Points, Slot, TileMemory, numbers, unravel

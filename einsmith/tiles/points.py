@@ -11,8 +11,8 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.widths import Reaches
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.ir.analysis.widths import Reaches
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 from einsmith.plan.kernel import KernelBuffer
 from einsmith.tiles import arith
 from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, stored

@@ -13,8 +13,8 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
-from einsmith.expr.functions import COMBINING, identity
-from einsmith.expr.nodes import Piece, Reduce
+from einsmith.ir.functions import COMBINING, identity
+from einsmith.ir.nodes import Piece, Reduce
 from einsmith.plan.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, stored
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots

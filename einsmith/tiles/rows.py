@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from einsmith.base.errors import CompileError
-from einsmith.expr.nodes import Piece, Reduce
+from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Member, Rows
 from einsmith.tiles.ir import TileBuilder, TileValue

@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import cast as typed
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.functions import COMBINING
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.functions import COMBINING
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
+from einsmith.ir.rebuild import substitute
 from einsmith.plan.kernel import Kernel, Stage
 
 

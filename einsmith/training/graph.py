@@ -13,8 +13,8 @@ from einsmith.autodiff.sweep import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import GradientError, ShapeError
-from einsmith.expr.nodes import Graph, Leaf, Tensor, leaf
-from einsmith.expr.origins import Origins
+from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
+from einsmith.ir.origins import Origins
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
 from einsmith.modes import bound, names_of

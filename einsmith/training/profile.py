@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsmith.compile import Executable
-from einsmith.expr.nodes import ROLES, Role
+from einsmith.ir.nodes import ROLES, Role
 from einsmith.passes.schedule.printer import label
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
-from einsmith.expr.nodes import Expr, Read, Scatter, below
+from einsmith.ir.nodes import Expr, Read, Scatter, below
 from einsmith.plan.kernel import Kernel, Rows, Stage
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program

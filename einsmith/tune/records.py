@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from einsmith.base import files
 from einsmith.base.errors import StoreError
 from einsmith.decisions import name_of
-from einsmith.expr.nodes import Compute, Graph, Leaf, postorder
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.nodes import Compute, Graph, Leaf, postorder
+from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.pattern import describe
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.plan.structure import extents, structure
@@ -225,7 +225,7 @@ def name_of_graph(graph: Graph) -> str:
     known = {x: Leaf(-1 - n, x.shape, x.dtype) for n, x in enumerate(dict.fromkeys(inputs))}
     roots = rebuild(graph.roots, lambda t: known.get(t) if isinstance(t, Leaf) else None)
     parts = [t.digest for t in (*roots, *(known[p] for p, _ in graph.updates))]
-    parts.append(store.sources("passes/**/*.py", "expr/**/*.py").encode())
+    parts.append(store.sources("passes/**/*.py", "ir/**/*.py").encode())
     return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 

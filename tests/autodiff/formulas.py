@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Axis, Compute, Const, Expr, Graph, Item, Read, Reduce, Tensor, apply, cast, template
-from einsmith.expr.rewrite.rebuild import prune_args
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Axis, Compute, Const, Expr, Graph, Item, Read, Reduce, Tensor, apply, cast, template
+from einsmith.ir.rebuild import prune_args
 
 
 class F:
@@ -125,7 +125,7 @@ def check_gradients(output: Tensor, wrt, feed: dict, order: int = 1, seed: int =
     """Raises AssertionError "gradient of argument n" unless central differences along random directions agree, for
     <c, output> with a random c, and (order 2) for a random projection of its gradients. Returns the gradients."""
     from einsmith.autodiff.sweep import gradients
-    from einsmith.expr.nodes import leaf
+    from einsmith.ir.nodes import leaf
 
     rng = np.random.default_rng(seed)
     c = leaf(output.shape, output.dtype)
@@ -149,13 +149,13 @@ def check_gradients(output: Tensor, wrt, feed: dict, order: int = 1, seed: int =
 
 
 def verify(tensors) -> None:
-    from einsmith.expr.analysis.verify import verify_graph
+    from einsmith.ir.verify import verify_graph
 
     leaves = {t for t in _below(tensors) if type(t).__name__ == "Leaf"}
     verify_graph(Graph(tuple(leaves), tuple(tensors), (), ()))
 
 
 def _below(tensors):
-    from einsmith.expr.nodes import postorder
+    from einsmith.ir.nodes import postorder
 
     return list(postorder(tensors))

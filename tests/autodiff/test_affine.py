@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from einsmith.autodiff.inversion.preimage import affine_cases, invert
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
 TABLE = np.array([1, 0, 3, 3, 1, 5, 2])
 

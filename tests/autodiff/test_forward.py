@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import GradientError, ShapeError
-from einsmith.expr.nodes import Compute, postorder
+from einsmith.ir.nodes import Compute, postorder
 from einsmith.modes import trace_call
 
 CONVOLUTION = es.op("Y[b,k,p,q] = sum[c,r,s](X[b,c,2*p+r,2*q+s] * W[k,c,r,s])")

@@ -9,9 +9,9 @@ import einsmith as es
 from einsmith.autodiff.sweep import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError, GradientError, ShapeError
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Compute, Graph, Leaf, leaf, postorder
-from einsmith.expr.rewrite.simplify import values_only
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Compute, Graph, Leaf, leaf, postorder
+from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 

@@ -10,14 +10,8 @@ from einsmith.autodiff.adjoint.rules import RULES
 from einsmith.autodiff.sweep import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import GradientError
-from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import (
-    Compute,
-    Read,
-    Reduce,
-    leaf,
-    postorder,
-)
+from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.nodes import Compute, Read, Reduce, leaf, postorder
 from einsmith.modes import trace_call
 from tests.autodiff.formulas import F, check_gradients, compute, constant, fn, run, where
 

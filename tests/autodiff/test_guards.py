@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.analysis.verify import verify_graph
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 
 PATHS = " + ".join(f"where(i >= {k}, {k}.0*tanh(x[i-1]*w[i]), 0.0)" for k in range(1, 8))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.nodes import Compute, Reduce, postorder
-from einsmith.expr.rewrite.simplify import values_only
+from einsmith.ir.nodes import Compute, Reduce, postorder
+from einsmith.ir.rewrite.simplify import values_only
 from einsmith.modes import trace_call
 
 ORDERS = (1, 2, 3)

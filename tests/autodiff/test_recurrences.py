@@ -8,9 +8,9 @@ import pytest
 import einsmith as es
 from einsmith.base.trees import flatten
 from einsmith.compile import Executable
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Apply, Axis, Recurrence, postorder
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Apply, Axis, Recurrence, postorder
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES
 

@@ -11,7 +11,7 @@ import einsmith as es
 from einsmith import nn
 from einsmith.base.trees import flatten
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate
+from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES
 

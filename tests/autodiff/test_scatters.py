@@ -6,7 +6,7 @@ import numpy as np
 
 from einsmith.autodiff.sweep import gradients
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Compute, Const, Piece, Read, Scatter, Template, apply, leaf, postorder
+from einsmith.ir.nodes import Axis, Compute, Const, Piece, Read, Scatter, Template, apply, leaf, postorder
 from einsmith.passes.analysis.index_checks import index_checks
 from tests.autodiff.formulas import check_gradients, compute, constant, fn, run, where
 from tests.autodiff.test_gradients import arrays, labels

@@ -15,7 +15,7 @@ from einsmith import decisions
 from einsmith.backends.backend import Backend
 from einsmith.check.expected import written_buffers
 from einsmith.check.guarded import view
-from einsmith.expr.interp import evaluate_template
+from einsmith.ir.evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows

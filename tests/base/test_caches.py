@@ -25,13 +25,13 @@ import einsmith as es
 from einsmith import nn
 from einsmith.base import caches
 from einsmith.base.caches import Bound, Cache, Once
-from einsmith.expr.nodes import Node
+from einsmith.ir.nodes import Node
 
 ROOT = Path(es.__file__).parent
 
 # Module-level containers that may grow beside caches, and with what.
 GROWING = {
-    "einsmith.expr.interned._TABLE": "nodes, which are held weakly",
+    "einsmith.ir.interned._TABLE": "nodes, which are held weakly",
     "einsmith.modes._JITTED": "functions, which are held weakly",
     "einsmith.transforms._PULLBACKS": "functions, which are held weakly",
     "einsmith.transforms._JVPS": "functions, which are held weakly",

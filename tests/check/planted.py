@@ -10,7 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.check import others
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelSource
 from einsmith.codegen.cache import native
-from einsmith.expr.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
+from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
 from einsmith.plan.kernel import Kernel
 from tests.kernels.samples import kernel_of
 

@@ -19,7 +19,7 @@ from einsmith.base.caches import Cache
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
-from einsmith.expr.nodes import Graph, Leaf, postorder
+from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.kernels.emit import combine
 from einsmith.modes import trace_call
 from einsmith.passes import pipeline

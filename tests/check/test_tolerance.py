@@ -7,8 +7,8 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.check.tolerance import template_errors
-from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast
+from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast
 
 
 def test_what_may_be_added_elsewhere_is_uncertain_there():

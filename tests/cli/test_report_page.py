@@ -15,7 +15,7 @@ from einsmith.cli import explain, main
 from einsmith.cli.explain import gather, us
 from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
-from einsmith.expr.nodes import nbytes
+from einsmith.ir.nodes import nbytes
 from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.rematerialize import KernelCost, peak
 from einsmith.passes.schedule.views import storage

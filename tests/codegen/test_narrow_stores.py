@@ -9,7 +9,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.codegen.llvm import jit
 from einsmith.decisions import lowered
-from einsmith.expr.nodes import Graph
+from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes

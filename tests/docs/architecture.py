@@ -14,8 +14,8 @@ import einsmith as es
 from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.decisions import explain, lowered
-from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
-from einsmith.expr.printer import show, show_graph
+from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
+from einsmith.ir.printer import show, show_graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.loops import nest

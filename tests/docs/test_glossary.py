@@ -51,4 +51,4 @@ def test_a_word_stands_once() -> None:
 
 
 def test_a_word_that_is_gone_is_seen() -> None:
-    assert lost("nowhere", "expr/nodes.py") and not lost("template", "expr/nodes.py")
+    assert lost("nowhere", "ir/nodes.py") and not lost("template", "ir/nodes.py")

@@ -97,7 +97,7 @@ def test_a_missing_document_is_seen(text: str, found: list[str]) -> None:
         ("`decisions.explain` and `np.float32`", []),
         ("`kernels.choose.nothing`", ["kernels.choose.nothing"]),
         ("`kernels.kernel.Launch`", ["kernels.kernel.Launch"]),
-        ("`einsmith.expr.interp`", []),
+        ("`einsmith.ir.evaluator`", []),
     ],
 )
 def test_a_missing_module_is_seen(text: str, found: list[str]) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import einsmith as es
 from einsmith.base.arrays import to_array
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph
 from einsmith.modes import trace_call
 from tests.fuzz.generate import Case
 from tests.fuzz.tolerance import errors

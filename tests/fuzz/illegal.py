@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from einsmith.expr.nodes import Compute, Recurrence, postorder
+from einsmith.ir.nodes import Compute, Recurrence, postorder
 from einsmith.modes import trace_call
 from tests.fuzz.generate import Generator
 from tests.gallery.entries import ENTRIES

@@ -17,7 +17,7 @@ import einsmith as es
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate
+from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate

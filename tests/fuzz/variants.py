@@ -14,7 +14,7 @@ from einsmith.base import environment
 from einsmith.check import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
-from einsmith.expr.nodes import Reduce
+from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.passes.layout import forced
 from einsmith.plan.kernel import Rows

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
-from einsmith.expr.analysis.verify import verify_graph
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import PASSES, PassContext
 

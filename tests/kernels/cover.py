@@ -21,7 +21,7 @@ import numpy as np
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Graph
+from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import direct_boxes, epilogue, search, traffic
 from einsmith.kernels.contraction.companions import companion_of, pairs

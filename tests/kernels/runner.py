@@ -12,8 +12,8 @@ import numpy as np
 
 from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_functions, host_target
-from einsmith.expr.interp import evaluate_template
-from einsmith.expr.nodes import Read, Reduce, postorder
+from einsmith.ir.evaluator import evaluate_template
+from einsmith.ir.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.algebra.inline import is_identity

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 
 F = dt.f32

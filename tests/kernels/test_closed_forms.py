@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Axis, apply
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.contraction import config, k_bounds
 from einsmith.kernels.contraction.emission.write_combining import MOST, unit_of
 from einsmith.kernels.contraction.problem import problems

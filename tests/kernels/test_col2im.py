@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.interp import evaluate_template
-from einsmith.expr.nodes import Reduce
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.evaluator import evaluate_template
+from einsmith.ir.nodes import Reduce
+from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.parts import Staged
 from einsmith.kernels.contraction.problem import problems

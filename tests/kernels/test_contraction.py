@@ -13,7 +13,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
+from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction.config import (
     HALO_BYTES,
     Direct,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import apply
+from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction import epilogue, search, traffic
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.features import operand_plan

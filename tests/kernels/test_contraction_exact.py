@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Apply, Axis, Const, Reduce, apply
+from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
 from einsmith.kernels.contraction.emission.nan_repair import needed

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import apply
+from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.blocked import Blocked

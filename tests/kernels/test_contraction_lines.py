@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Piece, Template, apply, template
+from einsmith.ir.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of

@@ -9,7 +9,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
-from einsmith.expr.nodes import Axis, Read, Reduce, apply, template
+from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, sides
 from einsmith.kernels.contraction.features import Features, together

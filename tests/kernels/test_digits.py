@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Apply, Piece, Reduce, Template, apply, postorder, template
+from einsmith.ir.nodes import Apply, Piece, Reduce, Template, apply, postorder, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Reduce, apply, cast, template
+from einsmith.ir.nodes import Reduce, apply, cast, template
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.reduction import cost as costs
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule

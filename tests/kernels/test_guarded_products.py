@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import apply
+from einsmith.ir.nodes import apply
 from einsmith.kernels import autoconfig
 from tests.kernels.runner import WIDE, check
 from tests.kernels.samples import add, axes, both, int_, le, lt, mul, over, plain, read, sub, zero_unless

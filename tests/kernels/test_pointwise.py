@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
+from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
 from einsmith.kernels.emit import boxes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Piece, Reduce, Template, apply, cast, template
+from einsmith.ir.nodes import Axis, Piece, Reduce, Template, apply, cast, template
 from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
 from einsmith.loops.nest import show
 from einsmith.plan.kernel import Kernel, KernelBuffer, Stage

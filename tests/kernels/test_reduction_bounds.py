@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.functions import identity
-from einsmith.expr.nodes import apply, cast
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import apply, cast
 from einsmith.kernels import autoconfig
 from einsmith.kernels.reduction.axes import LONG, bounds, boxes_of
 from einsmith.kernels.reduction.pattern import Reduction

@@ -11,8 +11,8 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.compile import Executable
 from einsmith.decisions import lowered
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Apply, Graph, nbytes, postorder
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ROWS
 from einsmith.kernels.rows.cost import RowsConfig

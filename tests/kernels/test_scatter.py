@@ -9,9 +9,9 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.decisions import explain
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
+from einsmith.ir.rebuild import substitute
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter import pattern, points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Scatter, Template, apply, cast
+from einsmith.ir.nodes import Scatter, Template, apply, cast
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.scatter.points import bounds
 from tests import nest_interp

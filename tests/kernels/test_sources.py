@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 # y[i] = sqrt(x[i]) times what `factor()` says: wrong on purpose, so that values tell which code has run.
 PATTERN = """
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Read, apply
+from einsmith.ir.nodes import Axis, Read, apply
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder
 {imports}

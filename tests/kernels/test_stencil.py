@@ -13,7 +13,7 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.expr.nodes import Piece, Template
+from einsmith.ir.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
 from einsmith.kernels.stencil.pattern import StencilPattern

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith.expr.nodes import Apply, Expr, Piece, Read, apply
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
+from einsmith.ir.nodes import Apply, Expr, Piece, Read, apply
+from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.kernels.stencil.loads import pair_axis, short, turned
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils

@@ -12,7 +12,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
 from einsmith.decisions import lowered
-from einsmith.expr.nodes import Piece, Scatter, Template
+from einsmith.ir.nodes import Piece, Scatter, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern

@@ -7,8 +7,8 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Axis, Const, apply
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
 from einsmith.lang import builder
 from einsmith.modes import trace_call

@@ -10,8 +10,8 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import Axis, apply
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.address import BufferMemory, address

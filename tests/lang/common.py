@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph, leaf
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph, leaf
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 

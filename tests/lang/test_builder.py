@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
-from einsmith.expr.nodes import Compute, Item, Reduce
+from einsmith.ir.nodes import Compute, Item, Reduce
 from einsmith.lang import builder
 from tests.lang.common import run, value
 
@@ -103,7 +103,7 @@ def test_reshape(old, new):
 
 
 def test_reshape_keeps_untouched_dimensions_plain():
-    from einsmith.expr.nodes import Axis
+    from einsmith.ir.nodes import Axis
 
     t = value(3, 4, 5, 7).reshape(3, 20, 7).tensor.template
     (part,) = t.parts

@@ -7,7 +7,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError
-from einsmith.expr.nodes import Compute, Piece, Scatter
+from einsmith.ir.nodes import Compute, Piece, Scatter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op

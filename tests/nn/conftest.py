@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from einsmith.base.dtypes import dtype_of
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph, leaf
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph, leaf
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith import nn
 from einsmith.base.errors import ArgumentError, DtypeError, FormulaError, ShapeError
-from einsmith.expr.random import numpy_bits
+from einsmith.ir.random import numpy_bits
 
 
 @pytest.mark.parametrize(

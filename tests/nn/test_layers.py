@@ -12,7 +12,7 @@ import einsmith as es
 from einsmith import nn
 from einsmith.autodiff.sweep import gradients
 from einsmith.base.dtypes import f32
-from einsmith.expr.nodes import Compute, leaf, postorder
+from einsmith.ir.nodes import Compute, leaf, postorder
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import Trace, tracing
 from einsmith.transforms import vjp

@@ -10,7 +10,7 @@ from einsmith import functional as F
 from einsmith import nn
 from einsmith.base.dtypes import f32
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.expr.nodes import Compute, Reduce, leaf, postorder
+from einsmith.ir.nodes import Compute, Reduce, leaf, postorder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, tracing
 

@@ -8,7 +8,7 @@ import pytest
 from einsmith import optim
 from einsmith.base.dtypes import f32, f64
 from einsmith.base.errors import FormulaError, ShapeError
-from einsmith.expr.nodes import leaf, postorder
+from einsmith.ir.nodes import leaf, postorder
 from einsmith.lang.builder import Value
 from tests.optim.updating import Updater, trace
 

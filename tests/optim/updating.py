@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from einsmith.base.dtypes import dtype_of, f64
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph, leaf
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph, leaf
 from einsmith.lang.builder import Value
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.compile import predicted
 from einsmith.decisions import lowered
-from einsmith.expr.nodes import Graph
+from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.loops.nest import Op
 from einsmith.passes.pipeline import PassContext, run_passes

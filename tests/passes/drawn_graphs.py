@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,

@@ -13,9 +13,9 @@ from math import inf
 
 from einsmith.base.errors import CompileError
 from einsmith.compile import predicted
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
-from einsmith.expr.rewrite.rebuild import exchanged, readers_of, whole_sum, with_args
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
+from einsmith.ir.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.passes.algebra.horizontal_fusion import one_sum
 from einsmith.passes.algebra.inline import inlined, pointwise_body
 from einsmith.passes.algebra.simplify import simplify

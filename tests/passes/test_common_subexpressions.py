@@ -9,9 +9,9 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Read, Template, apply, leaf, postorder
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Apply, Axis, Compute, Const, Expr, Graph, Piece, Read, Template, apply, leaf, postorder
+from einsmith.ir.verify import verify_graph
 from einsmith.passes import pipeline
 from einsmith.passes.algebra import common_subexpressions as shared
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions

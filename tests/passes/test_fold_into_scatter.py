@@ -7,8 +7,8 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import (
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Compute, Reduce, postorder
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Compute, Reduce, postorder
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.passes.algebra import horizontal_fusion
 from einsmith.passes.algebra.inline import inline

@@ -17,7 +17,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable, predicted
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.nodes import Tensor
 from einsmith.modes import trace_call
 from einsmith.passes.layout import choice, price
 from einsmith.passes.layout.folded import folded

@@ -9,8 +9,8 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate, evaluate_template
-from einsmith.expr.nodes import (
+from einsmith.ir.evaluator import evaluate, evaluate_template
+from einsmith.ir.nodes import (
     Axis,
     Const,
     Graph,

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import Executable
-from einsmith.expr.nodes import Compute, Piece, Reduce, postorder
+from einsmith.ir.nodes import Compute, Piece, Reduce, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from tests.fuzz.check import agree

@@ -14,7 +14,7 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
-from einsmith.expr.nodes import Compute, Graph, nbytes, postorder
+from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import fuse

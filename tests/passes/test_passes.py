@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import (
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -80,7 +80,7 @@ def run_plan(plan, values):
                 else:
                     s = storage(a)
                     args.append((done[s] if s in done else memory[plan.home.get(s, s)]).reshape(a.shape))
-            from einsmith.expr.interp import evaluate_template
+            from einsmith.ir.evaluator import evaluate_template
 
             results = evaluate_template(node.template, args)
             if len(results) == 1:

@@ -11,7 +11,7 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import KnobError
 from einsmith.compile import Executable, predicted
-from einsmith.expr.nodes import Graph
+from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call
 from einsmith.passes import pipeline

@@ -7,9 +7,9 @@ import pytest
 
 import einsmith as es
 from einsmith.base.dtypes import f32
-from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
-from einsmith.expr.nodes import Graph, Item, postorder
-from einsmith.expr.printer import show
+from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
+from einsmith.ir.nodes import Graph, Item, postorder
+from einsmith.ir.printer import show
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.arena import arena

@@ -11,9 +11,9 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_shapes
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.algebra.recompute import recompute

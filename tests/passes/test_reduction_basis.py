@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, axes_of, leaf, reads, template
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, axes_of, leaf, reads, template
+from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra.reduction_basis import reduction_basis
 
 F = dt.f32

@@ -13,7 +13,7 @@ import einsmith as es
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import show_size, size_of
 from einsmith.compile import Executable
-from einsmith.expr.nodes import Leaf, Tensor, nbytes
+from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.passes.schedule.plan import Plan
 from einsmith.passes.schedule.printer import show_plan
 from einsmith.passes.schedule.rematerialize import KernelCost, fit, peak

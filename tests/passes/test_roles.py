@@ -6,8 +6,8 @@ import pytest
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.compile import Executable, predicted
-from einsmith.expr.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
-from einsmith.expr.rewrite.rebuild import exchanged
+from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
+from einsmith.ir.rebuild import exchanged
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.passes.schedule.plan import LoopCall, fuse
 from einsmith.passes.schedule.roles import saved

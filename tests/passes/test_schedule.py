@@ -8,8 +8,8 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Graph, leaf
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Graph, leaf
 from einsmith.passes.schedule.plan import fuse
 from einsmith.passes.schedule.roles import kernel_roles
 from einsmith.passes.schedule.schedule import GroupSchedule

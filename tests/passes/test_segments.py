@@ -7,9 +7,9 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import Compute, Graph, postorder
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Compute, Graph, postorder
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.passes.algebra import segments as passes
 from einsmith.passes.algebra.segments import MANY, segments

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.analysis.verify import verify_graph
-from einsmith.expr.interp import evaluate
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import Apply, Compute, Graph, postorder
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import Apply, Compute, Graph, postorder
+from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.read_forwarding import read_forwarding

@@ -8,7 +8,7 @@ import pytest
 
 import einsmith as es
 from einsmith.compile import Executable
-from einsmith.expr.interp import evaluate
+from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
 from einsmith.passes.schedule.plan import LoopCall
 from tests.passes import ragged

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import postorder
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import postorder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 

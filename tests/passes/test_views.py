@@ -9,8 +9,8 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.interp import evaluate_template
-from einsmith.expr.nodes import Compute, Template, postorder, size
+from einsmith.ir.evaluator import evaluate_template
+from einsmith.ir.nodes import Compute, Template, postorder, size
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.passes.schedule.views import is_view

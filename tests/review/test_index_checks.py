@@ -8,7 +8,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Compute, Graph, Read, apply, leaf, template
+from einsmith.ir.nodes import Axis, Compute, Graph, Read, apply, leaf, template
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.schedule.plan import fuse
 

@@ -19,8 +19,8 @@ from einsmith import compile
 from einsmith.backends import cpu
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
-from einsmith.expr import interned
 from einsmith.functional import call
+from einsmith.ir import interned
 from einsmith.kernels import autoconfig
 from einsmith.lang import op
 from einsmith.modes import run_arrays

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.expr.functions import COMBINERS, FUNCTIONS
-from einsmith.expr.nodes import Compute, Reduce, postorder
+from einsmith.ir.functions import COMBINERS, FUNCTIONS
+from einsmith.ir.nodes import Compute, Reduce, postorder
 from einsmith.lang import parser
 from einsmith.lang.composed import COMPOSED
 from einsmith.modes import trace_call

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.interned import Node
+from einsmith.ir.interned import Node
 from einsmith.kernels.pattern import Lowered
 from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.tiles.ir import TileFunction, TileParameter

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import apply
+from einsmith.ir.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.plan.kernel import Kernel, Rows
 from einsmith.tiles import ir

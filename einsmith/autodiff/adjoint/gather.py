@@ -16,9 +16,9 @@ from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.preimage import Fibre
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, template
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, template
+from einsmith.ir.rebuild import substitute
 
 
 def gathered(plan: AdjointPlan, shape: tuple[int, ...], found: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:

@@ -42,10 +42,9 @@ from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import GradientError
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.analysis.verify import inside, out_of_bounds, proven
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Const,
@@ -62,7 +61,8 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.rebuild import substitute
+from einsmith.ir.verify import inside, out_of_bounds, proven
 
 MAX_TERMS = 4
 """Most differently guarded terms of one adjoint that are kept separate; beyond it they are merged."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi, sqrt
 
-from einsmith.expr.nodes import Apply, Const, Expr, apply, cast
+from einsmith.ir.nodes import Apply, Const, Expr, apply, cast
 
 
 @dataclass(frozen=True)

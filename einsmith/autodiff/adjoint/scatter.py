@@ -19,10 +19,10 @@ from einsmith.autodiff.adjoint.rules import choose, constant
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base import environment
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
+from einsmith.ir.rebuild import substitute
 
 SCATTER_COST = 4
 """Cost of a point of a Scatter, in points of a sum: its destination is looked up, sorted and added to in memory."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from einsmith.autodiff.adjoint.rules import add_terms, both, choose, constant
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Apply, Const, Expr, apply, reads
+from einsmith.ir.nodes import Apply, Const, Expr, apply, reads
 
 Guards = tuple[Expr, ...]
 Terms = dict[Guards, Expr]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import gcd
 
 from einsmith.autodiff.inversion.quasi import Quasi
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, apply, axes_of, reads
-from einsmith.expr.rewrite.rebuild import operands
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, apply, axes_of, reads
+from einsmith.ir.rebuild import operands
 
 MAX_PHASES = 16
 """Most parts that z-space is split into by residues; beyond it the condition stays a guard."""

@@ -27,9 +27,9 @@ from einsmith.autodiff.adjoint.rules import negate
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.tighten import SolvedPart
 from einsmith.base import dtypes as dt
-from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Const, Expr, apply, postorder, reads
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Apply, Const, Expr, apply, postorder, reads
+from einsmith.ir.rebuild import rebuild
 
 MAX_CASES = 16
 """Most affine branches of one index."""

@@ -11,10 +11,10 @@ from math import gcd
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.expr.analysis.bounds import bounds
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, postorder
-from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.ir.analysis.bounds import bounds
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, postorder
+from einsmith.ir.rebuild import with_args
 
 
 class Quasi:

@@ -7,8 +7,8 @@ from math import gcd, lcm, prod
 from einsmith.autodiff.inversion.equations import System, modulus
 from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 
 
 class SolvedPart(System):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -29,8 +29,8 @@ from einsmith.expr.nodes import (
     postorder,
     reads,
 )
-from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.expr.rewrite.simplify import canonical, simplify
+from einsmith.ir.rebuild import substitute
+from einsmith.ir.rewrite.simplify import canonical, simplify
 
 _TIME = Axis(0)
 

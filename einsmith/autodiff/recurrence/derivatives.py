@@ -16,7 +16,7 @@ from einsmith.autodiff.adjoint.node import plan_adjoint
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.conditions import Condition, common_condition, under
 from einsmith.autodiff.totals import zeros
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -35,9 +35,9 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.recurrence.define import recurrence, solve, step_parts
-from einsmith.expr.recurrence.drafts import clipped, moved, shifted
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.recurrence.define import recurrence, solve, step_parts
+from einsmith.ir.recurrence.drafts import clipped, moved, shifted
+from einsmith.ir.rewrite.simplify import canonical
 
 
 def pull_back(node: Recurrence, given: Mapping[int, Tensor], needed: Container[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -16,7 +16,7 @@ from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.totals import add, zeros
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import GradientError, RecurrenceError
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -35,11 +35,11 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.recurrence.define import step_parts
-from einsmith.expr.recurrence.drafts import clipped
-from einsmith.expr.recurrence.segments import Carried, initial_slots, lifted, segment
-from einsmith.expr.rewrite.rebuild import map_bodies, prune_recurrence, rebuild, substitute
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
+from einsmith.ir.recurrence.define import step_parts
+from einsmith.ir.recurrence.drafts import clipped
+from einsmith.ir.recurrence.segments import Carried, initial_slots, lifted, segment
+from einsmith.ir.rewrite.simplify import canonical
 
 Gradients = Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
 

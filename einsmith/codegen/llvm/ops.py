@@ -15,7 +15,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturated
 from einsmith.codegen.vecmath import polynomials, trigonometric
-from einsmith.expr.random import threefry
+from einsmith.ir.random import threefry
 from einsmith.loops.nest import Type
 
 _INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}

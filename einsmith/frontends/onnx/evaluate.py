@@ -10,12 +10,12 @@ import numpy as np
 
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, TraceError
-from einsmith.expr import interp, nodes
-from einsmith.expr.nodes import Leaf, postorder
 from einsmith.frontends.graph import evaluating
 from einsmith.frontends.onnx.nodes import Constant, OnnxGraph, OnnxNode
 from einsmith.frontends.onnx.table import TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
+from einsmith.ir import evaluator, nodes
+from einsmith.ir.nodes import Leaf, postorder
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
@@ -60,7 +60,7 @@ class EvaluationContext:
             leaves = [t for t in postorder([x.tensor]) if isinstance(t, Leaf)]
             if any(t not in self.constants for t in leaves):
                 return None
-            (found,), _ = interp.evaluate(
+            (found,), _ = evaluator.evaluate(
                 nodes.Graph(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves]
             )
             self.folded[x.tensor] = x.dtype.narrow(found)

@@ -9,10 +9,10 @@ from typing import Any
 from einsmith.autodiff.batch import batch
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
-from einsmith.expr.nodes import Leaf, Tensor, leaf
-from einsmith.expr.recurrence.define import solve
-from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.functional.common import read
+from einsmith.ir.nodes import Leaf, Tensor, leaf
+from einsmith.ir.rebuild import rebuild
+from einsmith.ir.recurrence.define import solve
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace

@@ -13,12 +13,12 @@ from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import EinsmithError, TraceError
 from einsmith.compile import PROGRAMS, Executable
-from einsmith.expr.nodes import Graph, size
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
 from einsmith.frontends.torch_nodes import TORCH, TYPES
+from einsmith.ir.nodes import Graph, size
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.modes import trace_shapes

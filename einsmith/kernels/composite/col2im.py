@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, axes_of, template
-from einsmith.expr.rewrite.rebuild import guarded, substitute
+from einsmith.ir.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, axes_of, template
+from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.problem import Problem, finished, problems
 from einsmith.plan.footprint import touched

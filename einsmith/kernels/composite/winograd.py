@@ -16,11 +16,11 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis import obvious
-from einsmith.expr.analysis.bounds import prove
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
-from einsmith.expr.rewrite.rebuild import guarded, substitute
+from einsmith.ir.analysis import obvious
+from einsmith.ir.analysis.bounds import prove
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, PartConfig, Staged
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.locks import cached_property
-from einsmith.expr.nodes import axes_of
+from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess

@@ -9,9 +9,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.expr.analysis.linear import values_in_box
-from einsmith.expr.analysis.reads import outer_reads
-from einsmith.expr.nodes import Read, postorder
+from einsmith.ir.analysis.linear import values_in_box
+from einsmith.ir.analysis.reads import outer_reads
+from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem, Halos, operand_memories, reading
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine

@@ -7,8 +7,8 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
-from einsmith.expr.nodes import Apply, Const, Expr, Piece, Read, below
-from einsmith.expr.rewrite.rebuild import substitute
+from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, below
+from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Finish, Problem, finished

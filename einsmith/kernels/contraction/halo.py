@@ -22,9 +22,9 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import i32
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
+from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.expr.nodes import Apply
+from einsmith.ir.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.loops.address import BufferMemory, compared

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.base.locks import cached_property
-from einsmith.expr.analysis import obvious
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis import obvious
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import (
     Apply,
     Const,
     Expr,
@@ -32,7 +32,7 @@ from einsmith.expr.nodes import (
     postorder,
     reads,
 )
-from einsmith.expr.rewrite.rebuild import guarded, operands
+from einsmith.ir.rebuild import guarded, operands
 from einsmith.loops.address import Affine, affine_of, leaves
 from einsmith.passes.analysis.predicates import guarded_reads
 

@@ -13,8 +13,8 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith.base.locks import cached_property
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Read
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Apply, Axis, Expr, Read
 from einsmith.loops.address import Affine, BufferMemory, FusedAxes, address, affine_of, compared, fused, leaves
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits

@@ -17,15 +17,15 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.analysis.reads import Uses, item_sizes, outer_reads, uses
-from einsmith.expr.functions import identity
-from einsmith.expr.interned import Node
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, size
-from einsmith.expr.random import OPERATIONS
-from einsmith.expr.rewrite.rebuild import rebuild
-from einsmith.expr.rewrite.simplify import simplify
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.reads import Uses, item_sizes, outer_reads, uses
+from einsmith.ir.functions import identity
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, below, size
+from einsmith.ir.random import OPERATIONS
+from einsmith.ir.rebuild import rebuild
+from einsmith.ir.rewrite.simplify import simplify
 from einsmith.loops.address import FusedAxes, address, fused, leaves
 from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.base.dtypes import DType
-from einsmith.expr.functions import COMBINING, identity
-from einsmith.expr.nodes import Apply, Expr
+from einsmith.ir.functions import COMBINING, identity
+from einsmith.ir.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.nest import SSAValue, elem_of
 

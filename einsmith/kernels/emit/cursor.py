@@ -10,7 +10,7 @@ from functools import reduce
 from math import prod
 
 from einsmith.base.errors import CompileError
-from einsmith.expr.nodes import Apply, Axis, Expr, Read, postorder
+from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.expressions import ExpressionEmitter, Memo
 from einsmith.loops.nest import Builder, SSAValue

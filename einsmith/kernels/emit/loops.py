@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis.ends import end_of, guards_around
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Expr, Read, axes_of, has_read, reads
+from einsmith.ir.analysis.ends import end_of, guards_around
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.loops.address import BufferMemory, leaves

@@ -15,10 +15,10 @@ from math import gcd
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.analysis.ranges import leaves, wrapped
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, postorder
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.ranges import leaves, wrapped
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, postorder
 from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.expressions import ExpressionEmitter, Memo
 from einsmith.loops.hoist import Hoisting

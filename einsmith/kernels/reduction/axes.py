@@ -8,9 +8,9 @@ from math import inf
 from typing import NamedTuple
 
 from einsmith.base.locks import cached_property
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.functions import identity
-from einsmith.expr.nodes import Read, below
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import Read, below
 from einsmith.kernels.elementwise import vector_axis
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box

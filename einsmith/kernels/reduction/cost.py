@@ -8,8 +8,8 @@ from itertools import product
 from math import gcd, inf, prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.nodes import Apply, Axis, below
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.nodes import Apply, Axis, below
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.reduction.axes import (

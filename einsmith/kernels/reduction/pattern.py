@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Axis, Piece, Read, Reduce
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Axis, Piece, Read, Reduce
 from einsmith.kernels import elementwise
 from einsmith.kernels.elementwise import PointwiseConfig
 from einsmith.kernels.emit import loops

@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm, linear, nonnegative
-from einsmith.expr.analysis.reads import uses
-from einsmith.expr.functions import identity
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply
-from einsmith.expr.rewrite.rebuild import operands, rebuild
-from einsmith.expr.rewrite.simplify import simplify
+from einsmith.ir.analysis.linear import LinearForm, linear, nonnegative
+from einsmith.ir.analysis.reads import uses
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.ir.rebuild import operands, rebuild
+from einsmith.ir.rewrite.simplify import simplify
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice, product
 
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Axis
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Axis
 from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps

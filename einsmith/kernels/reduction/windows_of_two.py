@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.analysis.reads import uses
-from einsmith.expr.nodes import Axis, Expr, Read
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.reads import uses
+from einsmith.ir.nodes import Axis, Expr, Read
+from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine

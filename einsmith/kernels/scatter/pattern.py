@@ -14,8 +14,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from einsmith.expr.analysis.reads import uses
-from einsmith.expr.nodes import Axis, Const, Piece, Read, Template
+from einsmith.ir.analysis.reads import uses
+from einsmith.ir.nodes import Axis, Const, Piece, Read, Template
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.loops import emitter

@@ -9,10 +9,10 @@ from functools import lru_cache, partial
 from itertools import product
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.functions import COMBINING
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Scatter, has_read
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.functions import COMBINING
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Scatter, has_read
+from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, vector_tiles
 from einsmith.kernels.emit.vector import VectorEmitter

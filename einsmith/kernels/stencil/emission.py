@@ -11,7 +11,7 @@ from functools import reduce
 from math import ceil, prod
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Const, Piece
+from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor

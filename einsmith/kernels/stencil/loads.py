@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Axis, Expr, reads
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Axis, Expr, reads
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Span, Stencil, Term
 from einsmith.loops.address import arguments_of, memories_of

@@ -18,9 +18,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
+from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts
 from einsmith.loops.address import Affine, address, affine_of, compared
 from einsmith.plan.kernel import Kernel

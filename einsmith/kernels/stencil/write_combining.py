@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from einsmith.expr.analysis.linear import LinearForm
-from einsmith.expr.nodes import Axis
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.nodes import Axis
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.vector import VectorEmitter

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -32,7 +32,7 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
 from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiplied, product_of
 

@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -32,7 +32,7 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, rebuild, substitute, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, rebuild, substitute, with_args
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext

@@ -1,4 +1,4 @@
-"""Multiply the factors of sums of products in the order of the least work (see expr.rewrite.contraction_order).
+"""Multiply the factors of sums of products in the order of the least work (see ir.rewrite.contraction_order).
 
 before: Y[i, l] = sum[j, k](A[i, j]*B[j, k]*C[k, l])
 after:  T[j, l] = sum[k](B[j, k]*C[k, l]);  Y[i, l] = sum[j](A[i, j]*T[j, l])
@@ -6,9 +6,9 @@ after:  T[j, l] = sum[k](B[j, k]*C[k, l]);  Y[i, l] = sum[j](A[i, j]*T[j, l])
 
 from __future__ import annotations
 
-from einsmith.expr.nodes import Graph
-from einsmith.expr.rewrite.contraction_order import order_contraction
-from einsmith.expr.rewrite.rebuild import replace
+from einsmith.ir.nodes import Graph
+from einsmith.ir.rebuild import replace
+from einsmith.ir.rewrite.contraction_order import order_contraction
 
 
 def contraction_order(graph: Graph) -> Graph:

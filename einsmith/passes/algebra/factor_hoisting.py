@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -31,7 +31,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, whole_sum, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, whole_sum, with_args
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
 from einsmith.passes.algebra.products import Factor, is_long, key_of, multiplied, product_of
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from einsmith.expr.analysis.widths import placed
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.widths import placed
+from einsmith.ir.nodes import (
     Apply,
     Compute,
     Expr,
@@ -27,8 +27,8 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, substitute, with_args
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
+from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.inline import is_identity, operations, pointwise_body
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Expr,
@@ -35,7 +35,7 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, with_args
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext

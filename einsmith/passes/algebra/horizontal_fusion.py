@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Compute,
     Expr,
     Graph,
@@ -27,7 +27,7 @@ from einsmith.expr.nodes import (
     reads,
     size,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, substitute, whole_sum, with_args
+from einsmith.ir.rebuild import exchanged, substitute, whole_sum, with_args
 from einsmith.passes.algebra.inline import pointwise_body
 
 _MEMBERS = 6

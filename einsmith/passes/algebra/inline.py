@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from einsmith.expr.analysis.widths import placed
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.widths import placed
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -29,15 +29,8 @@ from einsmith.expr.nodes import (
     postorder,
     size,
 )
-from einsmith.expr.rewrite.rebuild import (
-    exchanged,
-    map_bodies,
-    prune_args,
-    rebuild,
-    replace,
-    substitute,
-)
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, rebuild, replace, substitute
+from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.schedule.views import is_view
 
 _FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}

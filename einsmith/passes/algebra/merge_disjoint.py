@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Compute,
     Expr,
@@ -25,8 +25,8 @@ from einsmith.expr.nodes import (
     is_zero,
     postorder,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
+from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.inline import is_identity, pointwise_body
 
 _PIECES = 16

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -30,7 +30,7 @@ from einsmith.expr.nodes import (
     postorder,
     reads,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, substitute, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
 from einsmith.passes.algebra.inline import is_identity
 
 if TYPE_CHECKING:

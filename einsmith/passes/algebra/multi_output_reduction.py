@@ -9,8 +9,8 @@ The forward pass of a pooling needs the greatest value, the backward pass its po
 
 from __future__ import annotations
 
-from einsmith.expr.nodes import Graph, postorder
-from einsmith.expr.rewrite.rebuild import exchanged
+from einsmith.ir.nodes import Graph, postorder
+from einsmith.ir.rebuild import exchanged
 from einsmith.lang.sweeps import in_one_sweep
 
 

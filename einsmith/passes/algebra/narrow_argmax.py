@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import partial
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.interned import Node
-from einsmith.expr.nodes import (
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -31,7 +31,7 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
 
 PLACES = 256
 """Most positions that a byte distinguishes."""

@@ -20,8 +20,8 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm, nonnegative
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.linear import LinearForm, nonnegative
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -42,8 +42,8 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
-from einsmith.expr.rewrite.simplify import simplify
+from einsmith.ir.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
+from einsmith.ir.rewrite.simplify import simplify
 
 BLOCK = 16
 """Elements of a block: the float32 elements of the widest vectors. R of 1e5 and 1e6 elements takes 0.030 and 0.24 ms in

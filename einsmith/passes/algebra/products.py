@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import Apply, Axis, Expr, Read, Tensor, apply, postorder
+from einsmith.ir.nodes import Apply, Axis, Expr, Read, Tensor, apply, postorder
 
 FACTORS = 16
 """Most factors of a product that is split."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Compute, Const, Expr, Graph, Piece, Read, Template, Tensor, reads
-from einsmith.expr.rewrite.rebuild import map_bodies, prune_args, rebuild, replace, substitute
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Compute, Const, Expr, Graph, Piece, Read, Template, Tensor, reads
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, replace, substitute
+from einsmith.ir.rewrite.simplify import simplify_template
 
 
 def read_forwarding(graph: Graph) -> Graph:

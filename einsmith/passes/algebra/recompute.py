@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Compute,
     Expr,
@@ -34,7 +34,7 @@ from einsmith.expr.nodes import (
     postorder,
     size,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, readers_of, with_args
+from einsmith.ir.rebuild import exchanged, readers_of, with_args
 from einsmith.passes.algebra.inline import inlined, points, pointwise_body, total_operations
 from einsmith.passes.analysis.saved_set import Option, saved_set
 from einsmith.passes.schedule.views import is_view, storage

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -29,8 +29,8 @@ from einsmith.expr.nodes import (
     is_zero,
     reads,
 )
-from einsmith.expr.rewrite.rebuild import replace, substitute
-from einsmith.expr.rewrite.simplify import simplify
+from einsmith.ir.rebuild import replace, substitute
+from einsmith.ir.rewrite.simplify import simplify
 
 
 def reduction_basis(graph: Graph) -> Graph:

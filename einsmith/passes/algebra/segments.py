@@ -20,10 +20,10 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.ends import AxisEnd, end_of, guards_around
-from einsmith.expr.functions import identity
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.ends import AxisEnd, end_of, guards_around
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -41,7 +41,7 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.rewrite.rebuild import guarded, map_parts, prune_args, replace, substitute
+from einsmith.ir.rebuild import guarded, map_parts, prune_args, replace, substitute
 
 MANY = 64
 """Fewest segments for which a lookup pays: kernels walk short axes from end to end (`kernels.reduction.axes.LONG`), in

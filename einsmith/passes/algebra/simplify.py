@@ -6,9 +6,9 @@ after:  Y = exp(X);  Z is Y
 
 from __future__ import annotations
 
-from einsmith.expr.nodes import Compute, Graph
-from einsmith.expr.rewrite.rebuild import map_templates, replace, without_twins
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.nodes import Compute, Graph
+from einsmith.ir.rebuild import map_templates, replace, without_twins
+from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.inline import is_copy
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -24,8 +24,8 @@ from einsmith.expr.nodes import (
     Template,
     postorder,
 )
-from einsmith.expr.rewrite.rebuild import replace
-from einsmith.expr.rewrite.simplify import restricted
+from einsmith.ir.rebuild import replace
+from einsmith.ir.rewrite.simplify import restricted
 from einsmith.passes.analysis.predicates import cuts_of
 
 _PIECES = 16

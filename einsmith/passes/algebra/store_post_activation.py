@@ -16,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from einsmith.expr.functions import FUNCTIONS
-from einsmith.expr.nodes import (
+from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -30,7 +30,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.views import is_view
 

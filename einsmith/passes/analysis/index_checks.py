@@ -13,10 +13,9 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import marked
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.verify import proven
-from einsmith.expr.interp import evaluate
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -39,10 +38,11 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.origins import SCATTERED, Origins
-from einsmith.expr.printer import show
-from einsmith.expr.rewrite.rebuild import guarded, operands, prune_args, substitute
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.origins import SCATTERED, Origins
+from einsmith.ir.printer import show
+from einsmith.ir.rebuild import guarded, operands, prune_args, substitute
+from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.verify import proven
 from einsmith.passes.analysis.predicates import guarded_reads
 
 
@@ -70,7 +70,7 @@ def violation(roots: Iterable[Tensor], arrays: Mapping[Leaf, np.ndarray], origin
 
 def _nodes(node: Compute | Recurrence) -> list[Compute]:
     """Return the tensors that a node evaluates, as nodes that read others. Indices that read a member need no check:
-    they are proven when the recurrence is created (`expr.recurrence.component`)."""
+    they are proven when the recurrence is created (`ir.recurrence.component`)."""
     if isinstance(node, Compute):
         return [node]
     if not isinstance(node, Recurrence):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
 _VISITS = 256
 """Most expressions visited along separate paths."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.expr.nodes import Tensor, nbytes
+from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.passes.layout import forced
 from einsmith.passes.layout.folded import folded
 from einsmith.passes.layout.laid_out import Converted, Decided, converter, free, held

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.nodes import Tensor
 from einsmith.passes.layout.order import candidates
 from einsmith.passes.schedule.fusion import reads_own_element
 from einsmith.passes.schedule.plan import KernelCall

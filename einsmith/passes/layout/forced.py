@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.nodes import Tensor
 from einsmith.passes.layout.laid_out import Decided, call_in, free
 from einsmith.passes.layout.order import Order, as_is, candidates
 from einsmith.passes.schedule.plan import KernelCall, Laid, Plan

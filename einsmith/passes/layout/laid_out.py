@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from einsmith.base.errors import VerifyError
-from einsmith.expr.nodes import Apply, Axis, Compute, Read, Tensor, template
+from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
 from einsmith.passes.layout.order import Order, moved
 from einsmith.passes.schedule.plan import KernelCall, Laid, LoopCall, Plan
 from einsmith.passes.schedule.views import storage

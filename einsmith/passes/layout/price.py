@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import inf, prod
 
 from einsmith.base.errors import CompileError
-from einsmith.expr.nodes import Reduce, Tensor
+from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.passes.layout.folded import own_elements
 from einsmith.passes.layout.laid_out import call_in
 from einsmith.passes.layout.order import Order

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -23,9 +23,9 @@ from einsmith.expr.nodes import (
     postorder,
     reads,
 )
-from einsmith.expr.recurrence.define import distances, step_parts
-from einsmith.expr.recurrence.drafts import clipped, shifted
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
+from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.ir.recurrence.define import distances, step_parts
+from einsmith.ir.recurrence.drafts import clipped, shifted
 
 
 def find_totals(graph: Graph) -> dict[Recurrence, frozenset[int]]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import Axis, Compute, Const, Graph, Item, Piece, Read, Recurrence, Template, Tensor
-from einsmith.expr.recurrence.define import step_parts
-from einsmith.expr.recurrence.drafts import moved
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild, replace
-from einsmith.expr.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import Axis, Compute, Const, Graph, Item, Piece, Read, Recurrence, Template, Tensor
+from einsmith.ir.rebuild import map_bodies, rebuild, replace
+from einsmith.ir.recurrence.define import step_parts
+from einsmith.ir.recurrence.drafts import moved
+from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 
 def read_through(graph: Graph) -> Graph:

@@ -13,9 +13,9 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -32,8 +32,8 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.rewrite.rebuild import operands
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.rebuild import operands
+from einsmith.ir.rewrite.simplify import canonical
 from einsmith.passes.recurrence.live_steps import same
 from einsmith.passes.recurrence.time_axis import Along
 from einsmith.passes.schedule.views import is_view

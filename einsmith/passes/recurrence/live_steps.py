@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.bounds import Facts
-from einsmith.expr.analysis.guarded import reads_under
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -35,9 +35,9 @@ from einsmith.expr.nodes import (
     reads,
     template,
 )
-from einsmith.expr.recurrence.define import outside_steps, step_parts
-from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.expr.rewrite.simplify import canonical
+from einsmith.ir.rebuild import substitute
+from einsmith.ir.recurrence.define import outside_steps, step_parts
+from einsmith.ir.rewrite.simplify import canonical
 
 _TIME = Axis(0)
 

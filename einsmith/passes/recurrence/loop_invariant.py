@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import (
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -35,8 +35,8 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import operands, prune_args, rebuild, replace, substitute, with_args
-from einsmith.expr.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import operands, prune_args, rebuild, replace, substitute, with_args
+from einsmith.ir.rewrite.simplify import simplify_template
 
 
 @dataclass(frozen=True, eq=False)

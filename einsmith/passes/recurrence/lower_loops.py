@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -48,9 +48,9 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.recurrence.define import distances, recurrence, step_groups, step_parts
-from einsmith.expr.rewrite.rebuild import prune_args, rebuild, replace, substitute, with_args
-from einsmith.expr.rewrite.simplify import canonical, simplify, simplify_template
+from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_args
+from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
+from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
 from einsmith.passes.analysis.predicates import cuts_of
 from einsmith.passes.recurrence.accumulators import after_totals, find_totals, start
 from einsmith.passes.recurrence.copy_propagation import read_through

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.loop import InputPlace, LoopSegment, LoweredLoop
-from einsmith.expr.nodes import (
+from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -38,8 +38,8 @@ from einsmith.expr.nodes import (
     size,
     template,
 )
-from einsmith.expr.rewrite.rebuild import exchanged, prune_args, with_args
-from einsmith.expr.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.rebuild import exchanged, prune_args, with_args
+from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.passes.recurrence.early_exit import TripCount, ends, length
 from einsmith.passes.recurrence.lower_loops import argument, own_memory
 from einsmith.passes.recurrence.time_axis import Along, along, per_step, points

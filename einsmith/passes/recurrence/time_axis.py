@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.locks import cached_property
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, axes_of, postorder, size
-from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, axes_of, postorder, size
+from einsmith.ir.rebuild import with_args
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from einsmith.expr.nodes import Compute, Graph, Recurrence, Tensor, nbytes, postorder
+from einsmith.ir.nodes import Compute, Graph, Recurrence, Tensor, nbytes, postorder
 from einsmith.passes.schedule.in_place import overwritten
 from einsmith.passes.schedule.plan import Plan
 from einsmith.passes.schedule.views import storage

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.views import is_view, producer, storage
 

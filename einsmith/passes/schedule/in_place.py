@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.nodes import Tensor
 from einsmith.passes.schedule.fusion import reads_own_element
 from einsmith.passes.schedule.plan import KernelCall, LoopCall
 from einsmith.passes.schedule.views import storage

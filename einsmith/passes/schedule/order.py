@@ -13,7 +13,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.nodes import Tensor
 
 
 def lean_order(

@@ -18,9 +18,9 @@ from functools import cache
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
-from einsmith.expr.interned import Node
-from einsmith.expr.loop import LoopSegment, LoweredLoop
-from einsmith.expr.nodes import (
+from einsmith.ir.interned import Node
+from einsmith.ir.loop import LoopSegment, LoweredLoop
+from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
@@ -36,7 +36,7 @@ from einsmith.expr.nodes import (
     postorder,
     template,
 )
-from einsmith.expr.rewrite.rebuild import with_args
+from einsmith.ir.rebuild import with_args
 from einsmith.passes.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.passes.schedule.order import in_circles, lean_order
 from einsmith.passes.schedule.row_clusters import clusters

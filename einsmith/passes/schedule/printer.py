@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from einsmith.expr.nodes import Item, Reduce, Template, Tensor, nbytes, size
-from einsmith.expr.printer import tensor_names
+from einsmith.ir.nodes import Item, Reduce, Template, Tensor, nbytes, size
+from einsmith.ir.printer import tensor_names
 from einsmith.passes.layout.order import as_is, name_of
 from einsmith.passes.schedule.arena import lifetimes
 from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan

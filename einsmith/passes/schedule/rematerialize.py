@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.expr.nodes import Leaf, Tensor, nbytes
+from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.in_place import Known, overwritten
 from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan, copy_of

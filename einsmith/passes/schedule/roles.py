@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from einsmith.expr.loop import LoopSegment, LoweredLoop
-from einsmith.expr.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
+from einsmith.ir.loop import LoopSegment, LoweredLoop
+from einsmith.ir.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
 from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.passes.schedule.views import storage
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from einsmith.expr.nodes import Tensor
+from einsmith.ir.nodes import Tensor
 from einsmith.passes.schedule.row_fusion import MEMBERS, RowPart, common_rows, rows_of, streams
 from einsmith.passes.schedule.views import storage
 from einsmith.target.facts import Target

@@ -20,8 +20,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
-from einsmith.expr.rewrite.rebuild import rebuild
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
+from einsmith.ir.rebuild import rebuild
 from einsmith.passes.schedule.views import storage
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.target.facts import Target

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from einsmith.base.errors import ArgumentError
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import Compute, Tensor
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import Compute, Tensor
 from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.schedule.fusion import STAGES, FusionGroup, fits, maker, makers, needs_check, reads_in_place
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import linear
-from einsmith.expr.nodes import Const, Expr, Piece, Read, Template, postorder
-from einsmith.expr.rewrite.rebuild import map_bodies, rebuild
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Const, Expr, Piece, Read, Template, postorder
+from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _Range = tuple[int, int] | None

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.base import dtypes as dt
-from einsmith.expr.analysis.linear import LinearForm, linear
-from einsmith.expr.loop import LoweredLoop
-from einsmith.expr.nodes import (
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import (
     Axis,
     Compute,
     Const,
@@ -24,8 +24,8 @@ from einsmith.expr.nodes import (
     apply,
     size,
 )
-from einsmith.expr.rewrite.rebuild import substitute
-from einsmith.expr.rewrite.simplify import simplify
+from einsmith.ir.rebuild import substitute
+from einsmith.ir.rewrite.simplify import simplify
 
 
 def is_view(t: Template) -> bool:

@@ -7,11 +7,11 @@ from typing import Any
 
 from einsmith.autodiff.sweep import gradients
 from einsmith.base.errors import ArgumentError
-from einsmith.expr.nodes import leaf
-from einsmith.expr.rewrite.rebuild import rebuild
 from einsmith.frontends.onnx.evaluate import NodeCall, Several, ValueScope, run_nodes
 from einsmith.frontends.onnx.nodes import OnnxNode
 from einsmith.frontends.onnx.table import onnx
+from einsmith.ir.nodes import leaf
+from einsmith.ir.rebuild import rebuild
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 

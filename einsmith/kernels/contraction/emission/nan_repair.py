@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from einsmith.expr.analysis.bounds import prove
-from einsmith.expr.nodes import axes_of
+from einsmith.ir.analysis.bounds import prove
+from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor

@@ -1,0 +1,126 @@
+"""Find the reads of a template's part, with the facts about its axes that hold where each is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, Scatter, apply, postorder, rank
+
+_VISITS = 4096
+"""Most expressions visited when each is visited along every path to it."""
+_CONTEXTS = 8
+"""Most facts per expression if it is reachable on more paths; beyond that, their common facts are used."""
+
+
+def reads_under(part: Piece | Scatter) -> Iterator[tuple[Read, Facts]]:
+    """Yield (read, facts of the `where`s around it) for every read of the part's bodies.
+
+    A read under several different facts is yielded once for each. Sides of a `where` that are never chosen are left
+    out.
+    """
+    for e, known in met_under(part, lambda e: isinstance(e, Read)):
+        assert isinstance(e, Read)
+        yield e, known
+
+
+def met_under(part: Piece | Scatter, wanted: Callable[[Expr], bool]) -> list[tuple[Expr, Facts]]:
+    """Return (expression, facts of the `where`s around it) for every wanted expression of the part's bodies.
+
+    Paths to a shared expression may be exponentially many in its depth. Where they are too many, conditions that say
+    nothing of integers are ignored, and so are those that hold on some paths alone once these are many.
+    """
+    facts = Facts(part.domain)
+    if not facts.feasible:
+        return []
+    around: set[Expr] = set()
+    for e in postorder(part.bodies):
+        if wanted(e) or not around.isdisjoint(e.args):
+            around.add(e)
+    found = _by_path(part.bodies, facts, wanted, around)
+    return _by_expression(part.bodies, facts, wanted, around) if found is None else found
+
+
+def _by_path(
+    bodies: Sequence[Expr], facts: Facts, wanted: Callable[[Expr], bool], around: set[Expr]
+) -> list[tuple[Expr, Facts]] | None:
+    """Collect the wanted expressions along every path; return None where the paths are too many."""
+    out: list[tuple[Expr, Facts]] = []
+    seen: set[tuple[Expr, int]] = set()
+    stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(bodies)]
+    while stack:
+        e, known = stack.pop()
+        if e not in around or (e, id(known)) in seen:
+            continue
+        seen.add((e, id(known)))
+        if len(seen) > max(_VISITS, 4 * len(around)):
+            return None
+        if wanted(e):
+            out.append((e, known))
+        if isinstance(e, Apply) and e.fn == "where":
+            stack.append((e.args[0], known))
+            for truth, side in ((True, e.args[1]), (False, e.args[2])):
+                # Only guards about axes can help; a side that is never chosen needs no proof.
+                under = known.assume(e.args[0], truth) if side in around else known
+                if under.feasible:
+                    stack.append((side, under))
+        else:
+            stack += [(a, known) for a in e.args]
+    return out
+
+
+def _by_expression(
+    bodies: Sequence[Expr], facts: Facts, wanted: Callable[[Expr], bool], around: set[Expr]
+) -> list[tuple[Expr, Facts]]:
+    out: list[tuple[Expr, Facts]] = []
+    contexts: dict[Expr, dict[Facts, None]] = {e: {} for e in around}
+    for b in bodies:
+        contexts.get(b, {})[facts] = None
+    for e in reversed(list(postorder(bodies))):  # users come before the expressions that they use
+        if e not in around:
+            continue
+        here = list(contexts.pop(e))
+        if len(here) > _CONTEXTS:
+            here = [_common(here, facts)]
+        if wanted(e):
+            out += [(e, known) for known in here]
+        is_where = isinstance(e, Apply) and e.fn == "where"
+        for n, a in enumerate(e.args):
+            if a in around:
+                for known in here:
+                    under = _assumed(known, e.args[0], n == 1) if is_where and n else known
+                    if under.feasible:
+                        contexts[a][under] = None
+    return out
+
+
+def _assumed(known: Facts, condition: Expr, truth: bool) -> Facts:
+    """Return the facts extended by a condition, if it adds information about integers."""
+    if not of_integers(condition) or known.prove(condition, truth):
+        return known
+    return known.assume(condition, truth)
+
+
+def _common(contexts: Sequence[Facts], facts: Facts) -> Facts:
+    """Return facts extended by all conditions that are proven in every context."""
+    candidates = sorted({c for known in contexts for c in known.known}, key=lambda c: (rank(c[0]), c[1]))
+    return facts.assume_all(c if truth else apply("not", c)
+                            for c, truth in candidates if all(known.prove(c, truth) for known in contexts))  # fmt: skip
+
+
+def leaves(condition: Expr) -> list[Expr]:
+    """Return the conditions that `and`, `or` and `not` connect in a condition, constants excluded."""
+    out: list[Expr] = []
+    stack = [condition]
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Apply) and e.fn in ("and", "or", "not"):
+            stack += e.args
+        elif not isinstance(e, Const):
+            out.append(e)
+    return out
+
+
+def of_integers(condition: Expr) -> bool:
+    """Return whether some comparison in a condition is of integers."""
+    return any(isinstance(x, Apply) and x.args[0].dtype.is_int for x in leaves(condition))

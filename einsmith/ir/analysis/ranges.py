@@ -1,0 +1,61 @@
+"""Compare intervals of integer arithmetic with the types that it is computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.base.dtypes import DType
+from einsmith.ir.analysis import intervals
+from einsmith.ir.analysis.intervals import Interval
+
+Range = tuple[int, int]
+"""A bounded interval, ends inclusive."""
+
+
+def leaves(reach: Range, dtype: DType) -> bool:
+    """Return whether an interval contains a value that an integer type cannot represent."""
+    low, high = dtype.range
+    return reach[0] < low or high < reach[1]
+
+
+def wrapped(value: int, bits: int) -> int:
+    """Return the signed integer of `bits` bits that equals `value` modulo 2^bits."""
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
+
+
+def reach_of(fn: str, args: Sequence[Range]) -> Range:
+    """Return the interval of an integer function of integers in these intervals.
+
+    For an argument that is a condition, any interval will do.
+    """
+    a, b = args[0], args[-1]
+    if fn == "where":
+        return _closed(intervals.hull(args[1:]))
+    if fn == "add":
+        return a[0] + b[0], a[1] + b[1]
+    if fn == "sub":
+        return a[0] - b[1], a[1] - b[0]
+    if fn == "neg":
+        return -a[1], -a[0]
+    if fn == "mul":
+        return _closed(intervals.mul(a, b))
+    if fn == "sign":
+        return intervals.sign(a[0]), intervals.sign(a[1])
+    if fn in ("min", "max"):
+        pick = min if fn == "min" else max
+        return pick(a[0], b[0]), pick(a[1], b[1])
+    if fn in ("floordiv", "mod"):
+        found = (intervals.floordiv if fn == "floordiv" else intervals.mod)(a, b)
+        most = max(map(abs, a if fn == "floordiv" else b))  # whatever the divisor's sign is
+        return (-most if found[0] is None else found[0]), (most if found[1] is None else found[1])
+    if fn == "abs":
+        ends = [abs(a[0]), abs(a[1])]
+        return (0 if a[0] <= 0 <= a[1] else min(ends)), max(ends)
+    return a  # stop_gradient, floor
+
+
+def _closed(x: Interval) -> Range:
+    lo, hi = x
+    assert lo is not None and hi is not None
+    return lo, hi

@@ -1,0 +1,154 @@
+"""Intern nodes: equal ones are one object, compared by identity.
+
+`digest` identifies a node's structure in every process; it orders operands and keys caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # as WeakValueDictionary does
+from collections.abc import Iterable
+from typing import Any, ClassVar
+from weakref import ref
+
+from einsmith.base import locks
+from einsmith.base.dtypes import DType
+
+_LOCK = locks.lock()
+_set = object.__setattr__
+
+
+class _Held(ref):
+    """A weak reference to a node, with the node's key in the table."""
+
+    __slots__ = ("key",)
+    key: tuple
+
+
+_TABLE: dict[tuple, _Held] = {}
+"""All nodes. A WeakValueDictionary takes four calls where this takes one, for a short-lived node."""
+
+
+def _gone(held: _Held) -> None:
+    """Remove the key of a node that has died, unless another node has taken it."""
+    _remove_dead_weakref(_TABLE, held.key)
+
+
+def _encode(value: Any) -> bytes:
+    """Return a field's bytes for the digest: equal in every process for equal structure."""
+    if isinstance(value, Node):
+        return value.digest
+    if isinstance(value, tuple):
+        return b"(" + b",".join(_encode(v) for v in value) + b")"
+    if isinstance(value, DType):
+        return value.name.encode()
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    return repr(value).encode()
+
+
+def _key(value: Any) -> Any:
+    """Return a field as part of the interning key. Floats by their bits (0.0 is not -0.0, NaN is itself); True is not
+    1."""
+    if isinstance(value, tuple):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, (float, bool)):
+        return (type(value), _encode(value))
+    return value
+
+
+class Node:
+    """Base of all interned nodes. Subclasses list their fields; `_derive` computes derived attributes."""
+
+    __slots__ = ("_outline", "_digest", "__weakref__")
+    fields: ClassVar[tuple[str, ...]] = ()
+    exact: ClassVar[bool] = False
+    """Whether equal fields imply equal structure: no field contains floats, or bools where integers may occur."""
+    _digest: bytes | None
+    _outline: bytes  # see `rank`
+
+    def __new__(cls, *values: Any):
+        key = (cls, *values) if cls.exact else (cls, *map(_key, values))
+        held = _TABLE.get(key)
+        node = None if held is None else held()
+        return node if node is not None else cls._make(key, values)
+
+    @classmethod
+    def _make(cls, key: tuple, values: tuple):
+        with _LOCK:  # two threads that meet the same new node must get one object
+            held = _TABLE.get(key)
+            node = None if held is None else held()
+            if node is not None:
+                return node
+            if len(values) != len(cls.fields):
+                raise TypeError(f"{cls.__name__} takes {', '.join(cls.fields)}")
+            node = object.__new__(cls)
+            for name, value in zip(cls.fields, values, strict=True):
+                _set(node, name, value)
+            _set(node, "_digest", None)
+            node._derive()
+            held = _TABLE[key] = _Held(node, _gone)
+            held.key = key
+            return node
+
+    def _derive(self) -> None:
+        pass
+
+    @property
+    def digest(self) -> bytes:
+        """Return the node's digest, computed at its first use; most nodes never need one."""
+        return self._digest or _digest(self)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __reduce__(self):
+        return type(self), tuple(getattr(self, f) for f in self.fields)
+
+    def __repr__(self) -> str:
+        with locks.IMPORTING:
+            from einsmith.ir.printer import show  # imported late: it imports this module
+        return show(self)
+
+
+def _digest(node: Node) -> bytes:
+    """Return the digest of a node, and compute those of all nodes below it, without recursion."""
+    stack = [node]
+    while stack:
+        x = stack[-1]
+        below = _undigested([getattr(x, f) for f in x.fields])
+        stack += below
+        if not below:
+            stack.pop()
+            code = hashlib.blake2b(type(x).__name__.encode(), digest_size=16)
+            for f in x.fields:
+                code.update(b"|" + _encode(getattr(x, f)))
+            x._set("_digest", code.digest())
+    return node.digest
+
+
+def _undigested(values: Iterable[Any]) -> list[Node]:
+    """Return the nodes in fields that have no digest yet."""
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            if v._digest is None:
+                out.append(v)
+        elif isinstance(v, tuple):
+            out += _undigested(v)
+    return out
+
+
+def nodes_in(values: Iterable[Any]) -> list[Node]:
+    """Return all nodes in field values, those in nested tuples included."""
+    out: list[Node] = []
+    for v in values:
+        if isinstance(v, Node):
+            out.append(v)
+        elif isinstance(v, tuple):
+            out += nodes_in(v)
+    return out

@@ -1,0 +1,69 @@
+"""Define the loop that `lower_loops` makes of a Recurrence, for fusion and the program."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from einsmith.base.dtypes import DType
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Graph, Template, Tensor
+
+
+class InputPlace(NamedTuple):
+    """The source of a step's input: argument `number` of the loop, or its member.
+
+    `first` None: the whole tensor. Otherwise, in step t, element first + stride*t along dimension 0, as a tensor
+    without that dimension; where `rows` is not 0, that many elements from there on, as a tensor with it.
+    """
+
+    kind: str  # "argument" or "member"
+    number: int
+    first: int | None = None
+    stride: int = 0
+    rows: int = 0
+
+
+class LoopSegment(Node):
+    """A run of `steps` consecutive steps of one body.
+
+    `places` gives the source of each input of `body`. Output i of the body is member `targets[i][0]` at position
+    `targets[i][1] + t` in step t = 0 .. steps-1; its updates are members that a step changes in place. `first` and
+    `stop` are the numbers of 0-d i64 arguments that give, at run time, the first step and the end of the steps that are
+    run; None: all are run. The outputs `idle` are not read: nodes needed only by them need not run. `rows`: where it is
+    not 0, the outputs have that many positions each, from targets[i][1] + rows*t on (`passes.recurrence.strip_mine`).
+    """
+
+    __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
+    fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
+    steps: int
+    body: Graph
+    places: tuple[InputPlace, ...]
+    targets: tuple[tuple[int, int], ...]
+    first: int | None
+    stop: int | None
+    idle: tuple[int, ...]
+    rows: int
+
+    def __new__(cls, steps, body, places, targets, first=None, stop=None, idle=(), rows: int = 0):
+        return super().__new__(cls, steps, body, places, targets, first, stop, idle, rows)
+
+
+class LoweredLoop(Node):
+    """A recurrence lowered to a loop over steps; its results are `Item`s.
+
+    First the `initial` templates (member, template of pieces that need not cover it, numbers of its arguments) are
+    written into their members. Then the segments run in order, each from its last step to its first if `reverse`.
+    Members that no segment writes and no initial template fills stay undefined: nothing reads them.
+    """
+
+    __slots__ = ("reverse", "results", "initial", "segments", "args")
+    fields = ("reverse", "results", "initial", "segments", "args")
+    reverse: bool
+    results: tuple[tuple[DType, tuple[int, ...]], ...]
+    initial: tuple[tuple[int, Template, tuple[int, ...]], ...]
+    segments: tuple[LoopSegment, ...]
+    args: tuple[Tensor, ...]
+
+    def with_args(self, args: tuple[Tensor, ...]) -> LoweredLoop:
+        """Return this loop with other arguments."""
+        return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args)

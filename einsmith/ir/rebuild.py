@@ -1,0 +1,260 @@
+"""Rebuild expressions and graphs with one function; on it are based substitution in expressions and replacement in
+graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from einsmith.base.errors import VerifyError
+from einsmith.ir.interned import Node
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    apply,
+    postorder,
+)
+
+
+def readers_of(nodes: Iterable[Tensor]) -> defaultdict[Tensor, list[Tensor]]:
+    """Return the nodes that read each tensor, in order, each once."""
+    out: defaultdict[Tensor, list[Tensor]] = defaultdict(list)
+    for node in nodes:
+        for a in dict.fromkeys(node.args):
+            out[a].append(node)
+    return out
+
+
+def with_args(node: Any, args: tuple) -> Any:
+    """Return `node` with other arguments (`node` itself if they are equal)."""
+    if args == node.args:
+        return node
+    if isinstance(node, Apply):
+        return Apply(node.fn, args, node.dtype)
+    if isinstance(node, Read):
+        return Read(node.slot, args, node.dtype)
+    if isinstance(node, Compute):
+        return Compute(node.template, args)
+    if isinstance(node, Item):
+        return Item(args[0], node.member)
+    if isinstance(node, Recurrence):
+        return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.checkpoint)
+    if isinstance(node, LoweredLoop):
+        return node.with_args(args)
+    raise VerifyError(f"{type(node).__name__} has no arguments")
+
+
+def rebuild(roots: Iterable[Node], rule: Callable[[Any], Any], memo: dict | None = None) -> list:
+    """Rewrite each root bottom-up: children first, then `rule(node)`, which returns a node, or None to keep the node.
+
+    Works on expressions and on tensors. `memo` carries results from call to call.
+    """
+    memo = {} if memo is None else memo
+    roots = list(roots)
+    for node in postorder(roots, memo):
+        new = with_args(node, tuple([memo[a] for a in node.args])) if node.args else node
+        out = rule(new)
+        memo[node] = new if out is None else out
+    return [memo[r] for r in roots]
+
+
+def substitute(x: Expr, axes: Mapping[int, Expr], slots: Mapping[int, int | Expr] | None = None) -> Expr:
+    """Return `x` with axes replaced by expressions, and slots renumbered or their reads replaced, all at once."""
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return axes.get(e.position, e)
+        if isinstance(e, Read) and slots is not None:
+            to = slots[e.slot]
+            return Read(to, e.index, e.dtype) if isinstance(to, int) else to
+        return None
+
+    return rebuild([x], rule)[0]
+
+
+def operands(x: Expr, fn: str) -> list[Expr]:
+    """Return the operands of nested applications of `fn`, from left to right: [a, b, c] of (a + b) + c; [x] of others.
+
+    An application that occurs several times is expanded once, and is itself an operand elsewhere: a*a, squared
+    repeatedly, has few expressions and many factors.
+    """
+    out: list[Expr] = []
+    stack = [x]
+    seen: set[Expr] = set()
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Apply) and e.fn == fn and e not in seen:
+            seen.add(e)
+            stack += reversed(e.args)
+        elif e not in seen or fn not in ("and", "or"):
+            out.append(e)
+    return out
+
+
+def guarded(guards: Sequence[Expr], x: Expr) -> Expr:
+    """Return x where every guard holds, else zero. Guards are nested: each is evaluated where the preceding ones
+    hold."""
+    for g in reversed(guards):
+        x = apply("where", g, x, Const(0, x.dtype))
+    return x
+
+
+def whole_sum(t: Template) -> Piece | None:
+    """Return the piece of a template that is one sum of one body all over its output; None for other templates."""
+    part = t.parts[0]
+    if len(t.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Reduce) or part.extents != t.shape:
+        return None
+    return part if part.body.combiner == "sum" and len(part.body.bodies) == 1 else None
+
+
+def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None) -> Template:
+    """Return the template with the bodies of each part (of a Scatter, the indices, then the body) replaced by
+    `rule(part)`."""
+    parts: list = []
+    for part in t.parts:
+        bodies = rule(part)
+        if isinstance(part, Scatter):
+            parts.append(Scatter(part.combiner, part.extents, bodies[:-1], bodies[-1]))
+        elif isinstance(part.body, Reduce):
+            body = Reduce(part.body.combiner, part.body.extents, bodies)
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece(part.offset, part.step, part.extents, bodies[0]))
+    return Template(t.shape, t.params if params is None else tuple(params), tuple(parts))
+
+
+def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Template:
+    """Return the template with every body expression (indices of a Scatter too) passed through `rule`."""
+    return map_parts(t, lambda part: tuple(rule(b) for b in part.bodies), params)
+
+
+def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | Recurrence | None:
+    """Return a Compute or Recurrence with other templates, unread arguments dropped; None for other nodes."""
+    if isinstance(node, Compute):
+        return prune_args(rule(node.template), node.args)
+    if isinstance(node, Recurrence):
+        members = tuple(map(rule, node.members))
+        new = Recurrence(node.steps, node.reverse, node.origins, members, node.args, node.checkpoint)
+        return prune_recurrence(new)
+    return None
+
+
+def without_twins(t: Template) -> Template:
+    """Return the template without expressions that only derivatives need."""
+
+    def rule(e: Any) -> Any:
+        return e.args[0] if isinstance(e, Apply) and e.fn in ("stop_gradient", "differentiate_as") else None
+
+    return t.memo("without_twins", lambda t: map_bodies(t, lambda b: rebuild([b], rule)[0]))
+
+
+def slots_read(t: Template) -> tuple[int, ...]:
+    """Return the slots that the template reads, each once, in order of first appearance. Computed once per template."""
+
+    def find(t: Template) -> tuple[int, ...]:
+        bodies = (b for part in t.parts for b in part.bodies)
+        return tuple(dict.fromkeys(e.slot for b in bodies for e in postorder([b]) if isinstance(e, Read)))
+
+    return t.memo("slots_read", find)
+
+
+def renumbered(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> Template:
+    """Return the template with slots renumbered by (old, new) pairs. Computed once per template and pairs."""
+    new = dict(slots)
+    return t.memo(("renumbered", slots), lambda t: map_bodies(t, lambda b: substitute(b, {}, new), params))
+
+
+def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
+    """Return the Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
+    read = slots_read(t)
+    order = {a: n for n, a in enumerate(dict.fromkeys(args[s] for s in read))}
+    if len(order) == len(args) and read == tuple(range(len(args))):
+        return Compute(t, args)
+    slots = tuple((s, order[args[s]]) for s in read)
+    return Compute(renumbered(t, slots, tuple((a.dtype, a.shape) for a in order)), tuple(order))
+
+
+def prune_recurrence(node: Recurrence) -> Recurrence:
+    """Return the recurrence with equal arguments merged and unread ones dropped, in the order of their first
+    appearance."""
+    read = {e.slot for t in node.members for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read)}
+    args = tuple(dict.fromkeys(a for s, a in enumerate(node.args) if s in read))
+    if args == node.args:
+        return node
+    slots = {s: args.index(a) for s, a in enumerate(node.args) if s in read}
+    slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
+    params = tuple((a.dtype, a.shape) for a in args) + node.results
+    members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
+    return Recurrence(node.steps, node.reverse, node.origins, members, args, node.checkpoint)
+
+
+def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:
+    """Return the graph with every tensor rewritten by `rule`, with `memo` (see `rebuild`); updates keep their
+    leaves."""
+    memo = {} if memo is None else memo
+    rebuild(graph.roots, rule, memo)
+    return exchanged(graph, memo)
+
+
+def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
+    """Return the graph with its roots replaced; updates keep their leaves.
+
+    `new` maps every root, and those nodes below that have a replacement, to their replacements. A replacement takes
+    over the role of the node it replaces.
+    """
+    roots = (
+        graph.inputs,
+        tuple(new[t] for t in graph.outputs),
+        tuple((p, new[t]) for p, t in graph.updates),
+        tuple((new[t], m) for t, m in graph.checks),
+    )
+    plain = Graph(*roots)
+    if plain.roots == graph.roots:
+        return graph
+    return Graph(*roots, _gradients(graph, plain, new)) if graph.gradients else plain
+
+
+def _gradients(old: Graph, plain: Graph, new: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Return the gradients of a rewritten graph: the backward nodes that its updates read. `plain` is that graph
+    without gradients.
+
+    Backward is every node needed for a replacement of a backward node, even if it is no longer read because its reader
+    was merged into it. Of the other nodes, update are the replacements of update nodes and their readers. A node that
+    neither replaces nor reads one, such as the union of two gradients, was made for an update to read: it is backward
+    too.
+    """
+    images: dict[str, list[Tensor]] = {"backward": [], "update": []}
+    for node, role in old.role.items():
+        image = node if isinstance(node, Leaf) else new.get(node)
+        if role != "forward" and image is not None:
+            images[role].append(image)
+    forward = {n for n, role in plain.role.items() if role == "forward"}
+    backward = set(postorder(images["backward"], forward))
+    later: set[Tensor] = set()
+    found: dict[Tensor, None] = {}
+    replaced = set(images["update"])
+    for node in plain.role:
+        if node in forward or node in backward:
+            continue
+        if node in replaced or any(a in later for a in node.args):
+            later.add(node)
+            found |= dict.fromkeys(a for a in node.args if a in backward and not isinstance(a, Leaf))
+        else:
+            backward.add(node)
+    found |= dict.fromkeys(t for _, t in plain.updates if t in backward)
+    return tuple(found)

@@ -1,0 +1,232 @@
+"""Turn a cycle of tensors that read each other into one Recurrence: choose the time axis, direction and initial values.
+
+    before   u[b,t,k] = sum[j](where(t > 0, h[b,t-1,j], h0[b,j]) * U[j,k]);  h[b,t,k] = tanh(x[b,t,k] + u[b,t,k])
+    after    U'[t,b,k] = sum[j](H[t,b,j] * U[j,k]);  H[0,b,k] = h0[b,k];  H[t+1,b,k] = tanh(x'[t,b,k] + U'[t,b,k])
+             outside: x'[t,b,k] = x[b,t,k];  h[b,t,k] = H[t+1,b,k]
+
+Positions along time are counted in the direction of evaluation: `sign` is 1, or -1 where time runs downward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Piece,
+    Read,
+    Recurrence,
+    Tensor,
+    postorder,
+    template,
+)
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.recurrence.drafts import (
+    ARGS,
+    Arguments,
+    Draft,
+    Edge,
+    find_edges,
+    mapped,
+    moved,
+    offender,
+    potentials,
+    time_first,
+    with_carries,
+    with_free_ends,
+)
+from einsmith.ir.recurrence.members import Members, schedule
+from einsmith.ir.rewrite.simplify import canonical
+
+
+class Illegal(Exception):
+    """Raised where the axes tried give no recurrence: `edge` is an offending read, in nodes whose first dimension is
+    time."""
+
+    def __init__(self, edge: Edge, order: tuple[int, ...]):
+        self.edge, self.order = edge, order
+
+
+@dataclass(frozen=True)
+class Built:
+    """The recurrence of a component, and each node's tensor in terms of it."""
+
+    node: Recurrence
+    tensors: tuple[Tensor, ...]
+
+
+class Component:
+    """A cyclic component of the graph of tensors.
+
+    number: node number by tensor; outside: returns the final tensor of one that is not in the component; exposed:
+    numbers of the nodes that are read outside the component.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Compute],
+        number: Mapping[Tensor, int],
+        outside: Callable[[Tensor], Tensor],
+        exposed: set[int],
+        checkpoint: int = 0,
+    ):
+        self.nodes, self.exposed, self.checkpoint = nodes, exposed, checkpoint
+        self.args = Arguments()
+        self.drafts: list[Draft] = []
+        for node in nodes:
+            sources = {s: number[a] if a in number else self._source(outside(a)) for s, a in enumerate(node.args)}
+            t = map_bodies(node.template, partial(_rewritten, rule=partial(_reread, sources)))
+            parts = [p for p in t.parts if isinstance(p, Piece)]
+            self.drafts.append(Draft(node.shape, node.dtype, tuple(parts)))
+        self.given = len(self.args.tensors)
+
+    def _source(self, a: Tensor) -> tuple[int, tuple[Expr, ...]]:
+        """Return the slot and index of the tensor that `a` is a slice or a transposition of; of `a` itself for
+        others."""
+        at: tuple[Expr, ...] = tuple(Axis(d) for d in range(len(a.shape)))
+        while isinstance(a, Compute) and len(a.template.parts) == 1:
+            part = a.template.parts[0]
+            if not isinstance(part, Piece) or part.extents != a.shape or not isinstance(part.body, Read):
+                break
+            if not all(_is_plain(i) for i in part.body.index):
+                break
+            at = tuple(substitute(i, dict(enumerate(at))) for i in part.body.index)
+            a = a.args[part.body.slot]
+        return self.args.slot(a), at
+
+    def unproven(self) -> tuple[int, int] | None:
+        """Return a node and one that gives it an index not proven to exist, which no check ahead of the steps covers;
+        else None."""
+        shapes = {n: d.shape for n, d in enumerate(self.drafts)}
+        shapes |= {ARGS + s: a.shape for s, a in enumerate(self.args.tensors)}
+        for n, draft in enumerate(self.drafts):
+            for part in draft.parts:
+                for read, facts in reads_under(part):
+                    for i, extent in zip(read.index, shapes[read.slot], strict=True):
+                        made = [e.slot for e in postorder([i]) if isinstance(e, Read) and e.slot < ARGS]
+                        if made:
+                            low, high = facts.bounds(i)
+                            if low is None or low < 0 or high is None or high >= extent:
+                                return n, made[0]
+        return None
+
+    # ------------------------------------------------------------------------------------------------ which axis
+
+    def axes(self) -> Iterator[tuple[int, ...]]:
+        """Yield assignments of the time dimension to every node, as the reads suggest."""
+        found = [
+            (n, part, r)
+            for n, d in enumerate(self.drafts)
+            for part in d.parts
+            for r in dict.fromkeys(r for r, _ in reads_under(part))
+            if r.slot < ARGS
+        ]
+        first = next((n for n, _, r in found if r.slot == n), 0)
+        stack: list[dict[int, int]] = [{first: d} for d in reversed(range(len(self.drafts[first].shape)))]
+        while stack:
+            known = stack.pop()
+            if len(known) == len(self.drafts):
+                yield tuple(known[n] for n in range(len(known)))
+                continue
+            options = [self._candidates(n, p, r, known) for n, p, r in found if (n in known) != (r.slot in known)]
+            other = next(n for n in range(len(self.drafts)) if n not in known)
+            options = options or [(other, list(range(len(self.drafts[other].shape))))]
+            node, dims = min(options, key=lambda o: len(o[1]))
+            stack += [{**known, node: d} for d in reversed(dims)]
+
+    def _candidates(self, n: int, part: Piece, r: Read, known: Mapping[int, int]) -> tuple[int, list[int]]:
+        """Return the end of a read whose time dimension is unknown, and its dimensions that run along with the other
+        end's time."""
+        if n in known:
+            axis, step = Axis(known[n]), part.step[known[n]]
+            found = [d for d, i in enumerate(r.index) if linear(i).coefficient(axis) == step]
+            return r.slot, found or list(range(len(r.index)))
+        form = linear(r.index[known[r.slot]])
+        found = [d for d, s in enumerate(part.step) if form.coefficient(Axis(d)) == s]
+        return n, found or list(range(len(part.step)))
+
+    def timed(self, axes: Sequence[int]) -> list[Draft]:
+        """Return the nodes with time as dimension 0."""
+        orders = [time_first(d, len(n.shape)) for d, n in zip(axes, self.drafts, strict=True)]
+        out = []
+        for draft, order in zip(self.drafts, orders, strict=True):
+            places: dict[int, Expr] = {d: Axis(p) for p, d in enumerate(order)}
+
+            def rule(e, places=places):
+                if isinstance(e, Axis):
+                    return places.get(e.position)
+                if isinstance(e, Read) and e.slot < ARGS:
+                    return Read(e.slot, tuple(e.index[d] for d in orders[e.slot]), e.dtype)
+                return None
+
+            parts = []
+            for p in draft.parts:
+                p = mapped(p, partial(_rewritten, rule=rule))
+                move = [tuple(x[d] for d in order) for x in (p.offset, p.step, p.extents)]
+                parts.append(Piece(*move, p.body))
+            out.append(Draft(tuple(draft.shape[d] for d in order), draft.dtype, tuple(parts)))
+        return out
+
+    # --------------------------------------------------------------------------------------------------- building
+
+    def build(self, axes: Sequence[int]) -> Built:
+        """Return the recurrence along these axes. Raises Illegal. Cycles within a step are not examined."""
+        drafts = self.timed(axes)
+        edges = find_edges(drafts)
+        sign = next((s for s in (1, -1) if potentials(edges, [0] * len(drafts), s) is not None), None)
+        if sign is None:
+            raise Illegal(offender(edges), tuple(axes))
+        del self.args.tensors[self.given :]  # those of an earlier attempt
+        drafts, front = with_carries(drafts, edges, sign)
+        drafts = [with_free_ends(d) for d in drafts]
+        layout = schedule(drafts, find_edges(drafts), sign)
+        node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint).build()
+        tensors = []
+        for n, (old, dim) in enumerate(zip(self.nodes, axes, strict=True)):
+            order = time_first(dim, len(old.shape))
+            member, base = places[n]
+            at: list[Expr] = [Axis(d) if old.shape[d] > 1 else Const(0, dt.i32) for d in order]
+            at[0] = moved(at[0], front[n] - base)
+            item = Item(node, member)
+            whole = order == tuple(range(len(order))) and item.shape == old.shape and front[n] == base
+            view = template(old.shape, [(item.dtype, item.shape)], Read(0, tuple(at), item.dtype))
+            tensors.append(item if whole else canonical(view, (item,)))
+        return Built(node, tuple(tensors))
+
+
+def _rewritten(body: Expr, rule: Callable[[Any], Any]) -> Expr:
+    return rebuild([body], rule)[0]
+
+
+def _is_plain(index: Expr) -> bool:
+    """Whether an index is an axis plus a constant, or a constant."""
+    form = linear(index)
+    return not form.terms or (
+        len(form.terms) == 1 and all(isinstance(a, Axis) and c == 1 for a, c in form.terms.items())
+    )
+
+
+def _reread(sources: Mapping[int, Any], e: Expr) -> Expr | None:
+    """Rewrite a read of an argument as one of its source: a slot, or a slot and an index over the argument's axes."""
+    if not isinstance(e, Read):
+        return None
+    source = sources[e.slot]
+    if isinstance(source, int):
+        return Read(source, e.index, e.dtype)
+    slot, at = source
+    index = []
+    for i in at:
+        form = linear(i)
+        own = [e.index[a.position] for a in form.terms if isinstance(a, Axis)]
+        index.append(moved(own[0], form.const) if own else i)
+    return Read(slot, tuple(index), e.dtype)

@@ -1,0 +1,360 @@
+"""Build the members of a recurrence from their drafts: their schedule, and the values outside of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
+from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import (
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    postorder,
+    template,
+)
+from einsmith.ir.order import components
+from einsmith.ir.rebuild import prune_recurrence, rebuild, substitute
+from einsmith.ir.recurrence.drafts import (
+    ARGS,
+    Arguments,
+    Draft,
+    Edge,
+    clipped,
+    mapped,
+    moved,
+    node_reads,
+    potentials,
+    shifted,
+    time_first,
+)
+from einsmith.ir.rewrite.simplify import canonical, simplify_template
+
+# ------------------------------------------------------------------------------------------------------------- layout
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """The schedule of the nodes: node n is evaluated at `steps` positions from `window[n]` on, in the order `groups`
+    within a step.
+
+    `clean[n]`: up to this position (from it on, running downward) node n depends on no step.
+    """
+
+    sign: int
+    steps: int
+    window: tuple[int, ...]
+    clean: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+def schedule(drafts: Sequence[Draft], edges: Sequence[Edge], sign: int) -> StepLayout:
+    """Return the layout with the least padding.
+
+    Positions that depend on no step lie ahead of the first one, and every read is of an earlier step or of the current
+    one.
+    """
+    # In the direction of evaluation, node n covers begin[n] .. end[n]-1.
+    begin = [0 if sign > 0 else 1 - d.shape[0] for d in drafts]
+    end = [b + d.shape[0] for b, d in zip(begin, drafts, strict=True)]
+    direct = [_clean(d, {}, b, e, sign) for d, b, e in zip(drafts, begin, end, strict=True)]
+    best: tuple[tuple[int, int], StepLayout] | None = None
+    for start in (direct, [0] * len(drafts)):
+        shift = potentials(edges, start, sign)
+        assert shift is not None
+        clean = list(direct)
+        for group in _groups(edges, shift, sign):
+            if len(group) == 1:
+                (n,) = group
+                read = {e.source for e in edges if e.reader == n and _tight(e, shift, sign)}
+                limits = {i: clean[i] for i in read if clean[i] > begin[i]}
+                clean[n] = max(clean[n], _clean(drafts[n], limits, begin[n], end[n], sign))
+        shift = potentials(edges, clean, sign)
+        assert shift is not None
+        low = min(c - s for c, s in zip(clean, shift, strict=True))
+        window = [s + low for s in shift]
+        steps = max(e - w for e, w in zip(end, window, strict=True))
+        waste = sum(steps - (e - c) for e, c in zip(end, clean, strict=True))
+        groups = tuple(tuple(g) for g in _groups(edges, shift, sign))
+        if sign < 0:
+            window, clean = [1 - w - steps for w in window], [1 - c for c in clean]
+        found = (waste, sum(len(g) > 1 for g in groups)), StepLayout(sign, steps, tuple(window), tuple(clean), groups)
+        if best is None or found[0] < best[0]:
+            best = found
+    assert best is not None
+    return best[1]
+
+
+def _tight(e: Edge, shift: Sequence[int], sign: int) -> bool:
+    """Return whether a read may be of the current step."""
+    nearest = e.low if sign > 0 else e.high
+    assert nearest is not None
+    return sign * nearest + shift[e.source] - shift[e.reader] <= 0
+
+
+def _groups(edges: Sequence[Edge], shift: Sequence[int], sign: int) -> list[list[int]]:
+    """Return the nodes in order of evaluation within a step; nodes of one group read each other in a cycle."""
+    below: list[list[int]] = [[] for _ in shift]
+    for e in edges:
+        if _tight(e, shift, sign):
+            below[e.reader].append(e.source)
+    return components(range(len(shift)), below.__getitem__)
+
+
+def _clean(d: Draft, limits: Mapping[int, int], begin: int, end: int, sign: int) -> int:
+    """Return the first position that depends on a step; a read of node i below `limits[i]` does not."""
+    out = end
+    for p in d.parts:
+        last = p.offset[0] + p.step[0] * (p.extents[0] - 1)
+        first, stop = (p.offset[0], last + 1) if sign > 0 else (-last, 1 - p.offset[0])
+        for r in node_reads(p):
+            back = linear(r.index[0]) - LinearForm(0, {Axis(0): 1})
+            limit = first
+            if r.slot in limits and not back.terms and p.step[0] == 1:
+                limit = max(first, limits[r.slot] - sign * (back.const - p.offset[0]))
+            if limit < stop:
+                out = min(out, limit)
+    return out if out < end else begin
+
+
+# ------------------------------------------------------------------------------------------------------------ members
+
+
+class Members:
+    """The members of the recurrence of drafts whose layout is known."""
+
+    def __init__(
+        self, args: Arguments, exposed: set[int], drafts: Sequence[Draft], layout: StepLayout, checkpoint: int = 0
+    ):
+        self.args, self.exposed, self.drafts, self.layout = args, exposed, drafts, layout
+        self.checkpoint = checkpoint
+        self.initial: dict[int, Tensor] = {}
+        self.base = [self._base(n) for n in range(len(drafts))]
+        self.ready: list[tuple[Draft, int]] = []  # members in order, and their origins
+        self.place: dict[int, int] = {}  # node -> member
+
+    def _base(self, n: int) -> int:
+        """Return the position that is slot 0 of a node's member."""
+        lay = self.layout
+        return min(0, lay.window[n]) if lay.sign > 0 and self._kept(n) else lay.window[n]
+
+    def _kept(self, n: int) -> bool:
+        """Return whether a node's values outside of its window are read, in a step or outside the recurrence."""
+        if n in self.exposed:
+            return True
+        first, stop = self.layout.window[n], self.layout.window[n] + self.layout.steps
+        for m, d in enumerate(self.drafts):
+            for p in d.parts:
+                for part in clipped(p, self.layout.window[m], self.layout.window[m] + self.layout.steps):
+                    for r, facts in reads_under(part):
+                        if r.slot == n:
+                            low, high = facts.bounds(r.index[0])
+                            if low is None or high is None or low < first or high >= stop:
+                                return True
+        return False
+
+    def build(self) -> tuple[Recurrence, list[tuple[int, int]]]:
+        lay = self.layout
+        for group in lay.groups:
+            for n in group:
+                first, stop = lay.window[n], lay.window[n] + lay.steps
+                size = self.drafts[n].shape[0]
+                kept = self._kept(n)
+                low = self.base[n]
+                high = max(stop, size) if lay.sign < 0 and kept else stop
+                parts = [shifted(p, -low) for p in self._outside(n, low, first) + self._outside(n, stop, high)]
+                parts += [shifted(p, -low) for p in self._step_parts(n)]
+                shape = (high - low, *self.drafts[n].shape[1:])
+                self.place[n] = len(self.ready)
+                self.ready.append((Draft(shape, self.drafts[n].dtype, tuple(parts)), first - low))
+        return self._node(), [(self.place[n], self.base[n]) for n in range(len(self.drafts))]
+
+    # -- positions that depend on no step
+
+    def _outside(self, n: int, low: int, high: int) -> list[Piece]:
+        """Return the pieces of node n at positions ahead of its first step: they read no node."""
+        if low >= high:
+            return []
+        out = [q for p in self.drafts[n].parts for q in clipped(p, low, high)]
+        return [mapped(p, lambda b: rebuild([b], self._known)[0]) for p in out]
+
+    def _known(self, e: Expr) -> Expr | None:
+        """Rewrite a read of a node, at a position that depends on no step, as a read of an outside tensor or as its
+        value; else None."""
+        if not isinstance(e, Read) or e.slot >= ARGS:
+            return None
+        lay, n = self.layout, e.slot
+        d = self.drafts[n]
+        low, high = (0, lay.clean[n]) if lay.sign > 0 else (lay.clean[n], d.shape[0])
+        at = (moved(e.index[0], -low), *e.index[1:])
+        parts = [shifted(p, -low) for p in self._outside(n, low, high)]
+        shape = (high - low, *d.shape[1:])
+        if len(parts) == 1 and parts[0].extents == shape and not isinstance(parts[0].body, Reduce):
+            return substitute(parts[0].body, dict(enumerate(at)))
+        if n not in self.initial:
+            args = self.args.tensors
+            slots = {ARGS + s: s for s in range(len(args))}
+            own = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in parts)
+            t = Template(shape, tuple((a.dtype, a.shape) for a in args), own)
+            self.initial[n] = canonical(t, tuple(args))
+        return Read(self.args.slot(self.initial[n]), at, e.dtype)
+
+    # -- steps
+
+    def _step_parts(self, n: int) -> list[Piece]:
+        """Return the pieces of a node in its window, each along all of it."""
+        lay, d = self.layout, self.drafts[n]
+        first, stop = lay.window[n], lay.window[n] + lay.steps
+        clean = range(lay.clean[n]) if lay.sign > 0 else range(lay.clean[n], d.shape[0])
+        found: list[Piece] = []
+        for p in d.parts:
+            for q in clipped(p, first, stop):
+                if q.offset[0] in clean and q.offset[0] + q.step[0] * (q.extents[0] - 1) in clean:
+                    q = mapped(q, lambda b: rebuild([b], self._known)[0])
+                found.append(q)
+        groups: dict[tuple, list[Piece]] = {}
+        for p in found:
+            groups.setdefault((p.offset[1:], p.step[1:], p.extents[1:]), []).append(p)
+        if any(_boxes_meet(a, b) for a, b in combinations(groups, 2)):
+            groups = {((0,) * (len(d.shape) - 1), (1,) * (len(d.shape) - 1), d.shape[1:]): found}
+        out = []
+        for (offset, step, extents), parts in groups.items():
+            p = parts[0]
+            if len(parts) > 1 or p.extents != (lay.steps, *extents) or p.step[0] != 1 or p.offset[0] != first:
+                p = self._chosen(n, parts, offset, step, extents)
+            out.append(mapped(p, self._reread))
+        return out
+
+    def _reread(self, body: Expr) -> Expr:
+        """Return a body whose reads of nodes are at slots of their members."""
+
+        def rule(e):
+            if isinstance(e, Read) and e.slot < ARGS // 2:
+                return Read(e.slot, (moved(e.index[0], -self.base[e.slot]), *e.index[1:]), e.dtype)
+            return None
+
+        return rebuild([body], rule)[0]
+
+    def _chosen(self, n: int, parts: Sequence[Piece], offset, step, extents) -> Piece:
+        """Return one piece along the whole window that selects by position between the bodies of `parts`, each of which
+        covers a part of it."""
+        lay, dtype = self.layout, self.drafts[n].dtype
+        whole = Piece((lay.window[n], *offset), (1, *step), (lay.steps, *extents), Const(0, dtype))
+        body: Expr = Const(0, dtype)
+        for p in parts:
+            condition: Expr | None = None
+            places: dict[int, Expr] = {}
+            for d, (o, s, e) in enumerate(zip(p.offset, p.step, p.extents, strict=True)):
+                if (o, s, e) == (whole.offset[d], whole.step[d], whole.extents[d]):
+                    continue
+                at = LinearForm(whole.offset[d] - o, {Axis(d): whole.step[d]}).expr()
+                number = apply("floordiv", at, Const(s, dt.i32)) if s > 1 else at
+                tests = [apply("le", Const(0, dt.i32), at), apply("lt", number, Const(e, dt.i32))]
+                if s > 1:
+                    tests.append(apply("eq", apply("mod", at, Const(s, dt.i32)), Const(0, dt.i32)))
+                for t in tests:
+                    condition = t if condition is None else apply("and", condition, t)
+                places[d] = number
+            value = self._pointwise(p, whole, condition, places)
+            body = value if condition is None else apply("where", condition, value, body)
+        return Piece(whole.offset, whole.step, whole.extents, body)
+
+    def _pointwise(self, p: Piece, whole: Piece, condition: Expr | None, places: Mapping[int, Expr]) -> Expr:
+        """Return a piece's value at a point of the whole; a reduction becomes a member of its own."""
+        if not isinstance(p.body, Reduce):
+            return substitute(p.body, places)
+        r = p.body
+        assert len(r.bodies) == 1
+        inner = substitute(r.bodies[0], places)
+        if condition is not None:
+            inner = apply("where", condition, inner, Const(_neutral(r.combiner, inner.dtype), inner.dtype))
+        box = Piece(
+            (0,) * len(whole.extents), (1,) * len(whole.extents), whole.extents, Reduce(r.combiner, r.extents, (inner,))
+        )
+        box = mapped(box, self._reread)
+        self.ready.append((Draft(whole.extents, inner.dtype, (box,)), 0))
+        at = tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(whole.extents))
+        return Read(ARGS // 2 + len(self.ready) - 1, at, inner.dtype)
+
+    # -- the node
+
+    def _node(self) -> Recurrence:
+        self._transpose_args()
+        args = tuple(self.args.tensors)
+        slots = {ARGS + s: s for s in range(len(args))}
+        slots |= {n: len(args) + m for n, m in self.place.items()}
+        slots |= {ARGS // 2 + m: len(args) + m for m in range(len(self.ready))}
+        params = [(a.dtype, a.shape) for a in args] + [(d.dtype, d.shape) for d, _ in self.ready]
+        members = []
+        for d, _ in self.ready:
+            parts = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in d.parts)
+            members.append(simplify_template(Template(d.shape, tuple(params), parts)))
+        origins = tuple(o for _, o in self.ready)
+        node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args, self.checkpoint)
+        return prune_recurrence(node)
+
+    def _transpose_args(self) -> None:
+        """Transpose arguments of which a step reads a slice along a dimension other than the first, so that it comes
+        first."""
+        found: dict[int, set[int]] = {}
+        for d, _ in self.ready:
+            for p in d.parts:
+                for r in dict.fromkeys(e for e in postorder(p.bodies) if isinstance(e, Read) and e.slot >= ARGS):
+                    along = {k for k, i in enumerate(r.index) if Axis(0) in postorder([i])}
+                    sliced = len(along) == 1 and all(len(linear(r.index[k]).terms) == 1 for k in along)
+                    found.setdefault(r.slot, set()).update(along if sliced else {0})
+        copies: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for slot, along in found.items():
+            a = self.args.tensors[slot - ARGS]
+            if len(along) == 1 and along != {0}:
+                (first,) = along
+                order = time_first(first, len(a.shape))
+                at: list[Expr] = [Const(0, dt.i32)] * len(order)
+                for place, dim in enumerate(order):
+                    at[dim] = Axis(place)
+                shape = tuple(a.shape[d] for d in order)
+                copy = canonical(template(shape, [(a.dtype, a.shape)], Read(0, tuple(at), a.dtype)), (a,))
+                copies[slot] = self.args.slot(copy), order
+
+        def rule(e):
+            if isinstance(e, Read) and e.slot in copies:
+                slot, order = copies[e.slot]
+                return Read(slot, tuple(e.index[d] for d in order), e.dtype)
+            return None
+
+        def rewritten(d: Draft) -> Draft:
+            return replace(d, parts=tuple(mapped(p, lambda b: rebuild([b], rule)[0]) for p in d.parts))
+
+        self.ready = [(rewritten(d), o) for d, o in self.ready]
+
+
+def _neutral(combiner: str, dtype: DType) -> float | int:
+    """Return the identity element of a combiner."""
+    if combiner in ("sum", "prod"):
+        return 0 if combiner == "sum" else 1
+    if dtype.is_float:
+        return float("-inf") if combiner == "max" else float("inf")
+    info = np.iinfo(dtype.numpy)
+    return int(info.min if combiner == "max" else info.max)
+
+
+def _boxes_meet(a: tuple, b: tuple) -> bool:
+    """Return whether two boxes (offset, step, extents) may share a position; only their bounds are compared, not the
+    strides."""
+    for o1, s1, n1, o2, s2, n2 in zip(*a, *b, strict=True):
+        if o1 > o2 + s2 * (n2 - 1) or o2 > o1 + s1 * (n1 - 1):
+            return False
+    return True

@@ -1,0 +1,438 @@
+"""Split a recurrence into segments of S steps each, and make one segment a step of another recurrence.
+
+    before   h[t+1,b,k] = tanh(x[t,b,k] + sum[j](h[t,b,j]*U[j,k])),  t < G*S,  h[0,b,k] = h0[b,k]
+    segment  from e[0,b,k], the state before it:  h'[s+1,b,k] = tanh(x'[s,b,k] + sum[j](h'[s,b,j]*U[j,k])), h'[0] = e[0]
+    after    H[g,s+1,b,k] = tanh(X[g,s,b,k] + sum[j](H[g,s,b,j]*U[j,k])),  H[g,0] = E[g,0],  E[g+1,0] = H[g,S],
+             E[0,0,b,k] = h0[b,k];  outside: X[g,s,b,k] = x[S*g+s,b,k]
+
+Only the states E live longer than a segment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from einsmith.base import dtypes as dt
+from einsmith.base.errors import RecurrenceError
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import (
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    leaf,
+    postorder,
+    template,
+)
+from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute, with_args
+from einsmith.ir.recurrence.define import distances, recurrence, step_parts
+from einsmith.ir.recurrence.drafts import clipped, mapped, moved, shifted
+from einsmith.ir.recurrence.results import results_apart
+from einsmith.ir.rewrite.simplify import canonical, simplify_template
+
+_OWN = 1 << 20
+"""First slot number of members; lower slots are arguments."""
+
+
+@dataclass
+class Segment:
+    """One of `count` segments: step s of segment g is step base + size*g + s of the recurrence.
+
+    It reads the recurrence's arguments, and leaves: `number`, the 0-d i32 g; `slices`, parts of arguments, with their
+    tensors over all segments, dimension 0 being g; `states`, by member, the slots ahead of the segment. `values[j]` are
+    the segment's steps of member j, `ends[j]` the slots that the next segment begins from.
+    """
+
+    base: int
+    count: int
+    number: Leaf
+    slices: dict[Leaf, Tensor] = field(default_factory=dict)
+    states: dict[int, Leaf] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)
+    ends: dict[int, Tensor] = field(default_factory=dict)
+
+
+def segment(node: Recurrence, size: int, base: int, count: int) -> Segment:
+    """Build one of `count` segments of `size` steps, beginning at step `base`. Raises RecurrenceError where a step
+    reads earlier steps other than at a constant distance."""
+    return _Builder(node, size, base, count).build()
+
+
+class _Builder:
+    def __init__(self, node: Recurrence, size: int, base: int, count: int):
+        self.node, self.size = node, size
+        self.out = Segment(base, count, leaf((), dt.i32))
+        self.found: list[Tensor] = []  # leaves that the segment's recurrence reads
+        self.depth = self._depth()
+        self.spans: dict[tuple[int, int, int], tuple[int, int]] = {}  # (slot, dimension, coefficient of t): offsets
+        self.parts: dict[tuple[int, int, int], Leaf] = {}
+
+    def _depth(self) -> dict[int, int]:
+        """Return the largest number of steps back at which each member is read. Raises RecurrenceError for a read
+        without a constant distance."""
+        node = self.node
+        out = dict.fromkeys(range(len(node.members)), 0)
+        for j in out:
+            known = distances(node, j)
+            for p in step_parts(node, j):
+                for e in postorder(p.bodies):
+                    if not isinstance(e, Read) or e.slot < len(node.args):
+                        continue
+                    i = e.slot - len(node.args)
+                    low, high = known[e][1:] if e in known else (None, None)
+                    form = linear(e.index[0])
+                    if low is None or high is None or form.coefficient(Axis(0)) != 1:
+                        raise RecurrenceError(
+                            "with checkpoint=, a step reads the steps before it at constant distances only: from "
+                            f"every S-th state the others are computed again. Step i0 of {node.steps} reads position "
+                            f"{e.index[0]} of a carried tensor of shape {list(node.results[i][1])}; it needs them all"
+                        )
+                    out[i] = max(out[i], high)
+        return out
+
+    def build(self) -> Segment:
+        node, out = self.node, self.out
+        for j, n in self.depth.items():
+            if n:
+                dtype, shape = node.results[j]
+                out.states[j] = leaf((n, *shape[1:]), dtype)
+        self._find_spans()
+        drafts = [self._member(j) for j in range(len(node.members))]
+        own = [leaf(self._shape(j), node.results[j][0]) for j in range(len(drafts))]
+        tensors = (*self.found, *own)
+        params = tuple((a.dtype, a.shape) for a in tensors)
+        slots = {s: s for s in range(len(self.found))} | {_OWN + j: len(self.found) + j for j in range(len(own))}
+        definitions: dict[Leaf, Tensor] = {}
+        for j, parts in enumerate(drafts):
+            t = Template(own[j].shape, params, tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in parts))
+            definitions[own[j]] = canonical(t, tensors)
+        made = recurrence(definitions)
+        for j, n in self.depth.items():
+            out.values[j] = _slice(made[own[j]], self._origin(j), self.size)
+            if n:
+                out.ends[j] = _slice(made[own[j]], 0 if node.reverse else self.size, n)
+        return out
+
+    def _origin(self, j: int) -> int:
+        return 0 if self.node.reverse else self.depth[j]
+
+    def _shape(self, j: int) -> tuple[int, ...]:
+        return (self.depth[j] + self.size, *self.node.results[j][1][1:])
+
+    def _slot(self, x: Tensor) -> int:
+        if x not in self.found:
+            self.found.append(x)
+        return self.found.index(x)
+
+    # -- parts of arguments
+
+    def _find_spans(self) -> None:
+        """Find the range of offsets at which the steps read each argument along the dimension that t runs in."""
+        node = self.node
+        for j in range(len(node.members)):
+            for p in step_parts(node, j):
+                facts = Facts(p.domain)
+                for e in postorder(p.bodies):
+                    key = self._key(e)
+                    if key is None or not isinstance(e, Read):
+                        continue
+                    low, high = facts.bounds(linear(e.index[key[1]]).without(Axis(0)).expr(dt.i64))
+                    if low is not None and high is not None and high - low < self.size:
+                        a, b = self.spans.get(key, (low, high))
+                        self.spans[key] = min(a, low), max(b, high)
+
+    def _key(self, e: Expr) -> tuple[int, int, int] | None:
+        """Return (slot, dimension, c) of a read of an argument at c*t + offset in one dimension; None for others."""
+        if not isinstance(e, Read) or e.slot >= len(self.node.args):
+            return None
+        dims = [d for d, i in enumerate(e.index) if _mentions_time(i)]
+        if len(dims) != 1:
+            return None
+        form = linear(e.index[dims[0]])
+        c = form.coefficient(Axis(0))
+        if not c or any(a is not Axis(0) and _mentions_time(a) for a in form.terms):
+            return None
+        return e.slot, dims[0], c
+
+    def _part(self, key: tuple[int, int, int]) -> Leaf:
+        """Return the leaf for a part of an argument; over all segments it is a tensor outside."""
+        if key in self.parts:
+            return self.parts[key]
+        (slot, d, c), (low, high) = key, self.spans[key]
+        x, first, extent = self.node.args[slot], self._start(key), abs(c) * (self.size - 1) + high - low + 1
+        shape = (*x.shape[:d], extent, *x.shape[d + 1 :])
+        index: list[Expr] = [Axis(k + 1) if n > 1 else Const(0, dt.i32) for k, n in enumerate(shape)]
+        whole = (self.out.count, *shape)
+        form = LinearForm(first + c * self.out.base)
+        for axis, by in ((Axis(0), c * self.size), (Axis(d + 1), 1)):
+            if whole[axis.position] > 1:
+                form = form + LinearForm(0, {axis: by})
+        at = form.expr()
+        least, most = Facts(whole).bounds(at)
+        if least is None or least < 0:
+            at = apply("max", at, Const(0, dt.i32))
+        if most is None or most >= x.shape[d]:
+            at = apply("min", at, Const(x.shape[d] - 1, dt.i32))
+        index[d] = at
+        self.parts[key] = part = leaf(shape, x.dtype)
+        self.out.slices[part] = canonical(template(whole, [(x.dtype, x.shape)], Read(0, tuple(index), x.dtype)), (x,))
+        return part
+
+    def _start(self, key: tuple[int, int, int]) -> int:
+        """Return the least position of a part, less c*(base + size*g)."""
+        c, (low, _) = key[2], self.spans[key]
+        return low if c > 0 else low + c * (self.size - 1)
+
+    # -- members
+
+    def _member(self, j: int) -> list[Piece]:
+        shape, first, n = self._shape(j), self._origin(j), self.depth[j]
+        out = []
+        for p in step_parts(self.node, j):
+            out.append(Piece((first, *p.offset[1:]), p.step, (self.size, *p.extents[1:]), self._body(p)))
+        if n:
+            extents = (n, *shape[1:])
+            at = tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(extents))
+            state = Read(self._slot(self.out.states[j]), at, self.node.results[j][0])
+            start = (self.size if self.node.reverse else 0, *(0 for _ in shape[1:]))
+            out.append(Piece(start, (1,) * len(shape), extents, state))
+        return out
+
+    def _body(self, p: Piece) -> Expr | Reduce:
+        before = LinearForm(self.out.base)  # t - s
+        if self.out.count > 1:
+            before = before + LinearForm(0, {Read(self._slot(self.out.number), (), dt.i32): self.size})
+        time = (before + LinearForm(0, {Axis(0): 1} if self.size > 1 else {})).expr()
+        memo: dict[Expr, Expr] = {}
+        for e in postorder(p.bodies):
+            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+            if isinstance(e, Axis) and e.position == 0:
+                new = time
+            elif isinstance(e, Read) and isinstance(new, Read):
+                new = self._read(e, new, before)
+            memo[e] = new
+        if isinstance(p.body, Reduce):
+            return Reduce(p.body.combiner, p.body.extents, tuple(memo[b] for b in p.body.bodies))
+        return memo[p.body]
+
+    def _read(self, e: Read, new: Read, before: LinearForm) -> Read:
+        """Return a read in terms of the segment; `new` is the read with its index already rewritten."""
+        node = self.node
+        i = e.slot - len(node.args)
+        if i >= 0:
+            at = linear(new.index[0]) - before - node.origins[i] + self._origin(i)
+            return Read(_OWN + i, (at.expr(), *new.index[1:]), e.dtype)
+        key = self._key(e)
+        if key not in self.spans or key is None:
+            return Read(self._slot(node.args[e.slot]), new.index, e.dtype)
+        _, d, c = key
+        at = linear(new.index[d]) - before * c - self._start(key)
+        return Read(self._slot(self._part(key)), (*new.index[:d], at.expr(), *new.index[d + 1 :]), e.dtype)
+
+
+def _mentions_time(e: Expr) -> bool:
+    """Return whether t occurs in an expression other than in a read's index."""
+    stack = [e]
+    seen: set[Expr] = set()
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Axis) and x.position == 0:
+            return True
+        if not isinstance(x, Read) and x not in seen:
+            seen.add(x)
+            stack += x.args
+    return False
+
+
+def _slice(t: Tensor, first: int, n: int) -> Tensor:
+    """Return positions first .. first+n-1 of a tensor as a tensor of its own."""
+    shape = (n, *t.shape[1:])
+    at: list[Expr] = [Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(shape)]
+    at[0] = moved(at[0], first)
+    return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(at), t.dtype)), (t,))
+
+
+def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
+    """Return the n slots of a member that lie ahead of its first step (after its last, if the recurrence is in
+    reverse).
+
+    Missing slots are zeros. The slots read the arguments alone.
+    """
+    dtype, shape = node.results[j]
+    first = node.origins[j] + node.steps if node.reverse else node.origins[j] - n
+    pieces = [p for p in node.members[j].parts if isinstance(p, Piece)]
+    parts = [shifted(q, -first) for p in pieces for q in clipped(p, first, first + n)]
+    rest = shape[1:]
+    low, high = max(0, -first), min(n, shape[0] - first)
+    for start, stop in ((0, low), (high, n)):
+        if stop > start:
+            zeros = (0,) * len(rest)
+            parts.append(Piece((start, *zeros), (1,) * len(shape), (stop - start, *rest), Const(0, dtype)))
+    args = (*node.args, *(leaf(s, d) for d, s in node.results))
+    return canonical(Template((n, *rest), tuple((a.dtype, a.shape) for a in args), tuple(parts)), args)
+
+
+# ---------------------------------------------------------------------------------------------- a step of a recurrence
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A tensor that a step computes (`end`) for the next one, which reads it as `state`; the first step reads `start`,
+    a tensor outside."""
+
+    state: Leaf
+    end: Tensor
+    start: Tensor
+
+
+def lifted(
+    steps: int,
+    reverse: bool,
+    outputs: Sequence[Tensor],
+    carried: Sequence[Carried],
+    sources: Mapping[Leaf, tuple[Tensor, int | None]],
+    number: Leaf,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return a step's tensors over all steps of a recurrence.
+
+    Each of `outputs` gets the step as dimension 0. Each carried tensor has steps+1 slots, the first (last, if
+    `reverse`) being its start. `sources` gives the source of each leaf of the step's tensors: (a tensor outside, None),
+    or (a tensor, d), whose element step + d along dimension 0 it is; `number` is the step's number. Raises
+    RecurrenceError for a tensor that cannot be a member.
+    """
+    return _Lift(steps, reverse, carried, sources, number).run(outputs)
+
+
+class _Lift:
+    def __init__(self, steps, reverse, carried, sources, number):
+        self.steps, self.reverse, self.carried, self.sources, self.number = steps, reverse, carried, sources, number
+        self.states: dict[Tensor, int] = {c.state: n for n, c in enumerate(carried)}
+        self.args: list[Tensor] = []
+        self.members: list[tuple[dt.DType, tuple[int, ...], list[Piece]]] = []
+        self.place: dict[Tensor, int] = {}
+
+    def run(self, outputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        ends = [c.end for c in self.carried]
+        nodes = list(postorder([*outputs, *ends]))
+        readers = Counter([*outputs, *ends, *(a for n in nodes for a in n.args)])
+        for node in nodes:
+            if isinstance(node, Compute) and node in ends and readers[node] == 1:
+                continue  # made where it is carried
+            if isinstance(node, Recurrence):
+                self._recurrence(node)
+            elif isinstance(node, Compute) and len(node.template.dtypes) > 1:
+                self._results(node)
+            elif isinstance(node, Compute):
+                parts = self._parts(node.template, node.args)
+                self.place[node] = len(self.members)
+                self.members.append((node.dtype, (self.steps, *node.shape), parts))
+        made = [self._member(t) for t in outputs]
+        first = len(self.members)
+        for c in self.carried:
+            shape = c.state.shape
+            begin = (0,) * (len(shape) + 1)
+            slot = self._arg(c.start)
+            start = Piece((self.steps if self.reverse else 0, *begin[1:]), (1,) * len(begin), (1, *shape),
+                          Read(slot, _axes(shape, 1), c.state.dtype))  # fmt: skip
+            if isinstance(c.end, Compute) and c.end not in self.place:
+                steps = self._parts(c.end.template, c.end.args)
+            else:
+                body = self._read(c.end, _axes(shape, 1), c.state.dtype)
+                steps = [Piece(begin, (1,) * len(begin), (self.steps, *shape), body)]
+            steps = steps if self.reverse else [shifted(p, 1) for p in steps]
+            self.members.append((c.state.dtype, (self.steps + 1, *shape), [start, *steps]))
+        node = self._node(first)
+        return [Item(node, m) for m in made], [Item(node, first + n) for n in range(len(self.carried))]
+
+    def _node(self, first: int) -> Recurrence:
+        args = tuple(self.args)
+        slots = {s: s for s in range(len(args))}
+        slots |= {_OWN + m: len(args) + m for m in range(len(self.members))}
+        slots |= {2 * _OWN + n: len(args) + first + n for n in range(len(self.carried))}
+        params = tuple((a.dtype, a.shape) for a in args) + tuple((d, s) for d, s, _ in self.members)
+        members = []
+        for _, shape, parts in self.members:
+            own = tuple(mapped(p, lambda b: substitute(b, {}, slots)) for p in parts)
+            members.append(simplify_template(Template(shape, params, own)))
+        origins = [0] * first + [0 if self.reverse else 1] * len(self.carried)
+        return prune_recurrence(Recurrence(self.steps, self.reverse, tuple(origins), tuple(members), args))
+
+    def _arg(self, t: Tensor) -> int:
+        if t not in self.args:
+            self.args.append(t)
+        return self.args.index(t)
+
+    def _member(self, t: Tensor) -> int:
+        """Return the number of the member that is a step's tensor over all steps."""
+        if t not in self.place:
+            at = tuple(_axes(t.shape, 1))
+            body = self._read(t, at, t.dtype)
+            self.place[t] = len(self.members)
+            whole = Piece((0,) * (len(t.shape) + 1), (1,) * (len(t.shape) + 1), (self.steps, *t.shape), body)
+            self.members.append((t.dtype, (self.steps, *t.shape), [whole]))
+        return self.place[t]
+
+    def _recurrence(self, node: Recurrence) -> None:
+        first = len(self.members)
+        for j, (d, s) in enumerate(node.results):
+            self.place[Item(node, j)] = first + j
+            self.members.append((d, (self.steps, *s), []))
+        items = tuple(Item(node, j) for j in range(len(node.results)))
+        for j, m in enumerate(node.members):
+            self.members[first + j][2].extend(self._parts(m, (*node.args, *items)))
+
+    def _results(self, node: Compute) -> None:
+        """Add members for the results of a multi-output reduction."""
+        made = results_apart(node.template, node.args)
+        for m, t in enumerate(made):
+            parts = self._parts(t.template, t.args)
+            self.place[t] = self.place[Item(node, m)] = len(self.members)
+            self.members.append((t.dtype, (self.steps, *t.shape), parts))
+
+    def _parts(self, t: Template, args: Sequence[Tensor]) -> list[Piece]:
+        """Return the parts of a step's template over all steps: every axis moves up by one."""
+        if t.is_scatter:
+            raise RecurrenceError(
+                "with checkpoint=, no step may read or add at positions that tensors give: read there before, as in "
+                "e[t,k] = E[ids[t],k], and let the step read e[t,k]"
+            )
+
+        def rule(e):
+            if isinstance(e, Axis):
+                return Axis(e.position + 1)
+            return self._read(args[e.slot], e.index, e.dtype) if isinstance(e, Read) else None
+
+        out = []
+        for p in map_bodies(t, lambda b: rebuild([b], rule)[0]).parts:
+            assert isinstance(p, Piece)
+            out.append(Piece((0, *p.offset), (1, *p.step), (self.steps, *p.extents), p.body))
+        return out
+
+    def _read(self, t: Tensor, index: tuple[Expr, ...], dtype: dt.DType) -> Expr:
+        """Return a read of a step's tensor, given its index in terms of all steps' axes."""
+        step: Expr = Axis(0) if self.steps > 1 else Const(0, dt.i32)
+        if t is self.number:
+            return step
+        if t in self.states:
+            at = moved(step, 1) if self.reverse else step
+            return Read(2 * _OWN + self.states[t], (at, *index), dtype)
+        if t in self.place:
+            return Read(_OWN + self.place[t], (step, *index), dtype)
+        source, along = self.sources[t]
+        return Read(self._arg(source), index if along is None else (moved(step, along), *index), dtype)
+
+
+def _axes(shape: tuple[int, ...], first: int) -> tuple[Expr, ...]:
+    return tuple(Axis(d + first) if n > 1 else Const(0, dt.i32) for d, n in enumerate(shape))

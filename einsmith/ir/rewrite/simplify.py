@@ -1,0 +1,458 @@
+"""Simplify by the rules of `rules`, bottom-up until none applies, each side of a `where` under its guard.
+
+before: where(0 <= i0 and i0 < 8, x[(2*i0 + r0)//2], 0.0)   with i0 < 8, r0 < 2
+after:  x[i0]
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.guarded import leaves, of_integers
+from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.analysis.widths import widened
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Expr,
+    Graph,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Template,
+    Tensor,
+    postorder,
+    rank,
+)
+from einsmith.ir.rebuild import (
+    map_bodies,
+    map_templates,
+    operands,
+    prune_args,
+    replace,
+    substitute,
+    with_args,
+    without_twins,
+)
+from einsmith.ir.rewrite.free_axes import fold_free_axes, fold_scattered_axes
+from einsmith.ir.rewrite.rules import PRUNED, RULES, RewriteRule, connect, parts_of
+
+_REWRITES = 100_000
+"""Most rewrites of one expression; a rule table that cycles stops there, with the value still right."""
+
+_RENUMBERED = 1024
+"""Most expressions that are simplified again to find a template's one numbering: enough for products of twelve factors,
+whose cycles have up to 28 rounds. Templates of the benchmarks' networks take 8 rounds at most."""
+_SHORTEST = 4
+"""Fewest renumbering rounds of a template: the first simplifies it, the next ones show that it is a fixpoint."""
+
+_CONTEXTS = 4
+"""Most sets of facts that one expression is simplified under in one run. Paths to a shared expression are exponentially
+many in its depth: beyond the limit, it is simplified by the facts that hold all over the box."""
+
+_LOCAL = ("lt", "le", "eq", "ne", "and", "or", "not", "where", "floordiv", "mod", "min", "max", "abs", "sign")
+"""Functions whose rules query the facts that hold at their position."""
+
+
+def simplify(
+    e: Expr, extents: Sequence[int], guards: Sequence[Expr] = (), rules: tuple[RewriteRule, ...] = RULES
+) -> Expr:
+    """Return an expression of equal value at every point of the box (axis i in [0, extents[i])) at which the guards
+    hold.
+
+    Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.
+    """
+    facts = Facts.of(extents, guards)
+    return _Run(rules).simplify(e, facts) if facts.feasible else e
+
+
+def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> Piece:
+    """Return the part of a piece that begins at the point `first` and has `extents` points along each axis."""
+    if extents == piece.extents:
+        return piece
+    offset = tuple(o + s * n for o, s, n in zip(piece.offset, piece.step, first, strict=True))
+    cuts = enumerate(zip(first, extents, piece.extents, strict=True))
+    at = {d: LinearForm(f, {Axis(d): 1} if n > 1 else {}).expr() for d, (f, n, whole) in cuts if n < whole}
+    domain = (*extents, *piece.domain[len(extents) :])
+    bodies = tuple(simplify(substitute(x, at), domain) for x in piece.bodies)
+    body = Reduce(piece.body.combiner, piece.body.extents, bodies) if isinstance(piece.body, Reduce) else bodies[0]
+    return Piece(offset, piece.step, extents, body)
+
+
+def simplify_template(
+    t: Template, rules: tuple[RewriteRule, ...] = RULES, boxes: dict[tuple[int, ...], Facts] | None = None
+) -> Template:
+    """Return the template with every body simplified over its own box, and integers in types that hold them (`widths`).
+
+    Reductions over axes that bodies do not depend on get closed form (`free_axes`). Reduction axes of extent 1 are
+    dropped; a sum, product, max or min of one body over no axes is replaced by the body; empty pieces are dropped.
+    Arguments stay as they were. `boxes`: facts by box, shared by templates with mostly equal conditions, so that each
+    is proven once.
+    """
+    if rules is not RULES:
+        return _template(t, rules, {})
+    out = t.memo("simplify", lambda t: _template(t, RULES, {} if boxes is None else boxes))
+    out.memo("simplify", lambda t: t)
+    return out
+
+
+def canonical(t: Template, args: Sequence[Tensor]) -> Compute:
+    """Apply a template to tensors in canonical form: simplified, equal arguments merged, unread ones dropped, the rest
+    numbered by first appearance.
+
+    One formula gives one template, in whatever order its arguments were given.
+    """
+    node = prune_args(t, tuple(args))
+    final, slots = canonical_template(node.template)
+    return Compute(final, tuple(node.args[s] for s in slots))
+
+
+def values_only(graph: Graph) -> Graph:
+    """Return the graph without nodes that only derivatives need: `stop_gradient`, and the twins of
+    `differentiate_as`."""
+
+    def rule(node: Any) -> Any:
+        if isinstance(node, Recurrence):
+            return map_templates(node, lambda t: simplify_template(without_twins(t)))
+        t = without_twins(node.template) if isinstance(node, Compute) else None
+        return canonical(t, node.args) if t is not None and t is not node.template else None
+
+    return replace(graph, rule)
+
+
+def canonical_template(t: Template) -> tuple[Template, tuple[int, ...]]:
+    """Return the template that `canonical` applies where no two arguments are equal, and the slot of `t` of each of its
+    arguments."""
+    return t.memo("canonical", _canonical)
+
+
+def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
+    # Operands are ordered by rank, which depends on the numbering, which depends on the order. Where this
+    # cycles, the cycle's least ranks decide. A cycle is as long as the order of a permutation of the operands
+    # may be, exponential in their number: if it is not closed in time, the least ranks so far decide.
+    boxes: dict[tuple[int, ...], Facts] = {}
+    seen: dict[Template, tuple[int, ...]] = {}
+    found, slots = _numbered(t, tuple(range(len(t.params))))
+    most = _SHORTEST
+    while found not in seen and len(seen) < most:
+        seen[found] = slots
+        if len(seen) == _SHORTEST:
+            size = sum(1 for _ in postorder(b for p in t.parts for b in p.bodies))
+            most = max(_SHORTEST, _RENUMBERED // (size + 1))
+        found, slots = _numbered(simplify_template(found, boxes=boxes), slots)
+    circle = list(seen)
+    circle = circle[circle.index(found) :] if found in seen else circle[1:]
+    final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
+    slots = seen[final]
+    final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
+    return final, slots
+
+
+def _numbered(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[int, ...]]:
+    """Renumber a template's slots by first appearance and drop unread ones. `slots` gives the caller's number of each
+    slot of `t`."""
+    order: dict[int, int] = {}
+    for part in t.parts:
+        for e in postorder(part.bodies):
+            if isinstance(e, Read):
+                order.setdefault(e.slot, len(order))
+    if list(order) == list(range(len(t.params))):
+        return t, slots
+    params = tuple(t.params[s] for s in order)
+    return map_bodies(t, lambda b: substitute(b, {}, order), params), tuple(slots[s] for s in order)
+
+
+def _template(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
+    run = _Run(rules)
+    parts: list[Piece | Scatter] = []
+    for part in t.parts:
+        if isinstance(part, Piece):
+            body = _without_unit_axes(part.body, len(part.extents)) if isinstance(part.body, Reduce) else part.body
+            step = tuple(s if n > 1 else 1 for s, n in zip(part.step, part.extents, strict=True))
+            part = Piece(part.offset, step, part.extents, body)
+        if part.domain not in boxes:
+            boxes[part.domain] = Facts(part.domain)
+        facts = boxes[part.domain]
+        if not facts.feasible:
+            parts.append(part)
+        elif isinstance(part, Scatter):
+            index = tuple(run.simplify(i, facts) for i in part.index)
+            made = Scatter(part.combiner, part.extents, index, run.simplify(part.body, facts))
+            folded = fold_scattered_axes(made)
+            if folded is not made:
+                facts = Facts(folded.extents)
+                made = Scatter(made.combiner, folded.extents, folded.index, run.simplify(folded.body, facts))
+            parts.append(made)
+        elif isinstance(part.body, Reduce):
+            r = part.body
+            body = _reduced(r.combiner, r.extents, tuple(run.simplify(b, facts) for b in r.bodies), part.extents, run)
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece(part.offset, part.step, part.extents, run.simplify(part.body, facts)))
+    if isinstance(parts[-1], Scatter) and all(_is(part, parts[-1].neutral) for part in parts[:-1]):
+        parts = parts[-1:]  # the scatter starts from the identity element anyway
+    full = [part for part in parts if 0 not in part.extents or (isinstance(part, Scatter) and len(parts) == 1)]
+    return widened(Template(t.shape, t.params, tuple(full or parts[:1])))
+
+
+def _is(part: Piece | Scatter, number: float | int | bool) -> bool:
+    """Return whether a piece's body is this constant; -0.0 is not 0.0."""
+    return isinstance(part.body, Const) and str(part.body.value) == str(number)
+
+
+def _reduced(
+    combiner: str, extents: tuple[int, ...], bodies: tuple[Expr, ...], outer: tuple[int, ...], run: _Run
+) -> Expr | Reduce:
+    """Return a reduction of simplified bodies, without the axes over which it has a closed form."""
+    body: Expr | Reduce = Reduce(combiner, extents, bodies)
+    while isinstance(body, Reduce):
+        folded = fold_free_axes(body, outer)
+        if folded is body:
+            break
+        facts = Facts((*outer, *folded.extents))
+        bodies = tuple(run.simplify(b, facts) for b in folded.bodies)
+        body = _without_unit_axes(Reduce(combiner, folded.extents, bodies), len(outer))
+    return body
+
+
+def _without_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
+    kept = [k for k, n in enumerate(r.extents) if n != 1]
+    if len(kept) != len(r.extents):
+        axes: dict[int, Expr] = {rank + k: Const(0, Axis.dtype) for k in range(len(r.extents))}
+        axes |= {rank + k: Axis(rank + n) for n, k in enumerate(kept)}
+        bodies = tuple(substitute(b, axes) for b in r.bodies)
+        r = Reduce(r.combiner, tuple(r.extents[k] for k in kept), bodies)
+    return r.bodies[0] if not r.extents and len(r.bodies) == 1 and not r.combiner.startswith("arg") else r
+
+
+def _by_function(rules: tuple[RewriteRule, ...]) -> dict[tuple[str, str], list[RewriteRule]]:
+    """Return the rules that may apply to a node, by its function and the kind of its type."""
+    table: dict[tuple[str, str], list[RewriteRule]] = defaultdict(list)
+    for rule in rules:
+        for fn in rule.fns:
+            for kind in rule.kinds:
+                table[fn, kind].append(rule)
+    return dict(table)
+
+
+_TABLE = _by_function(RULES)
+
+
+@dataclass(frozen=True, eq=False)
+class _Assumed:
+    """A condition that is known to hold, or not to.
+
+    It also holds the conditions that it decides by itself, as bits; -1: it is about integers, and may decide others.
+    """
+
+    condition: Expr
+    truth: bool
+    bits: int
+
+
+class _Run:
+    """One simplification: results are cached by (expression, facts), so that shared expressions are simplified once."""
+
+    def __init__(self, rules: tuple[RewriteRule, ...]):
+        self.rules = _TABLE if rules is RULES else _by_function(rules)
+        self.done: dict[tuple[Expr, Facts], Expr] = {}
+        self.local: dict[Expr, bool] = {}
+        self.base = Facts(())
+        self.assumed: dict[Facts, tuple[_Assumed, ...]] = {}  # conditions beyond the base's, outermost first
+        self.kept: dict[tuple[Expr, Facts], Facts] = {}
+        self.contexts: dict[Expr, set[Facts]] = defaultdict(set)
+        self.told: dict[Expr, int] = {}
+        self.bits: dict[Expr, int] = {}
+        self.quotients: dict[Expr, bool] = {}
+        self.left = _REWRITES
+
+    def depends(self, e: Expr) -> bool:
+        """Return whether the result of simplifying an expression may depend on the facts."""
+        if e not in self.local:
+            for x in postorder([e], self.local):
+                here = x.dtype.is_bool or (isinstance(x, Apply) and x.fn in _LOCAL)
+                self.local[x] = here or any(self.local[a] for a in x.args)
+        return self.local[e]
+
+    def conditions(self, e: Expr) -> int:
+        """Return the conditions in an expression, as bits."""
+        if e not in self.told:
+            for x in postorder([e], self.told):
+                found = self.bits.setdefault(x, 1 << len(self.bits)) if x.dtype.is_bool else 0
+                for a in x.args:
+                    found |= self.told[a]
+                self.told[x] = found
+        return self.told[e]
+
+    def at(self, e: Expr, known: Facts) -> Facts:
+        """Return the subset of the facts that simplifying an expression may depend on.
+
+        A condition that says nothing about integers matters only where it occurs, so that paths that differ only in
+        such conditions share one result.
+        """
+        assumed = self.assumed.get(known)
+        if not assumed:
+            return known
+        found = self.kept.get((e, known))
+        if found is None:
+            found = self.base
+            if self.depends(e):
+                inside = self.conditions(e)
+                chain = tuple(a for a in assumed if a.bits < 0 or a.bits & inside)
+                found = known if len(chain) == len(assumed) else self.context(chain)
+            contexts = self.contexts[e]
+            if len(contexts) < _CONTEXTS:
+                contexts.add(found)
+            elif found not in contexts:
+                found = self.base
+            self.kept[e, known] = found
+        return found
+
+    def context(self, chain: tuple[_Assumed, ...]) -> Facts:
+        known = self.base
+        for a in chain:
+            known = known.assume(a.condition, a.truth)
+        self.assumed[known] = chain
+        return known
+
+    def under(self, known: Facts, c: Expr, truth: bool, was: Expr, side: Expr) -> Facts:
+        """Return the facts on a side of a `where` whose condition `was` has become c."""
+        if not self.depends(side):
+            return self.base
+        under = known.assume(c, truth)
+        if under not in self.assumed and known in self.assumed:
+            bits = -1 if of_integers(c) or of_integers(was) else 0
+            for x in (*leaves(c), *leaves(was)):
+                bits |= self.conditions(x) & self.bits[x]
+            self.assumed[under] = (*self.assumed[known], _Assumed(c, truth, bits))
+        return self.at(side, under) if under.feasible else under
+
+    def divides(self, e: Expr) -> bool:
+        """Return whether a condition without reads contains a quotient or remainder of integers."""
+        if e not in self.quotients:
+            nodes = list(postorder([e]))
+            found = any(isinstance(x, Apply) and x.fn in ("floordiv", "mod") and x.dtype.is_int for x in nodes)
+            self.quotients[e] = found and not any(isinstance(x, Read) for x in nodes)
+        return self.quotients[e]
+
+    def simplify(self, root: Expr, facts: Facts) -> Expr:
+        done = self.done
+        if facts is not self.base:
+            self.base = facts
+            self.assumed[facts] = ()
+            self.contexts.clear()
+        # (expression, facts, result of a rule); an expression waits on the stack below those it needs first.
+        stack: list[tuple[Expr, Facts, Expr | None]] = [(root, facts, None)]
+        while stack:
+            e, known, became = stack.pop()
+            if (e, known) in done:
+                continue
+            if became is not None:
+                done[e, known] = done[became, known]
+                continue
+            fn = e.fn if isinstance(e, Apply) else ""
+            if fn == "where":
+                new, missing = self._where(e, known)  # type: ignore[arg-type]
+            elif fn in ("and", "or"):
+                new, missing = self._connected(e, known)  # type: ignore[arg-type]
+            else:
+                new, missing = self._plain(e, known)
+            if missing:
+                stack.append((e, known, None))
+                stack += [(x, f, None) for x, f in missing]
+                continue
+            assert new is not None
+            out = self._rewrite(new, known)
+            if out is None:
+                done[e, known] = done[new, known] = new
+            else:
+                stack.append((e, known, out))
+                stack.append((out, known, None))
+        return done[root, facts]
+
+    def _plain(self, e: Expr, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        if not e.args:
+            return e, []
+        wanted = [(a, known if known is self.base else self.at(a, known)) for a in e.args]
+        missing = [w for w in wanted if w not in self.done]
+        return (None, missing) if missing else (with_args(e, tuple(self.done[w] for w in wanted)), [])
+
+    def _connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        """Simplify all operands of nested `and` or `or` first, so that the rule prunes them once, not once for each
+        prefix."""
+        parts = operands(e, e.fn)
+        if not 2 < len(parts) <= PRUNED:
+            return self._plain(e, known)
+        wanted = [(a, known if known is self.base else self.at(a, known)) for a in parts]
+        missing = [w for w in wanted if w not in self.done]
+        return (None, missing) if missing else (connect(e.fn, (self.done[w] for w in wanted)), [])
+
+    def _where(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
+        """Simplify a `where`: its condition, and each side under the condition, or only the side that is chosen."""
+        first = e.args[0], self.at(e.args[0], known)
+        if first not in self.done:
+            return None, [first]
+        c, wanted = self._condition(self.done[first], known)
+        if wanted is not None:
+            return None, [wanted]
+        sides = []
+        for truth, side in ((True, e.args[1]), (False, e.args[2])):
+            if isinstance(c, Const):
+                if bool(c.value) != truth:
+                    continue
+                under = self.at(side, known)
+            else:
+                under = self.under(known, c, truth, e.args[0], side)
+            sides.append((side, under))
+        if len(sides) == 2 and not all(under.feasible for _, under in sides):
+            sides = [(side, self.at(side, known)) for side, under in sides if under.feasible][:1] or sides[:1]
+        missing = [s for s in sides if s not in self.done]
+        if missing:
+            return None, missing
+        if len(sides) == 1:
+            return self.done[sides[0]], []
+        return Apply("where", (c, self.done[sides[0]], self.done[sides[1]]), e.dtype), []
+
+    def _condition(self, c: Expr, known: Facts) -> tuple[Expr, tuple[Expr, Facts] | None]:
+        """Simplify the quotients and remainders in each part of a condition under the other parts.
+
+        They are simplified so on the side that the condition guards, and both then have the same expression. Returns
+        the condition, and the (expression, facts) that must be simplified first, if any.
+        """
+        if not (isinstance(c, Apply) and c.fn == "and"):
+            return c, None
+        parts = parts_of(c)
+        if len(parts) > PRUNED:
+            return c, None
+        for n, x in enumerate(parts):
+            if not self.divides(x):
+                continue
+            under = known.assume_all(other for m, other in enumerate(parts) if m != n)
+            if not under.feasible:
+                return c, None
+            if (x, under) not in self.done:
+                return c, (x, under)
+            parts[n] = self.done[x, under]
+        out = connect("and", parts)
+        if out is c:
+            return c, None
+        return (c, (out, known)) if (out, known) not in self.done else (self.done[out, known], None)
+
+    def _rewrite(self, e: Expr, known: Facts) -> Expr | None:
+        """Apply the first applicable rule to a node with simplified arguments and return the result; None if no rule
+        applies or the limit of rewrites is reached."""
+        fn = e.fn if isinstance(e, Apply) else "read" if isinstance(e, Read) else ""
+        for rule in self.rules.get((fn, e.dtype.kind), ()):
+            out = rule.rewrite(e, known)
+            if out is not None and out is not e:
+                self.left -= 1
+                return out if self.left > 0 else None
+        return None

@@ -1,0 +1,222 @@
+"""Products of several factors in steps: the same values, the least work of all trees, and what is left in one."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+import einsmith as es
+from einsmith.autodiff.sweep import gradients
+from einsmith.base import dtypes as dt
+from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, cast, leaf, postorder, template
+from einsmith.ir.rewrite import contraction_order as order
+from einsmith.ir.rewrite.contraction_order import order_contraction
+from einsmith.ir.verify import verify_graph
+from einsmith.modes import trace_call
+from einsmith.passes.pipeline import run_passes
+
+
+def points(roots) -> int:
+    """Of all sums and other tensors below some roots, each once."""
+    return sum(prod(p.domain) for x in postorder(roots) if isinstance(x, Compute) for p in x.template.parts)
+
+
+def tensor_of(t) -> Compute:
+    return Compute(t, tuple(leaf(shape, dtype) for dtype, shape in t.params))
+
+
+def value_of(tensor, leaves, arrays) -> np.ndarray:
+    graph = Graph(leaves, (tensor,), (), ())
+    verify_graph(graph)
+    return evaluate(graph, arrays)[0][0]
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Steps that cost nothing but their multiply-adds, and may be of any size."""
+    monkeypatch.setattr(order, "MOVED", 0)
+    monkeypatch.setattr(order, "STEP", 0)
+
+
+def index_of(rng, axes, extents):
+    """A sum of axes, and how far it reaches."""
+    terms = [(int(rng.choice([1, 1, 1, 2, -1])), int(a)) for a in axes]
+    least = sum(min(0, c * (extents[a] - 1)) for c, a in terms)
+    most = sum(max(0, c * (extents[a] - 1)) for c, a in terms)
+    form = Const(int(rng.integers(0, 2)) - least, dt.i32)
+    for c, a in terms:
+        form = apply("add", form, Axis(a) if c == 1 else apply("mul", Const(c, dt.i32), Axis(a)))
+    return form, most - least + 2
+
+
+def drawn(rng):
+    """A sum of a product of 2 to 5 factors: reads at sums of axes, guarded ones, functions of axes."""
+    rank, summed = int(rng.integers(0, 4)), int(rng.integers(2, 5))
+    extents = [int(n) for n in rng.integers(1, 5, rank + summed)]
+    params, factors = [], []
+    plan = [None] * int(rng.integers(2, 6))
+    if rng.random() < 0.5:  # a window over two axes beside a third, which is summed with another factor
+        one, other, third = map(int, rng.choice(rank + summed, 3, replace=False)) if rank + summed > 2 else (0, 0, 1)
+        plan[:2] = [[[one, other], [third]], [[third]]]
+    for indices in plan:
+        axes = list(rng.choice(rank + summed, size=int(rng.integers(1, min(4, rank + summed) + 1)), replace=False))
+        indices = indices or [
+            rng.choice(axes, min(len(axes), int(n)), False) for n in rng.integers(1, 4, rng.integers(1, 3))
+        ]
+        index, shape = zip(*(index_of(rng, x, extents) for x in indices), strict=True)
+        factor = Read(len(params), tuple(index), dt.f64)
+        params.append((dt.f64, tuple(shape)))
+        kind = rng.random()
+        if kind < 0.15:
+            guard = apply("lt", Axis(int(axes[0])), Const(2, dt.i32))
+            factor = apply("where", guard, factor, Const(0.0, dt.f64))
+        elif kind < 0.25:
+            factor = apply("mul", factor, cast(Axis(int(axes[-1])), dt.f64))
+        factors.append(factor)
+    body = factors[0]
+    for x in factors[1:]:
+        body = apply("mul", body, x)
+    return template(extents[:rank], params, Reduce("sum", tuple(extents[rank:]), (body,)))
+
+
+def test_steps_have_the_values_of_the_sum_at_once(free, rng):
+    split = merged = 0
+    for _ in range(300):
+        t = drawn(rng)
+        whole = tensor_of(t)
+        steps = order_contraction(whole)
+        if steps is None:
+            continue
+        split += 1
+        arrays = [rng.integers(-2, 3, shape).astype(np.float64) for _, shape in t.params]
+        leaves = whole.args
+        np.testing.assert_array_equal(value_of(steps, leaves, arrays), value_of(whole, leaves, arrays))
+        inner = {x for x in postorder([steps]) if isinstance(x, Compute) and x is not steps}
+        merged += any(n > 4 for x in inner for n in x.shape)  # which no axis has
+        assert points([steps]) < points([whole])
+    assert split >= 40 and merged >= 3
+
+
+def trees_of(terms, extents, out):
+    """Multiply-adds of every binary tree of products, each axis summed as soon as nothing outside has it."""
+    if len(terms) == 1:
+        yield 0
+        return
+    for i in range(len(terms)):
+        for j in range(i + 1, len(terms)):
+            others = [t for n, t in enumerate(terms) if n not in (i, j)]
+            both = terms[i] | terms[j]
+            kept = both & set(out).union(*others)
+            work = prod(extents[a] for a in both)
+            yield from (work + rest for rest in trees_of([*others, kept], extents, out))
+
+
+@pytest.mark.parametrize("factors", [3, 4, 5])
+def test_the_tree_is_the_best_of_all(factors, free, rng):
+    checked = 0
+    for _ in range(200):
+        extents = [int(n) for n in rng.integers(2, 9, factors + 1)]
+        out = list(range(int(rng.integers(0, 3))))
+        terms = [set(map(int, rng.choice(factors + 1, size=3, replace=False))) for _ in range(factors)]
+        terms[0] |= set(range(factors + 1)) - set().union(*terms)
+        summed = [a for a in range(factors + 1) if a not in out]
+        # No axis of one factor alone: a tree of pairs sums it only with another one.
+        if any(sum(a in t for t in terms) < 2 for a in summed):
+            continue
+        if checked == 6:
+            return
+        checked += 1
+        params = [(dt.f64, tuple(extents[a] for a in sorted(t))) for t in terms]
+        body = None
+        for n, t in enumerate(terms):
+            x = Read(n, tuple(Axis(a) for a in sorted(t)), dt.f64)
+            body = x if body is None else apply("mul", body, x)
+        t = template([extents[a] for a in out], params, Reduce("sum", tuple(extents[a] for a in summed), (body,)))
+        found = order._Order(t, order.operands(body, "mul"), tuple(extents))
+        found.room = float("inf")
+        best = min(trees_of(terms, extents, out))
+        # What sums nothing is multiplied where it is used: its points count here too.
+        assert found.trees[found.all].work == best
+    raise AssertionError(f"{checked} products are few")
+
+
+def formula(text, shapes, **extents):
+    op = es.op(text, extents=extents or None)
+    return trace_call(lambda *a: op(*a), tuple(np.zeros(s) for s in shapes), {}).graph
+
+
+def test_a_chain_of_matrices_is_multiplied_pair_by_pair():
+    graph = formula("Y[i,l] = sum[j,k](A[i,j]*B[j,k]*C[k,l])", [(50, 40), (40, 30), (30, 60)])
+    assert points(run_passes(graph).roots) == 50 * 40 * 30 + 50 * 30 * 60
+    graph = formula("Y[i,l] = sum[j,k](A[i,j]*B[j,k]*C[k,l])", [(50, 40), (40, 30), (30, 7)])
+    assert points(run_passes(graph).roots) == 40 * 30 * 7 + 50 * 40 * 7
+
+
+def test_sums_over_separate_axes_are_two_sums():
+    graph = formula("y[i] = sum[j,k](A[i,j]*B[i,k])", [(300, 200), (300, 210)])
+    assert points(run_passes(graph).roots) <= 300 * (200 + 210 + 1)
+
+
+def test_a_separable_window_is_two_passes():
+    text = "Y[i,j] = sum[r,s](X[i+r,j+s]*f[r]*g[s])"
+    graph = formula(text, [(106, 107), (7,), (9,)], r=7, s=9)
+    assert points(run_passes(graph).roots) <= 106 * 99 * 9 + 100 * 99 * 7
+
+
+@pytest.mark.parametrize("text, shapes", [
+    ("Y[i,k] = sum[j](A[i,j]*s[j]*B[j,k])", [(50, 40), (40,), (40, 60)]),
+    ("M[i,r] = sum[j,k](X[i,j,k]*B[j,r]*C[k,r])", [(20, 21, 22), (21, 8), (22, 8)]),
+    ("Y[i,l] = sum[j,k](A[i,j]*B[j,k]*C[k,l])", [(5, 4), (4, 3), (3, 6)]),
+])  # fmt: skip
+def test_what_steps_would_not_make_cheaper_stays_one_sum(text, shapes):
+    """A factor of K alone, a product whose pairs sum nothing by themselves, and what is less than a kernel takes."""
+    assert sum(isinstance(x, Compute) for x in postorder(run_passes(formula(text, shapes)).roots)) == 1
+
+
+def test_no_step_is_larger_than_what_the_sum_reads_and_writes():
+    """T[i, l] would have 10 million elements, of which 4 million are summed at once."""
+    graph = formula("y[j] = sum[i,l](a[i]*b[l]*M[i,j]*N[l,j]*c[i,l])", [(900,), (900,), (900, 4), (900, 4), (900, 900)])
+    room = 2 * 900 + 2 * 900 * 4 + 900 * 900 + 4
+    assert all(prod(x.shape) <= room for x in postorder(run_passes(graph).roots))
+
+
+def test_gradients_of_all_factors_share_the_steps():
+    """Each matrix's gradient takes as much as its own products, not the chain again."""
+    sizes = (40, 37, 31, 29, 33, 41)
+    op = es.op("Y[i,n] = sum[j,k,l,m](A[i,j]*B[j,k]*C[k,l]*D[l,m]*E[m,n])")
+    given = tuple(np.zeros(s) for s in zip(sizes, sizes[1:], strict=False))
+    forward = trace_call(lambda *a: op(*a), given, {}).graph
+    graph = trace_call(es.value_and_grad(lambda *a: op(*a).sum(), tuple(range(5))), given, {}).graph
+    assert points(run_passes(graph).roots) <= 3 * points(run_passes(forward).roots) + 2 * sizes[0] * sizes[-1]
+
+
+def test_a_gradient_by_a_tensor_that_is_taken_apart(rng):
+    """The tensor that a gradient is asked for may itself become steps."""
+    xs = [leaf((60, 50), dt.f64), leaf((50, 40), dt.f64), leaf((40, 60), dt.f64)]
+    body = apply("mul", apply("mul", Read(0, (Axis(0), Axis(2)), dt.f64), Read(1, (Axis(2), Axis(3)), dt.f64)),
+                 Read(2, (Axis(3), Axis(1)), dt.f64))  # fmt: skip
+    y = Compute(template((60, 60), [(x.dtype, x.shape) for x in xs], Reduce("sum", (50, 40), (body,))), tuple(xs))
+    assert order_contraction(y) is not None
+    square = Read(0, (Axis(0), Axis(1)), dt.f64)
+    z = Compute(template((60, 60), [(dt.f64, (60, 60))], apply("mul", square, square)), (y,))
+    ones = Compute(template((60, 60), (), Const(1.0, dt.f64)), ())
+    (out,), (found,) = gradients([z], [ones], [y])
+    arrays = [rng.standard_normal(x.shape) for x in xs]
+    got = evaluate(Graph(tuple(xs), (out, found), (), ()), arrays)[0]
+    want = arrays[0] @ arrays[1] @ arrays[2]
+    np.testing.assert_allclose(got[0], want**2, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(got[1], 2 * want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("equation, shapes", [
+    ("ij,jk,kl,lm,mn,no,op,pq,qr->ir", [(9, 10), (10, 8), (8, 7), (7, 9), (9, 12), (12, 5), (5, 9), (9, 11), (11, 8)]),
+    ("ab,cd,bd,aec,ef->f", [(11, 12), (13, 14), (12, 14), (11, 9, 13), (9, 10)]),
+    ("iij,jk,k->i", [(5, 5, 6), (6, 7), (7,)]),
+])  # fmt: skip
+def test_einsum_of_many_operands_is_numpys(equation, shapes, rng):
+    given = [rng.standard_normal(s) for s in shapes]
+    got = es.jit(lambda *a: es.functional.einsum(equation, *a))(*given)
+    np.testing.assert_allclose(got, np.einsum(equation, *given, optimize=True), rtol=1e-9, atol=1e-9)
