@@ -16,7 +16,7 @@ from numpy.random import default_rng
 
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base.arguments import Magnitude, Size, checked, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import dtype_of

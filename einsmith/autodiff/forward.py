@@ -16,7 +16,7 @@ from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, co
 from einsmith.autodiff.adjoint.scatter import attained, position
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.derivatives import push_forward
-from einsmith.autodiff.sweep import exchange
+from einsmith.autodiff.reverse import exchange
 from einsmith.autodiff.totals import converted, zeros
 from einsmith.base.errors import GradientError
 from einsmith.ir.nodes import (

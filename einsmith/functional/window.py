@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base.errors import ShapeError
 from einsmith.functional.common import all_of
 from einsmith.ir.nodes import leaf

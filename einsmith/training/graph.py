@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsmith.autodiff.plan import constant_value
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import GradientError, ShapeError

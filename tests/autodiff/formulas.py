@@ -124,7 +124,7 @@ def run(outputs, feed: dict) -> list[np.ndarray]:
 def check_gradients(output: Tensor, wrt, feed: dict, order: int = 1, seed: int = 0, eps=1e-6, tol=1e-6):
     """Raises AssertionError "gradient of argument n" unless central differences along random directions agree, for
     <c, output> with a random c, and (order 2) for a random projection of its gradients. Returns the gradients."""
-    from einsmith.autodiff.sweep import gradients
+    from einsmith.autodiff.reverse import gradients
     from einsmith.ir.nodes import leaf
 
     rng = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.autodiff.adjoint.rules import RULES
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import GradientError
 from einsmith.ir.functions import FUNCTIONS

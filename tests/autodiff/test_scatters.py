@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Compute, Const, Piece, Read, Scatter, Template, apply, leaf, postorder
 from einsmith.passes.analysis.index_checks import index_checks

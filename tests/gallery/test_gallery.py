@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.ir import evaluator
 from einsmith.ir.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size

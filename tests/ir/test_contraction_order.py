@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, cast, leaf, postorder, template

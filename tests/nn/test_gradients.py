@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith import functional as F
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.lang.builder import Value
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base.dtypes import f32
 from einsmith.ir.nodes import Compute, leaf, postorder
 from einsmith.lang.builder import Value, as_value

@@ -18,7 +18,7 @@ import torch
 
 import einsmith as es
 from einsmith import functional as F
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.lang.builder import Value
 
 

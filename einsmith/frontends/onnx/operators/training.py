@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from einsmith.autodiff.sweep import gradients
+from einsmith.autodiff.reverse import gradients
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.evaluate import NodeCall, Several, ValueScope, run_nodes
 from einsmith.frontends.onnx.nodes import OnnxNode
