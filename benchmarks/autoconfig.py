@@ -37,7 +37,7 @@ def kernels_of(case: Case) -> list[Any]:
     from einsmith import modes
     from einsmith.base import dtypes as dt
     from einsmith.passes.pipeline import run_passes
-    from einsmith.passes.schedule.plan import KernelCall, fuse
+    from einsmith.schedule.plan import KernelCall, fuse
 
     f, names = function(case)
     assert case.shapes is not None

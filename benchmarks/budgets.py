@@ -60,7 +60,7 @@ def python_seconds(tensors: int) -> tuple[int, float]:
     from einsmith.ir.nodes import postorder
     from einsmith.modes import trace_call
     from einsmith.passes.pipeline import run_passes
-    from einsmith.passes.schedule.plan import fuse
+    from einsmith.schedule.plan import fuse
 
     def plan(layers: int) -> tuple[int, float]:
         loss, arguments = chain(layers)

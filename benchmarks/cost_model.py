@@ -35,7 +35,7 @@ def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
     """The kernels of a case that are one contraction, as axes under quotients leave them, and the contraction."""
     from einsmith.kernels.contraction.pattern import CONTRACTION
     from einsmith.kernels.contraction.problem import problems
-    from einsmith.plan.split_axes import split_kernels
+    from einsmith.schedule.split_axes import split_kernels
 
     for kernel in autoconfig.kernels_of(case):
         kernel = (*split_kernels(kernel), kernel)[0]

@@ -1,8 +1,8 @@
 """What do other orders of dimensions gain? python -m benchmarks.layouts NETWORK-bBATCH ... [--kernels 6] [--threads 2]
 
-The experiment behind what is doubted in `einsmith/passes/layout/price.py`: of each network's training step the kernels
-for which the model predicts the most of other orders of their tensors, tensors of one shape in one order, whatever the
-kernels around them would lose. Each is measured as it is and so.
+The experiment behind the doubts of `einsmith/schedule/layout/price.py`. Of each network's training step it takes the
+kernels that gain the most, by the model, from other orders of their tensors (tensors of one shape share one order;
+what the neighbouring kernels would lose is left out), and measures each of them in both orders.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Found(NamedTuple):
 
 def in_orders(kernel: Any) -> Iterator[Any]:
     """The kernel with the tensors of some shapes in other orders."""
-    from einsmith.passes.layout.order import candidates, moved
-    from einsmith.plan.kernel import Kernel
+    from einsmith.schedule.kernel import Kernel
+    from einsmith.schedule.layout.order import candidates, moved
 
     shapes = [s for s in dict.fromkeys(b.shape for b in kernel.buffers) if len(candidates(s)) > 1][:SHAPES]
     for orders in product(*map(candidates, shapes)):
@@ -58,7 +58,7 @@ def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple
     """(choice as it is, choice in the best orders) of the kernels that would gain most. `kernels`: runs of each."""
     from einsmith.base.errors import CompileError
     from einsmith.kernels import autoconfig
-    from einsmith.plan.kernel import Kernel
+    from einsmith.schedule.kernel import Kernel
 
     total = sum(autoconfig.choose(k, target).cost.seconds * n for k, n in kernels.items())
     found = []
@@ -80,7 +80,7 @@ def measure(network: str, threads: int, count: int) -> list[Found]:
     """The kernels of a network's training step that would gain most by the model."""
     import einsmith as es
     from benchmarks.models import TRAINING, in_einsmith
-    from einsmith.passes.layout import forced
+    from einsmith.schedule.layout import forced
     from einsmith.tune.measure import example_buffers, prepare, shortest
 
     es.set_threads(threads)

@@ -23,22 +23,14 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.base.sizes import show_size
+from einsmith.ir.analysis.views import producer, storage
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.ir.origins import Origins
 from einsmith.kernels import autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
-from einsmith.passes.layout.choice import layouts_of
-from einsmith.passes.layout.laid_out import laid_out
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import PassContext, decided_out, leaving_out, run_passes
-from einsmith.passes.schedule.arena import passing_bytes, whole_lines
-from einsmith.passes.schedule.plan import Plan, fuse
-from einsmith.passes.schedule.printer import label, layouts, namer, show_arena, show_plan
-from einsmith.passes.schedule.rematerialize import KernelCost, fit
-from einsmith.passes.schedule.roles import kernel_roles, saved
-from einsmith.passes.schedule.views import producer, storage
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.passes.pipeline import PassContext, decided_out, leaving_out, left_out, run_passes
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, PointerTarget, layout, show_kernels, show_steps
@@ -46,6 +38,14 @@ from einsmith.runtime.beside import Beside, bytes_beside
 from einsmith.runtime.nested import check_run, taken, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import CheckFinite, CheckZero
+from einsmith.schedule.arena import passing_bytes, whole_lines
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.layout.choice import layouts_of
+from einsmith.schedule.layout.laid_out import laid_out
+from einsmith.schedule.plan import Plan, fuse
+from einsmith.schedule.printer import label, layouts, namer, show_arena, show_plan
+from einsmith.schedule.rematerialize import KernelCost, fit
+from einsmith.schedule.roles import kernel_roles, saved
 from einsmith.target.facts import KEPT_BESIDE, Target
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
@@ -209,7 +209,9 @@ class Executable:
 
     def _lay_out(self) -> None:
         """Replace the plan by the one whose tensor layouts the cost model prices lowest."""
-        decide = layouts_of(self._predicted, partial(autoconfig.floor, target=self.target), self.target)
+        decide = layouts_of(
+            self._predicted, partial(autoconfig.floor, target=self.target), self.target, partial(left_out, "layouts")
+        )
         plan = laid_out(self.plan, decide)
         if plan is not self.plan:
             self.plan = plan

@@ -14,7 +14,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.kernels.sources import is_builtin
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 WHOLE = "config"

@@ -21,7 +21,7 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.compile import FINITE, Executable
 from einsmith.passes.pipeline import optional
-from einsmith.passes.schedule.printer import layouts
+from einsmith.schedule.printer import layouts
 
 FAR = 1.5
 """Largest price of a form that is raced, as a multiple of the present program's price."""

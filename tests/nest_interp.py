@@ -17,7 +17,7 @@ import numpy as np
 
 from einsmith.kernels.pattern import Lowered
 from einsmith.loops.nest import Function, If, Loop, Op, SSAValue, Type
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 _NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i1": np.bool_, "u8": np.uint8, "i8": np.int8,

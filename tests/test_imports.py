@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 LAYERS = [
     ["base"],
     ["ir"],
-    ["plan"],
-    ["lang", "autodiff", "passes", "target"],
+    ["target"],
+    ["schedule"],
+    ["lang", "autodiff", "passes"],
     ["loops"],
     ["kernels"],
     ["decisions"],

@@ -14,7 +14,7 @@ import einsmith as es
 from einsmith.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
-from einsmith.passes.schedule.plan import KernelCall
+from einsmith.schedule.plan import KernelCall
 from tests.fuzz.check import agree
 
 BATCHES = (1, 3, 16, 17)

@@ -12,10 +12,10 @@ import numpy as np
 from einsmith.base.errors import ArgumentError, CheckError, CompileError
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
-from einsmith.passes.schedule.plan import KernelCall
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import KernelCall
 from einsmith.target.facts import Target
 from einsmith.tune.race import Raced
 from einsmith.tune.session import Found, Part, Tell

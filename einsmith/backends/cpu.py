@@ -21,10 +21,10 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.kernels.sources import key_of
 from einsmith.loops import nest
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target import facts
 from einsmith.target.facts import Target
 from einsmith.tune import calibrate, measure, race, records, session

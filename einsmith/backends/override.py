@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from einsmith.base.errors import CompileError
 from einsmith.decisions import name_of
 from einsmith.kernels.pattern import describe
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 
 SHORTEST = 4
 """Fewest hexadecimal digits of a kernel's digest that an override may give."""

@@ -19,7 +19,7 @@ from einsmith.base import locks
 from einsmith.base.errors import CompileError
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune import measure, records, worker
 from einsmith.tune.bench import BenchProcess, Failed, Lost, own_patterns

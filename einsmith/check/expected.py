@@ -13,7 +13,7 @@ from einsmith.base.dtypes import DType
 from einsmith.check.tolerance import Pair, pair_of, template_errors
 from einsmith.ir.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
 from einsmith.ir.rebuild import substitute
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 
 WORK = 4_000_000
 """Expression values that one comparison may evaluate; of a larger kernel only a part is computed."""

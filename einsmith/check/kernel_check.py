@@ -14,9 +14,9 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.check import trap
 from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
 from einsmith.check.guarded import Guarded, GuardedBlock
-from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.target.facts import Target
 
 FILLS = 0xFF, 0x2B

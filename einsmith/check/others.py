@@ -25,7 +25,7 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}

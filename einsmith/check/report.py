@@ -22,8 +22,8 @@ from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Graph
 from einsmith.ir.printer import show
 from einsmith.kernels import autoconfig
-from einsmith.plan.kernel import Kernel, Rows
-from einsmith.plan.serial import from_data, to_data
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.serial import from_data, to_data
 from einsmith.target.facts import Target
 
 _KERNEL = '''"""Shows a fault of generated code again: python {name}

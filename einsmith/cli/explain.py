@@ -19,9 +19,9 @@ from einsmith.decisions import choice_of, name_of
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
-from einsmith.passes.schedule.printer import label, layouts, namer, show_calls
-from einsmith.plan.apart import apart
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.apart import apart
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.printer import label, layouts, namer, show_calls
 
 
 def explain(

@@ -26,7 +26,7 @@ from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.sources import code_of
 from einsmith.kernels.stencil.pattern import StencilPattern
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import CPU, Target
 
 

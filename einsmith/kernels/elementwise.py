@@ -13,8 +13,8 @@ from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, SSAValue
-from einsmith.plan.footprint import touched_bytes
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.footprint import touched_bytes
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import dealt_out
 from einsmith.target.facts import LINE, Target
 

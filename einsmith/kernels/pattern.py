@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from einsmith.base.errors import CompileError
 from einsmith.kernels.genes import Space, space_of
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.cost import Cost
 from einsmith.target.facts import Target
 

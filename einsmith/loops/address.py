@@ -15,7 +15,7 @@ from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece
 from einsmith.loops.nest import SSAValue, elem_of
-from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 COMPARISONS = ("lt", "le", "eq", "ne")
 

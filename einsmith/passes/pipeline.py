@@ -37,9 +37,9 @@ from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
-from einsmith.passes.schedule.plan import Cost, kernel_call
-from einsmith.passes.schedule.schedule import Copy
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import Cost, kernel_call
+from einsmith.schedule.schedule import Copy
 from einsmith.target.facts import Target
 
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.ir.analysis.views import storage
 from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
-from einsmith.passes.schedule.arena import Life, arena, lives
-from einsmith.passes.schedule.plan import KernelCall, LoopCall, Plan
-from einsmith.passes.schedule.printer import label
-from einsmith.passes.schedule.views import storage
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
+from einsmith.schedule.arena import Life, arena, lives
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import KernelCall, LoopCall, Plan
+from einsmith.schedule.printer import label
 
 At = tuple[int, int | str]
 """A pointer's position in a program: number of the step, number of the pointer (see Program.slots)."""

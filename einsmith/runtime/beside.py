@@ -8,9 +8,9 @@ from math import prod, sqrt
 import numpy as np
 
 from einsmith.ir.nodes import Reduce
-from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel, SideRun
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 
 RED, ZONE = 0xA5, 4096
 """Byte that fills the zones before and behind a result, so that a write there is noticed, and bytes of a zone."""

@@ -15,7 +15,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Expr, Read
 from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.problem import Operand, Problem
-from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
 from einsmith.tiles.points import NARROW, Points, TileMemory, numbers, unravel

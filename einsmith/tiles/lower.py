@@ -10,7 +10,7 @@ from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered, describe
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.contraction import LEAST, contraction
 from einsmith.tiles.pieces import Functions, Tiling, own, pointwise
 from einsmith.tiles.points import TileMemory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from einsmith.ir.nodes import Piece
-from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
 from einsmith.tiles.points import NARROW, Points, Slot, TileMemory, numbers, unravel
 

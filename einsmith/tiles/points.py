@@ -13,7 +13,7 @@ from typing import NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.widths import Reaches
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
-from einsmith.plan.kernel import KernelBuffer
+from einsmith.schedule.kernel import KernelBuffer
 from einsmith.tiles import arith
 from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, stored
 

@@ -15,7 +15,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Piece, Reduce
-from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, stored
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots
 from einsmith.tiles.points import NARROW, Points, TileMemory, expanded, numbers, unravel

@@ -14,7 +14,7 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.pattern import describe
-from einsmith.plan.kernel import Kernel, Member, Rows
+from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, own, slots
 from einsmith.tiles.points import NARROW, Points, TileMemory, unravel

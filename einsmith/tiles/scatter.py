@@ -22,7 +22,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.ir.rebuild import substitute
-from einsmith.plan.kernel import Kernel, Stage
+from einsmith.schedule.kernel import Kernel, Stage
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Reduce, axes_of, reads
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.rewrite.simplify import simplify
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.pieces import Functions, Tiling, blocks, finish, least_power, slots, some_points
 from einsmith.tiles.points import NARROW, Points, TileMemory
 from einsmith.tiles.reduction import TileCombine

@@ -29,7 +29,7 @@ from einsmith.base import environment, locks
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.compile import FINITE, Executable
 from einsmith.decisions import name_of
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.training.budget import Budget
 from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
 from einsmith.training.trial import FEWEST, KernelRecord, Seconds, Trial, of_kernels, spread, told_apart

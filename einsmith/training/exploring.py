@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from einsmith.backends.backend import Workshop
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 
 if TYPE_CHECKING:
     from einsmith.training.dynamic import Exploration

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsmith.compile import Executable
 from einsmith.ir.nodes import ROLES, Role
-from einsmith.passes.schedule.printer import label
+from einsmith.schedule.printer import label
 
 
 @dataclass

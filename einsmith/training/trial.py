@@ -8,7 +8,7 @@ from math import inf, log
 from statistics import median
 
 from einsmith.compile import Executable
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 
 FEWEST, MOST = 8, 14
 """Pairs of steps after which a configuration can win, and after which one that has not won is dropped."""

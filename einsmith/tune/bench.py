@@ -19,7 +19,7 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune.genetic import Candidate
 

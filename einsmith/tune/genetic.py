@@ -21,7 +21,7 @@ from einsmith.decisions import changed, choice_of, written
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 
 FIRST = 8

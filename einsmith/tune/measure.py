@@ -11,10 +11,10 @@ from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
 from einsmith.ir.nodes import Expr, Read, Scatter, below
-from einsmith.plan.kernel import Kernel, Rows, Stage
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
+from einsmith.schedule.kernel import Kernel, Rows, Stage
 from einsmith.target.facts import Target
 
 MIN_ROUNDS = 5

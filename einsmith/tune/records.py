@@ -22,8 +22,8 @@ from einsmith.decisions import name_of
 from einsmith.ir.nodes import Compute, Graph, Leaf, postorder
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.pattern import describe
-from einsmith.plan.kernel import Kernel, Rows
-from einsmith.plan.structure import extents, structure
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.structure import extents, structure
 from einsmith.target.facts import Target
 from einsmith.tune import database, store
 

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from einsmith.kernels import autoconfig
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import KEPT, Target
 from einsmith.tune.bench import CHOICE, BenchProcess, Failed, Lost
 from einsmith.tune.genetic import Candidate, Search

@@ -24,9 +24,9 @@ from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, Kernel
 from einsmith.check.others import apart
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune import load, measure
 from einsmith.tune.bench import CHOICE

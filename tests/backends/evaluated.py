@@ -18,10 +18,10 @@ from einsmith.check.guarded import view
 from einsmith.ir.evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, RunLaunch
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.target.facts import Target
 
 NAME = "evaluated"

@@ -15,8 +15,8 @@ from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.compile import Executable
 from einsmith.decisions import written
 from einsmith.kernels import autoconfig
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import ZONE, Beside
+from einsmith.schedule.kernel import Kernel, Rows
 
 RNG = np.random.default_rng(0)
 

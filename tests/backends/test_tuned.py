@@ -22,7 +22,7 @@ from einsmith.decisions import decided, written
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.modes import trace_call
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tune import database, records
 from einsmith.tune.records import Record

@@ -11,7 +11,7 @@ from einsmith.check import others
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from tests.kernels.samples import kernel_of
 
 N = 17

@@ -19,15 +19,15 @@ from einsmith.base.caches import Cache
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
+from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.kernels.emit import combine
 from einsmith.modes import trace_call
 from einsmith.passes import pipeline
-from einsmith.passes.schedule.arena import arena
-from einsmith.passes.schedule.views import storage
-from einsmith.plan.serial import from_data, to_data
 from einsmith.runtime import assemble
 from einsmith.runtime.program import Program
+from einsmith.schedule.arena import arena
+from einsmith.schedule.serial import from_data, to_data
 
 
 @pytest.fixture

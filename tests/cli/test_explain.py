@@ -10,8 +10,8 @@ import pytest
 from einsmith import compile
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
-from einsmith.passes.layout.laid_out import Decided, free
-from einsmith.passes.schedule.plan import Laid, Plan
+from einsmith.schedule.layout.laid_out import Decided, free
+from einsmith.schedule.plan import Laid, Plan
 from einsmith.tune import calibrate, store
 
 

@@ -15,10 +15,10 @@ from einsmith.cli import explain, main
 from einsmith.cli.explain import gather, us
 from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
+from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import nbytes
-from einsmith.passes.schedule.in_place import overwritten
-from einsmith.passes.schedule.rematerialize import KernelCost, peak
-from einsmith.passes.schedule.views import storage
+from einsmith.schedule.in_place import overwritten
+from einsmith.schedule.rematerialize import KernelCost, peak
 
 VOID = {"meta", "br"}
 

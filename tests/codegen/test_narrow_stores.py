@@ -13,7 +13,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import fuse
+from einsmith.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests.kernels.runner import compare, fresh, host, reference
 

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.config import Direct, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.facts import Target
 from tests.kernels import samples as s
 

@@ -14,6 +14,7 @@ import einsmith as es
 from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.decisions import explain, lowered
+from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.printer import show, show_graph
 from einsmith.kernels import autoconfig
@@ -21,10 +22,9 @@ from einsmith.kernels.pattern import Lowered
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import PASSES, PassContext
-from einsmith.passes.schedule.plan import Plan, fuse
-from einsmith.passes.schedule.printer import namer, show_arena, show_plan
-from einsmith.passes.schedule.views import storage
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
+from einsmith.schedule.plan import Plan, fuse
+from einsmith.schedule.printer import namer, show_arena, show_plan
 from einsmith.target.facts import Target
 
 PATH = Path(__file__).parents[2] / "docs" / "architecture.md"

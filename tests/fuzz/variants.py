@@ -16,9 +16,9 @@ from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
-from einsmith.passes.layout import forced
-from einsmith.plan.kernel import Rows
 from einsmith.runtime.pool import native_entry
+from einsmith.schedule.kernel import Rows
+from einsmith.schedule.layout import forced
 from einsmith.target.facts import Target
 
 Cell = tuple[str, str, str, str]

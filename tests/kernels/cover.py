@@ -39,8 +39,8 @@ from einsmith.kernels.contraction.problem import Problem, problems, with_compani
 from einsmith.kernels.pattern import Lowered
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import fuse
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests.kernels import samples as s
 from tests.kernels.runner import compare, fresh, reference, replaceable

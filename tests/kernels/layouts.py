@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from einsmith.plan.kernel import Kernel, KernelBuffer, Member, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
 
 Order = Callable[[int], Sequence[int]]
 """The dimensions of a tensor of so many, outer first, as they lie in memory."""

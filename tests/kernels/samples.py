@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Scatter, Template, apply, cast, template
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
 F = dt.f32
 

@@ -11,9 +11,9 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import KernelCall, fuse
-from einsmith.plan.apart import apart, stages_apart
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.apart import apart, stages_apart
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import KernelCall, fuse
 from tests.kernels import samples as s
 from tests.kernels.runner import fresh, host, reference
 

@@ -20,8 +20,8 @@ from einsmith.kernels.reduction import cost as reduction_plan
 from einsmith.loops import nest
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import fuse
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.plan import fuse
 from einsmith.target.cost import launched
 from einsmith.target.facts import Target
 from tests.kernels.samples import (

@@ -17,7 +17,7 @@ from einsmith.kernels.composite.parts import Staged
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (
     axes,

@@ -30,7 +30,7 @@ from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.loops.address import BufferMemory
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native
 from tests.kernels.runner import check_exact as check

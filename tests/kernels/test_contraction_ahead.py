@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.loops.nest import If, Loop, Op
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import (

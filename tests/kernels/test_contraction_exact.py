@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.k_bounds import k_bounds, shares
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import fresh, host, poisoned, random_array, reference, run_native
 from tests.kernels.samples import (

@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
 from einsmith.loops.nest import Builder
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import load, pointwise_dx, strided_conv_dx, template, times

@@ -16,7 +16,7 @@ from einsmith.kernels.contraction.emission.write_combining import unit_of
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import far, kernel_of, load, num, over, pointwise_dx, times

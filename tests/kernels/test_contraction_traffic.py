@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 from einsmith.target.memory import held
 from tests.kernels.runner import check_exact as check

@@ -14,8 +14,8 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
 from einsmith.kernels.contraction.problem import problems
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
-from einsmith.plan.split_axes import split_kernels
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.split_axes import split_kernels
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
 from tests.kernels.samples import add, axes, div, int_, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub

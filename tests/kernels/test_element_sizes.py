@@ -12,7 +12,7 @@ from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.reduction import cost as costs
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.pattern import Reduction
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 from tests.kernels.runner import WIDE
 from tests.kernels.samples import axes, plain, read

@@ -13,8 +13,8 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
 from einsmith.kernels.emit import boxes
 from einsmith.loops.nest import show
-from einsmith.passes.layout.order import strides
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.layout.order import strides
 from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub

@@ -16,7 +16,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter import pattern, points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
 from einsmith.kernels.scatter.points import combine_at, owned_axes, terms_of
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
 from tests.nest_interp import run

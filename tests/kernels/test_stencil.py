@@ -21,8 +21,8 @@ from einsmith.kernels.stencil.terms import stencils
 from einsmith.loops.nest import Op
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import fuse
-from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.schedule.kernel import Kernel, KernelBuffer
+from einsmith.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests import nest_interp
 from tests.kernels import samples as s

@@ -12,7 +12,7 @@ from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.kernels.stencil.loads import pair_axis, short, turned
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference
 

@@ -20,9 +20,9 @@ from einsmith.kernels.stencil.terms import stencils
 from einsmith.kernels.stencil.write_combining import gathered
 from einsmith.loops.address import Affine, address, affine_of, compared, stored
 from einsmith.loops.nest import show
-from einsmith.plan.kernel import Kernel, KernelBuffer, Rows, row_major
-from einsmith.plan.serial import from_data, to_data
-from einsmith.plan.split_axes import split_kernels
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
+from einsmith.schedule.serial import from_data, to_data
+from einsmith.schedule.split_axes import split_kernels
 from tests.kernels import samples as s
 from tests.kernels.cover import NAMES, Case, cases, pairwise
 from tests.kernels.layouts import LAYOUTS, Layout, channels_last, in_order, laid_out

@@ -13,8 +13,8 @@ from einsmith.kernels.emit import boxes
 from einsmith.lang import builder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
-from einsmith.passes.schedule.plan import fuse
-from einsmith.plan.footprint import touched
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.plan import fuse
 
 
 def kernels(f, *arrays: np.ndarray):

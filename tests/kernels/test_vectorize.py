@@ -16,7 +16,7 @@ from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.nest import Builder, show
-from einsmith.plan.kernel import KernelBuffer
+from einsmith.schedule.kernel import KernelBuffer
 from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub
 from tests.nest_interp import Fault, run
 

@@ -10,6 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith import optim
+from einsmith.base import dtypes
 from tests.optim.updating import Updater
 
 SHAPES = [(), (17,), (5, 3), (2, 1, 3, 2)]
@@ -106,8 +107,8 @@ def test_descriptions_make_equal_rules(name) -> None:
         again = optim.restore(json.loads(json.dumps(optim.describe(rule))))
         assert type(again) is type(rule) and again.hyper == rule.hyper
         for shape in ((3,), (3, 2)):
-            assert again.text_for(shape, es.dtypes.f32) == rule.text_for(shape, es.dtypes.f32)
-        assert all(again.initial(n) == rule.initial(n) for n in rule.states((3,), es.dtypes.f32))
+            assert again.text_for(shape, dtypes.f32) == rule.text_for(shape, dtypes.f32)
+        assert all(again.initial(n) == rule.initial(n) for n in rule.states((3,), dtypes.f32))
 
 
 class Net(es.nn.Module):
@@ -237,6 +238,6 @@ def test_compiled_rules_over_matrices(rng) -> None:
 
 def test_muon_names_the_remedy_for_other_parameters() -> None:
     with pytest.raises(es.ShapeError, match=r"Groups\(.*ndim=2"):
-        optim.Muon().states((3,), es.dtypes.f32)
+        optim.Muon().states((3,), dtypes.f32)
     with pytest.raises(es.ShapeError, match=r"shape \(17,\)"):
         es.TrainStep(Net({"b": np.zeros(17)}, ["b"]), lambda a, b: a, optim.Muon())

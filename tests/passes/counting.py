@@ -14,12 +14,12 @@ import numpy as np
 from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.compile import predicted
 from einsmith.decisions import lowered
+from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.loops.nest import Op
 from einsmith.passes.pipeline import PassContext, run_passes
-from einsmith.passes.schedule.plan import fuse
-from einsmith.passes.schedule.views import storage
+from einsmith.schedule.plan import fuse
 from einsmith.target.facts import Target
 from tests import nest_interp
 

@@ -13,20 +13,21 @@ from math import inf
 
 from einsmith.base.errors import CompileError
 from einsmith.compile import predicted
+from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.ir.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.passes.algebra.horizontal_fusion import one_sum
-from einsmith.passes.algebra.inline import inlined, pointwise_body
+from einsmith.passes.algebra.inline import inlined
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
-from einsmith.passes.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
-from einsmith.passes.schedule.plan import Plan, fuse, kernel_call
-from einsmith.passes.schedule.row_fusion import MEMBERS, RowPart, agreeing, joined, rows_of
-from einsmith.passes.schedule.schedule import Copy
-from einsmith.passes.schedule.slices import sliced
-from einsmith.passes.schedule.views import is_view, storage
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import Plan, fuse, kernel_call
+from einsmith.schedule.row_fusion import MEMBERS, RowPart, agreeing, joined, rows_of
+from einsmith.schedule.schedule import Copy
+from einsmith.schedule.slices import sliced
 from einsmith.target.facts import Target
 
 VARIANTS = 64

@@ -25,7 +25,7 @@ from einsmith.ir.nodes import (
     leaf,
 )
 from einsmith.modes import trace_call
-from einsmith.passes.schedule.plan import LoopCall, Plan
+from einsmith.schedule.plan import LoopCall, Plan
 from tests.lang.recurrences import CASES
 from tests.passes import ragged
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
     Apply,
@@ -23,10 +24,9 @@ from einsmith.ir.nodes import (
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.analysis.index_checks import index_checks
-from einsmith.passes.schedule.arena import arena, lifetimes
-from einsmith.passes.schedule.in_place import overwritten
-from einsmith.passes.schedule.plan import fuse
-from einsmith.passes.schedule.views import is_view, storage
+from einsmith.schedule.arena import arena, lifetimes
+from einsmith.schedule.in_place import overwritten
+from einsmith.schedule.plan import fuse
 from einsmith.target.facts import Target
 
 F = dt.f32

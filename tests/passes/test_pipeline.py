@@ -16,7 +16,7 @@ from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call
 from einsmith.passes import pipeline
 from einsmith.passes.pipeline import PASSES, Pass, PassContext, graph_pass, ordered, run_passes
-from einsmith.passes.schedule.plan import fuse
+from einsmith.schedule.plan import fuse
 from einsmith.target.facts import Target
 
 

@@ -11,14 +11,14 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
+from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
 from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_shapes
-from einsmith.passes.algebra.inline import pointwise_body
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
-from einsmith.passes.schedule.views import is_view, storage
 from einsmith.target.facts import Target
 
 SMALL = Target(l1=1 << 9, l2=1 << 10, l3=1 << 11, launch_seconds=1e-9)

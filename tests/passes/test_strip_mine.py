@@ -10,7 +10,7 @@ import einsmith as es
 from einsmith.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
-from einsmith.passes.schedule.plan import LoopCall
+from einsmith.schedule.plan import LoopCall
 from tests.passes import ragged
 
 RNN = es.op("""

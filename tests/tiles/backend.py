@@ -12,8 +12,8 @@ import numpy as np
 
 from einsmith.check.guarded import view
 from einsmith.kernels.pattern import Lowered
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.target.facts import Target
 from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns

@@ -10,7 +10,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.ir.interned import Node
 from einsmith.kernels.pattern import Lowered
-from einsmith.plan.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling

@@ -15,7 +15,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles import ir
 from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue, operations
 from einsmith.tiles.lower import lower

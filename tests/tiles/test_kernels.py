@@ -16,7 +16,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Scatter, Template, apply
-from einsmith.plan.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tiles.ir import TileFunction, operations
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Functions, Tiling

@@ -22,8 +22,8 @@ from einsmith.compile import Executable
 from einsmith.decisions import written
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
-from einsmith.plan.kernel import Kernel, Rows
 from einsmith.runtime.beside import Beside
+from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.training import dynamic, exploring
 from einsmith.training.budget import Budget
 from einsmith.training.dynamic import Exploration

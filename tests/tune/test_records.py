@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from einsmith.base.errors import StoreError
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.facts import Target
 from einsmith.tune import database, records
 from einsmith.tune.records import Record

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.contraction.pattern import CONTRACTION
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Kernel
-from einsmith.plan.kinds import inner, kinds
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kinds import inner, kinds
 from einsmith.target.facts import Target
 
 

@@ -18,8 +18,8 @@ from einsmith.ir.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, 
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.problem import Problem, finished, problems
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 
 WORTH = 0.75

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from einsmith.kernels.genes import Space, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.loops.splice import moved
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import HIDDEN, in_turn
 from einsmith.target.facts import Target
 

@@ -1,4 +1,4 @@
-"""Turn axes under quotients and remainders into axes of their own (`plan.split_axes`)."""
+"""Turn axes under quotients and remainders into axes of their own (`schedule.split_axes`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.pattern import CONTRACTION
-from einsmith.plan.kernel import Kernel
-from einsmith.plan.split_axes import split_kernels
+from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.split_axes import split_kernels
 from einsmith.target.facts import Target
 
 

@@ -28,7 +28,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage, row_major
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, row_major
 from einsmith.target.cost import launched
 from einsmith.target.facts import Target
 

@@ -16,8 +16,8 @@ from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import Joint
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.problem import Problem, with_companion
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Kernel
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from einsmith.kernels.emit.access import OperandAccess
 from einsmith.loops.address import BufferMemory, arguments_of, memories_of
 from einsmith.loops.nest import Builder
 from einsmith.loops.walk import divisors
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 HALO_BYTES = 1 << 19
 """Most bytes of a halo copy, so that it stays in a private L2."""

@@ -14,7 +14,7 @@ from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.plan.footprint import touched
+from einsmith.schedule.footprint import touched
 from einsmith.target import facts
 from einsmith.target.cost import HIDDEN, launched
 from einsmith.target.memory import PAGE, waited_part

@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.loops.address import BufferMemory, fused
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import may_be_one_task
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE

@@ -17,7 +17,7 @@ from einsmith.kernels.emit.boxes import placed, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.address import COMPARISONS, memories_of, stored
 from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, scattered
 

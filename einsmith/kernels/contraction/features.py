@@ -19,7 +19,7 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.access import PAIR_CYCLES
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.facts import LINE
 from einsmith.target.memory import PAGE, held
 

@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.loops.address import FusedAxes, fused
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import ceil_div
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 
 class PartialSums(NamedTuple):

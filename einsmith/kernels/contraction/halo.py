@@ -31,7 +31,7 @@ from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.address import Affine, BufferMemory, compared
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import strips, sweep
-from einsmith.plan.kernel import KernelBuffer
+from einsmith.schedule.kernel import KernelBuffer
 
 SLOT = 1 << 20
 """First slot of halo copies: the left operand's, then the right's."""

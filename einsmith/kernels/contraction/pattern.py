@@ -23,8 +23,8 @@ from einsmith.kernels.contraction.problem import Problem, problems
 from einsmith.kernels.contraction.space import illegal, of_piece
 from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import launched
 
 WIDE = 32

@@ -17,6 +17,7 @@ from einsmith.base.locks import cached_property
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import (
     Apply,
     Const,
@@ -34,7 +35,6 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import guarded, operands
 from einsmith.loops.address import Affine, affine_of, leaves
-from einsmith.passes.analysis.predicates import guarded_reads
 
 MAX_GROUPS = 6
 

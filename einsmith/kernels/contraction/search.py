@@ -30,7 +30,7 @@ from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, op
 from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import may_be_one_task
 from einsmith.target.memory import PAGE
 

@@ -20,7 +20,7 @@ from einsmith.kernels.contraction.features import OperandPlan, operand_plan, tog
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import SWEEP
 from einsmith.kernels.genes import FORM, Space, space_of
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 MOST_ROWS, MOST_VECTORS = 28, 8
 """Most rows and vectors of a register tile; the largest register files hold no more."""

@@ -27,7 +27,7 @@ from einsmith.ir.random import OPERATIONS
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import simplify
 from einsmith.loops.address import FusedAxes, address, fused, leaves
-from einsmith.plan.kernel import Kernel, KernelBuffer, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.target.facts import Target
 
 

@@ -18,7 +18,7 @@ from einsmith.loops.address import BufferMemory, leaves
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.shuffle import transpose
 from einsmith.loops.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 
 def emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:

@@ -18,7 +18,7 @@ from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.reduction.skew import skewed
 from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.loops.walk import tile_count
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 MAX_WINDOW = 16
 """Most points of the innermost reduction axes that are unrolled together."""

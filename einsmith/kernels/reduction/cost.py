@@ -23,8 +23,8 @@ from einsmith.kernels.reduction.axes import (
     reduced_axes,
     schedule,
 )
-from einsmith.plan.footprint import touched_bytes
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.footprint import touched_bytes
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import Cost, dealt_out
 from einsmith.target.facts import LINE, Target
 from einsmith.target.memory import PAGE, fetched, waited_part

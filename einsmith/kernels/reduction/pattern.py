@@ -25,8 +25,8 @@ from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
 from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.plan.footprint import touched_bytes
-from einsmith.plan.kernel import Kernel, KernelBuffer, row_major
+from einsmith.schedule.footprint import touched_bytes
+from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
 from einsmith.target.facts import LINE, Target
 
 SHORT = 8

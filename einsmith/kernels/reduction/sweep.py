@@ -17,7 +17,7 @@ from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
 from einsmith.loops.nest import SSAValue
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import carried, in_groups, part_bounds
-from einsmith.plan.kernel import row_major
+from einsmith.schedule.kernel import row_major
 
 Step = Callable[[list[Accumulators]], list[Accumulators]]
 """A function from accumulator states to the states after some more points."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from einsmith.kernels.pattern import Chooser
 from einsmith.loops.walk import divisors
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Member, Rows
-from einsmith.plan.row_blocks import block_kernel, inputs
-from einsmith.plan.shared_rows import shared
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Member, Rows
+from einsmith.schedule.row_blocks import block_kernel, inputs
+from einsmith.schedule.shared_rows import shared
 from einsmith.target.cost import Cost, dealt_out
 from einsmith.target.facts import Target
 

@@ -18,9 +18,9 @@ from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.loops.nest import Builder, Function, SSAValue, elem_of
 from einsmith.loops.splice import splice
-from einsmith.plan.kernel import Kernel, Member, Rows
-from einsmith.plan.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
-from einsmith.plan.shared_rows import shared
+from einsmith.schedule.kernel import Kernel, Member, Rows
+from einsmith.schedule.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
+from einsmith.schedule.shared_rows import shared
 from einsmith.target.facts import Target
 
 

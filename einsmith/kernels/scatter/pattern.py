@@ -23,7 +23,7 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder
-from einsmith.plan.kernel import Kernel, Stage
+from einsmith.schedule.kernel import Kernel, Stage
 from einsmith.target.cost import in_turn, shared_out
 from einsmith.target.facts import Target
 

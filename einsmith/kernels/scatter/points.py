@@ -19,7 +19,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import part_bounds, tile_count
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 
 def scatter_of(kernel: Kernel) -> Scatter:

@@ -20,7 +20,7 @@ from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits, part_range
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.facts import Target
 
 Carried = list[SSAValue]

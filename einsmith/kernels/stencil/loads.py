@@ -16,7 +16,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Span, Stencil, Term
 from einsmith.loops.address import arguments_of, memories_of
 from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.plan.kernel import Kernel, KernelBuffer
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.target.facts import LINE, Target
 
 SHUFFLED = 4

@@ -18,8 +18,8 @@ from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_seg
 from einsmith.kernels.stencil.loads import StencilTiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.loops.nest import Builder
-from einsmith.plan.footprint import touched
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.footprint import touched
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import launched, may_be_one_task
 from einsmith.target.facts import Target
 

@@ -23,7 +23,7 @@ from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, i
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts
 from einsmith.loops.address import Affine, address, affine_of, compared
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 MAX_TERMS = 80
 """Most products of an output point; the filter axes are unrolled."""

@@ -20,7 +20,7 @@ from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import Stencil
 from einsmith.loops.nest import SSAValue, elem_of
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.facts import LINE, Target
 
 SHARE = 3

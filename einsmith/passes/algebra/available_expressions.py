@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -33,7 +34,6 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
-from einsmith.passes.algebra.inline import is_identity, pointwise_body
 from einsmith.passes.algebra.products import Factor, Product, is_long, key_of, multiplied, product_of
 
 CHEAP = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}

@@ -167,7 +167,7 @@ def _cheaper(
     before: Sequence[Compute], changed: Sequence[Compute], values: Sequence[Compute], context: PassContext
 ) -> bool:
     """Return whether the nodes cost less as `changed`, with `values` computed before. A value that a tensor of one
-    piece reads is fused into that tensor's kernel (`passes.schedule.fusion`), for which the first such tensor counts;
+    piece reads is fused into that tensor's kernel (`schedule.fusion`), for which the first such tensor counts;
     other values have kernels of their own."""
 
     beside = next((n for n in changed if len(n.template.parts) == 1), None)

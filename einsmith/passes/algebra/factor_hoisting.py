@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
+from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -32,7 +33,6 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, whole_sum, with_args
-from einsmith.passes.algebra.inline import is_identity, pointwise_body
 from einsmith.passes.algebra.products import Factor, is_long, key_of, multiplied, product_of
 
 TERMS = 8

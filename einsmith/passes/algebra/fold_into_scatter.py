@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from einsmith.ir.analysis.pointwise import is_identity, operations, pointwise_body
 from einsmith.ir.analysis.widths import placed
 from einsmith.ir.nodes import (
     Apply,
@@ -29,7 +30,6 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.passes.algebra.inline import is_identity, operations, pointwise_body
 
 
 def fold_into_scatter(graph: Graph) -> Graph:

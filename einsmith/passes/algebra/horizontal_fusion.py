@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import (
     Compute,
     Expr,
@@ -28,7 +29,6 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.rebuild import exchanged, substitute, whole_sum, with_args
-from einsmith.passes.algebra.inline import pointwise_body
 
 _MEMBERS = 6
 """Most sums of one node; each needs an accumulator per lane."""

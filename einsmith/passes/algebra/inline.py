@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from einsmith.ir.analysis.pointwise import (
+    _reads_by_slot,
+    is_movement,
+    points,
+    pointwise_body,
+    total_operations,
+)
+from einsmith.ir.analysis.views import is_view
 from einsmith.ir.analysis.widths import placed
 from einsmith.ir.nodes import (
-    Apply,
-    Axis,
     Compute,
-    Const,
     Expr,
     Graph,
     Item,
     Leaf,
-    Piece,
     Read,
     Recurrence,
-    Reduce,
     Template,
     Tensor,
     postorder,
@@ -31,70 +34,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, rebuild, replace, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.passes.schedule.views import is_view
 
-_FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
 _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
-
-
-def is_copy(t: Template) -> bool:
-    """Return whether the result equals the only argument, element by element."""
-
-    def find(t: Template) -> bool:
-        body = pointwise_body(t)
-        return (
-            isinstance(body, Read)
-            and t.params == ((body.dtype, t.shape),)
-            and all(
-                i is Axis(d) or (n == 1 and isinstance(i, Const))
-                for d, (i, n) in enumerate(zip(body.index, t.shape, strict=True))
-            )
-        )
-
-    return t.memo("is_copy", find)
-
-
-def is_identity(e: Read, shape: Sequence[int]) -> bool:
-    """Return whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
-    places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
-    found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
-    return len(found) == len(shape) and all(found)
-
-
-def pointwise_body(t: Template) -> Expr | None:
-    """Return the body of a template that is one reduction-free piece over its whole output, else None."""
-    part = t.parts[0]
-    if len(t.parts) != 1 or not isinstance(part, Piece) or isinstance(part.body, Reduce) or part.extents != t.shape:
-        return None
-    return part.body
-
-
-def is_movement(t: Template) -> bool:
-    """Return whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
-    return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
-
-
-def total_operations(t: Template) -> int:
-    """Return the number of floating-point operations in all bodies."""
-    return t.memo("operations", lambda t: sum(operations(b) for p in t.parts for b in p.bodies))
-
-
-def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
-    def find(t: Template) -> dict[int, set[Read]]:
-        out: dict[int, set[Read]] = {}
-        for part in t.parts:
-            for e in postorder(part.bodies):
-                if isinstance(e, Read):
-                    out.setdefault(e.slot, set()).add(e)
-        return out
-
-    return t.memo("reads_by_slot", find)
-
-
-def operations(body: Expr) -> int:
-    """Return the number of floating-point operations of one evaluation; conditions, selection and index arithmetic are
-    not counted."""
-    return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE for e in postorder([body]))
 
 
 def _inlined(t: Template, made: Sequence[Template | None]) -> Template:
@@ -124,11 +65,6 @@ def inlined(node: Compute, taken: Collection[Tensor]) -> Compute:
     t = node.template.memo(("inlined", made), lambda t: _inlined(t, made))
     out = prune_args(t, args)
     return prune_args(simplify_template(out.template), out.args)
-
-
-def points(t: Template) -> int:
-    """Return how many times a template's bodies are evaluated in all."""
-    return sum(size(p.domain) for p in t.parts)
 
 
 def inline(graph: Graph) -> Graph:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import (
     Apply,
     Compute,
@@ -27,7 +28,6 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.passes.algebra.inline import is_identity, pointwise_body
 
 _PIECES = 16
 """Most pieces of one template."""

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.pointwise import is_identity
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -31,7 +32,6 @@ from einsmith.ir.nodes import (
     reads,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
-from einsmith.passes.algebra.inline import is_identity
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext

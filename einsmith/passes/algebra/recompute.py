@@ -20,6 +20,8 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from einsmith.ir.analysis.pointwise import points, pointwise_body, total_operations
+from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.nodes import (
     Apply,
     Compute,
@@ -35,9 +37,8 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.rebuild import exchanged, readers_of, with_args
-from einsmith.passes.algebra.inline import inlined, points, pointwise_body, total_operations
+from einsmith.passes.algebra.inline import inlined
 from einsmith.passes.analysis.saved_set import Option, saved_set
-from einsmith.passes.schedule.views import is_view, storage
 
 if TYPE_CHECKING:
     from einsmith.passes.pipeline import PassContext

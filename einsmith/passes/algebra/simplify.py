@@ -6,10 +6,10 @@ after:  Y = exp(X);  Z is Y
 
 from __future__ import annotations
 
+from einsmith.ir.analysis.pointwise import is_copy
 from einsmith.ir.nodes import Compute, Graph
 from einsmith.ir.rebuild import map_templates, replace, without_twins
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.passes.algebra.inline import is_copy
 
 
 def simplify(graph: Graph) -> Graph:

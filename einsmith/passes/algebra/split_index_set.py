@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 
+from einsmith.ir.analysis.predicates import cuts_of
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -26,7 +27,6 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import replace
 from einsmith.ir.rewrite.simplify import restricted
-from einsmith.passes.analysis.predicates import cuts_of
 
 _PIECES = 16
 """Most pieces of one template."""

@@ -16,6 +16,8 @@ from functools import partial
 
 import numpy as np
 
+from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.views import is_view
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
@@ -31,8 +33,6 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
-from einsmith.passes.algebra.inline import pointwise_body
-from einsmith.passes.schedule.views import is_view
 
 SELECTING = {"where", "min", "max", "lt", "le", "eq", "ne", "and", "or", "not"}
 """Functions that a clamp is made of: between two neighbouring constants, such a function of one number returns the

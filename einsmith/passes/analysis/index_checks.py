@@ -14,6 +14,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import marked
 from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
     Apply,
@@ -43,7 +44,6 @@ from einsmith.ir.printer import show
 from einsmith.ir.rebuild import guarded, operands, prune_args, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.verify import proven
-from einsmith.passes.analysis.predicates import guarded_reads
 
 
 def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.views import is_view
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
@@ -36,7 +37,6 @@ from einsmith.ir.rebuild import operands
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.passes.recurrence.live_steps import same
 from einsmith.passes.recurrence.time_axis import Along
-from einsmith.passes.schedule.views import is_view
 
 _NEVER = -(1 << 40)
 

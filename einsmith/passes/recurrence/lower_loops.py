@@ -24,6 +24,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.predicates import cuts_of
+from einsmith.ir.analysis.views import storage
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
@@ -51,13 +53,11 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_args
 from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
 from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
-from einsmith.passes.analysis.predicates import cuts_of
 from einsmith.passes.recurrence.accumulators import after_totals, find_totals, start
 from einsmith.passes.recurrence.copy_propagation import read_through
 from einsmith.passes.recurrence.live_steps import find_limit, read_beyond
 from einsmith.passes.recurrence.loop_invariant import settle
-from einsmith.passes.schedule.plan import REPAID, copy_of
-from einsmith.passes.schedule.views import storage
+from einsmith.schedule.plan import REPAID, copy_of
 
 Passes = Callable[[Graph], Graph]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
     Axis,
@@ -43,7 +44,6 @@ from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.passes.recurrence.early_exit import TripCount, ends, length
 from einsmith.passes.recurrence.lower_loops import argument, own_memory
 from einsmith.passes.recurrence.time_axis import Along, along, per_step, points
-from einsmith.passes.schedule.views import is_view, storage
 
 Passes = Callable[[Graph], Graph]
 Source = Callable[[Compute, Read | None, int | None], Tensor]

@@ -32,7 +32,7 @@ from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits, part_bounds, part_range, strips, tiles
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 
 class UnrolledBox(NamedTuple):

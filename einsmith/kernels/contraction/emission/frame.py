@@ -19,7 +19,7 @@ from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.address import BufferMemory, arguments_of, memories_of
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.loops.walk import Bound, Range, tiles
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> SSAValue:

@@ -21,7 +21,7 @@ from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import digits, part_range, strips, task_range
-from einsmith.plan.kernel import Kernel
+from einsmith.schedule.kernel import Kernel
 from einsmith.target.cost import may_be_one_task
 
 

@@ -1,0 +1,85 @@
+"""Query what templates and bodies compute: pointwise pieces, copies, movement of data, arithmetic and points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    postorder,
+    size,
+)
+
+_FREE = {"where", "cast", "stop_gradient", "lt", "le", "eq", "ne", "and", "or", "not"}
+
+
+def is_copy(t: Template) -> bool:
+    """Return whether the result equals the only argument, element by element."""
+
+    def find(t: Template) -> bool:
+        body = pointwise_body(t)
+        return (
+            isinstance(body, Read)
+            and t.params == ((body.dtype, t.shape),)
+            and all(
+                i is Axis(d) or (n == 1 and isinstance(i, Const))
+                for d, (i, n) in enumerate(zip(body.index, t.shape, strict=True))
+            )
+        )
+
+    return t.memo("is_copy", find)
+
+
+def is_identity(e: Read, shape: Sequence[int]) -> bool:
+    """Return whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
+    places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
+    found = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
+    return len(found) == len(shape) and all(found)
+
+
+def pointwise_body(t: Template) -> Expr | None:
+    """Return the body of a template that is one reduction-free piece over its whole output, else None."""
+    part = t.parts[0]
+    if len(t.parts) != 1 or not isinstance(part, Piece) or isinstance(part.body, Reduce) or part.extents != t.shape:
+        return None
+    return part.body
+
+
+def is_movement(t: Template) -> bool:
+    """Return whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
+    return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
+
+
+def total_operations(t: Template) -> int:
+    """Return the number of floating-point operations in all bodies."""
+    return t.memo("operations", lambda t: sum(operations(b) for p in t.parts for b in p.bodies))
+
+
+def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
+    def find(t: Template) -> dict[int, set[Read]]:
+        out: dict[int, set[Read]] = {}
+        for part in t.parts:
+            for e in postorder(part.bodies):
+                if isinstance(e, Read):
+                    out.setdefault(e.slot, set()).add(e)
+        return out
+
+    return t.memo("reads_by_slot", find)
+
+
+def operations(body: Expr) -> int:
+    """Return the number of floating-point operations of one evaluation; conditions, selection and index arithmetic are
+    not counted."""
+    return sum(isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE for e in postorder([body]))
+
+
+def points(t: Template) -> int:
+    """Return how many times a template's bodies are evaluated in all."""
+    return sum(size(p.domain) for p in t.parts)

@@ -1,0 +1,64 @@
+"""Split a fused kernel into the kernels that it replaces; fusion gains their cost less the fused kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
+
+Place = int | tuple[int, int]
+"""A buffer of the fused kernel by number; or (stage, member), a result that the fused kernel does not store."""
+
+
+class Apart(NamedTuple):
+    """A stage as a kernel of its own, and the place in the fused kernel of each of its buffers."""
+
+    kernel: Kernel
+    places: tuple[Place, ...]
+
+
+def stages_apart(kernel: Kernel) -> list[Apart]:
+    """Return each stage of a kernel as a kernel of its own, which stores the results that later stages read.
+
+    before: s = sum[k](a*b);  y = max(s + c, 0), where s is in registers
+    after:  s = sum[k](a*b)   and   y = max(s + c, 0), each of tensors
+    """
+    asked = {(i, m) for stage in kernel.stages for kind, i, *rest in stage.args if kind == "stage" for m in rest}
+    out = []
+
+    def result(i: int, member: int) -> Place:
+        stored = kernel.stages[i].outputs[member]
+        return (i, member) if stored is None else stored
+
+    for number, stage in enumerate(kernel.stages):
+        places: dict[Place, int] = {}
+
+        def at(place: Place, places: dict[Place, int] = places) -> int:
+            return places.setdefault(place, len(places))
+
+        args = tuple(("buffer", at(where[0] if kind == "buffer" else result(*where))) for kind, *where in stage.args)
+        outputs = tuple(
+            None if n is None and (number, m) not in asked else at(result(number, m))
+            for m, n in enumerate(stage.outputs)
+        )
+        written = {n for n in outputs if n is not None} - {n for _, n in args}
+        buffers = tuple(_buffer(kernel, place, n in written) for place, n in places.items())
+        out.append(Apart(Kernel((Stage(stage.template, args, outputs),), buffers, None), tuple(places)))
+    return out
+
+
+def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
+    """Return the buffer of a place; written: it is not read."""
+    if isinstance(place, int):
+        b = kernel.buffers[place]
+        return KernelBuffer(b.dtype, b.shape, b.far and written, b.strides)
+    stage, member = place
+    template = kernel.stages[stage].template
+    return KernelBuffer(template.dtypes[member], template.shape)
+
+
+def apart(kernel: Kernel | Rows) -> Iterator[Kernel]:
+    """Yield a kernel for each stage of a kernel, or of all members of a row-block fusion."""
+    for part in [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]:
+        yield from (x.kernel for x in stages_apart(part))

@@ -1,0 +1,82 @@
+"""Compute the bytes that a kernel touches of its buffers: of a tensor of which one slice is read, only that slice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+from math import prod
+
+from einsmith.ir.nodes import Axis, Expr, Piece, Read, below, postorder, size
+from einsmith.schedule.kernel import Kernel
+
+
+@lru_cache(maxsize=4096)
+def touched(kernel: Kernel) -> tuple[int, ...]:
+    """Return the bytes of each buffer that are read or written, counted in whole slices.
+
+    Along a dimension, an index that is the same at every point touches one position, an axis as many as it has points,
+    any other index all of them. A result of a single piece is written in that piece's extents."""
+    shapes = [b.shape for b in kernel.buffers]
+    places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # by dimension; key None: from 0 on
+    written: dict[int, int] = defaultdict(int)
+    for stage in kernel.stages:
+        parts = stage.template.parts
+        for n in stage.outputs:
+            if n is not None:
+                first = parts[0]
+                alone = len(parts) == 1 and isinstance(first, Piece) and set(first.step) <= {1}
+                written[n] += prod(first.extents if alone else stage.template.shape)
+        for part in parts:
+            domain = part.domain
+            for slot, index in _indices(part.bodies):
+                kind, *where = stage.args[slot]
+                if kind == "buffer":
+                    for i, extent, found in zip(index, shapes[where[0]], places[where[0]], strict=True):
+                        if not isinstance(i, int):
+                            found[i] = 1
+                        else:
+                            found[None] = max(found.get(None, 0), extent if i < 0 else domain[i])
+    out = []
+    for n, b in enumerate(kernel.buffers):
+        taken = [min(extent, sum(found.values())) for extent, found in zip(b.shape, places[n], strict=True)]
+        out.append(min(prod(b.shape), max(prod(taken), written[n])) * b.dtype.itemsize)
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...]], ...]:
+    """Return (slot, indices) of every read; an index is an axis's number, -1 if it varies otherwise, or an expression
+    that is the same at every point."""
+
+    def kind(i: Expr) -> int | Expr:
+        if isinstance(i, Axis):
+            return i.position
+        return -1 if any(isinstance(x, (Axis, Read)) for x in postorder([i])) else i
+
+    found = ((e.slot, tuple(map(kind, e.index))) for e in below(bodies) if isinstance(e, Read))
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1024)
+def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
+    """Return (bytes moved, footprint in bytes), if the touched part of each buffer is read or written once.
+
+    Interleaved pieces store to parts of cache lines of `line` bytes, which are fetched and written once per piece."""
+    written = {n for s in kernel.stages for n in s.outputs if n is not None}
+    read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
+    total = moved = 0.0
+    for n, taken in enumerate(touched(kernel)):
+        total += taken
+        moved += taken * (n in read) + (_stored(kernel, n, taken, line) if n in written else 0.0)
+    return moved, total
+
+
+def _stored(kernel: Kernel, buffer: int, taken: int, line: int) -> float:
+    """Return the bytes moved by storing a result, given the bytes `taken` that are touched of its buffer."""
+    to, out = kernel.buffers[buffer], 0.0
+    for p in kernel.root.parts:
+        if isinstance(p, Piece):
+            step = min([s * t for s, t, n in zip(p.step, to.strides, p.extents, strict=True) if n > 1], default=1)
+            each = to.dtype.itemsize if step == 1 else 2 * min(step * to.dtype.itemsize, line)  # fetched and written
+            out += size(p.extents) * each
+    return max(float(taken), out)

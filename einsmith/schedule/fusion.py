@@ -1,0 +1,258 @@
+"""Group tensors into kernels: pointwise tensors join the kernel of a tensor that they read.
+
+A pointwise tensor joins the group of a tensor that it reads at the identity index if the group stays convex: no node
+outside the group lies between two members. Pointwise groups over the same box that a member reads join the group in
+turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.views import is_view, producer, storage
+from einsmith.ir.loop import LoweredLoop
+from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
+
+_BUFFERS = 24  # pointers of one kernel
+STAGES = 12
+
+
+@dataclass
+class FusionGroup:
+    nodes: list[Compute | LoweredLoop] = field(default_factory=list)
+    before: int = 0  # bitset of the groups that this one needs, directly or not, merged ones included
+    after: set[int] = field(default_factory=set)  # groups that need this one directly
+    into: int | None = None  # the group that it became a part of
+    readers: set[Compute | LoweredLoop] = field(default_factory=set)  # the nodes that read its nodes
+
+    def outside(self, node: Compute) -> int:
+        """Return the number of readers outside the group, not counting `node`."""
+        return len(self.readers) - sum(n in self.readers for n in (*self.nodes, node))
+
+
+def maker(t: Tensor) -> Compute | LoweredLoop | None:
+    """Return the node that computes a tensor's storage; None for the graph's inputs."""
+    p, _ = producer(t)
+    return None if isinstance(p, Leaf) else p
+
+
+def makers(node: Compute | LoweredLoop) -> Iterator[Compute | LoweredLoop]:
+    """Yield the nodes that compute a node's arguments."""
+    return (m for m in map(maker, node.args) if m is not None)
+
+
+def needs_check(node: Compute | LoweredLoop) -> bool:
+    """Return whether the node, or a step of the loop, accesses memory at an index that is read from a tensor."""
+    if isinstance(node, LoweredLoop):
+        inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, LoweredLoop)))
+        return any(map(needs_check, inner))
+
+    def found(t: Template) -> bool:
+        if t.is_scatter:
+            return True
+        return any(has_read(i) for p in t.parts for b in p.bodies for e in reads(b) for i in e.index)
+
+    return node.template.memo("needs_check", found)
+
+
+def only_identity(node: Compute | LoweredLoop, pick: Callable[[Tensor], bool]) -> bool:
+    """Return whether the node reads the arguments that `pick` accepts only in bodies without reductions, at the element
+    that is being computed."""
+    slots = [s for s, a in enumerate(node.args) if pick(a)]
+    return not slots or (not isinstance(node, LoweredLoop) and reads_own_element(node.template, slots))
+
+
+def reads_own_element(t: Template, slots: Collection[int]) -> bool:
+    """Return whether a template reads these slots only in bodies without reductions, at the element that is being
+    computed."""
+    pieces = t.parts
+    if t.is_scatter and len(pieces) == 2:
+        start, added = pieces
+        if start.domain != t.shape or any(e.slot in slots for body in added.bodies for e in reads(body)):
+            return False
+        pieces = (start,)
+    elif t.is_scatter or any(isinstance(p.body, Reduce) for p in pieces):
+        return False
+    return all(t.params[s][1] == t.shape for s in slots) and all(
+        _at_own(e, p) for p in pieces if isinstance(p, Piece)
+        for e in postorder(p.bodies) if isinstance(e, Read) and e.slot in slots
+    )  # fmt: skip
+
+
+def _at_own(e: Read, p: Piece) -> bool:
+    """Return whether a piece reads the element at the position that it computes."""
+    for d, (i, o, s, n) in enumerate(zip(e.index, p.offset, p.step, p.extents, strict=True)):
+        x = linear(i).without(Axis(d)) if n == 1 else linear(i)
+        if x != LinearForm(o, {Axis(d): s} if n > 1 else {}):
+            return False
+    return True
+
+
+def reads_in_place(node: Compute, members: Collection[Compute | LoweredLoop]) -> bool:
+    """Return whether a node reads each of its arguments among the members at its own element, and none through a
+    view."""
+    if not only_identity(node, lambda a: maker(a) in members):
+        return False
+    return not any(is_view(a.template) for a in node.args if isinstance(a, Compute) and maker(a) in members)
+
+
+def fits(nodes: Collection[Compute | LoweredLoop]) -> bool:
+    """Return whether one kernel has enough pointers for the nodes' external arguments and all their results."""
+    outside = {storage(a) for n in nodes for a in n.args if maker(a) not in nodes}
+    return len(outside) + len(nodes) <= _BUFFERS
+
+
+def fusion_groups(
+    nodes: list[Compute | LoweredLoop],
+    alone: set[Compute | LoweredLoop],
+    early: set[Compute | LoweredLoop],
+    gate: Compute | LoweredLoop | None,
+    updates: Collection[Compute | LoweredLoop] = (),
+) -> tuple[list[FusionGroup], dict[Compute | LoweredLoop, int]]:
+    """Return (groups of nodes, some of them empty; index of each node's group).
+
+    Args:
+        nodes: all nodes, arguments before users.
+        alone: nodes that are not fused with others.
+        early: the runtime checks and the nodes that they are computed from.
+        gate: the node that decides whether any result is stored, or None.
+        updates: nodes that are stored into leaves.
+    """
+    apart = alone | early | ({gate} if gate is not None else set())
+    groups: list[FusionGroup] = []
+    of: dict[Compute | LoweredLoop, int] = {}
+    users: dict[Compute | LoweredLoop, set[Compute | LoweredLoop]] = defaultdict(set)
+    for node in nodes:
+        for m in makers(node):
+            users[m].add(node)
+    for node in nodes:
+        needs = {of[m] for m in makers(node)}
+        best = len(groups)
+        if isinstance(node, Compute) and node not in alone and _is_small(node):
+            # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
+            near = sorted(needs, key=lambda g: (groups[g].outside(node), -g))
+            near = [g for g in near if not (node in updates and _has_others(groups[g], updates))]
+            best = next((g for g in near if _may_join(groups, g, node, needs, alone, early)), best)
+        if best == len(groups):
+            groups.append(FusionGroup())
+        joined = groups[best]
+        joined.nodes.append(node)
+        joined.readers |= users[node]
+        of[node] = best
+        for h in needs - {best}:
+            groups[h].after.add(best)
+        joined.before |= _before(groups, needs - {best})
+        _spread(groups, best)
+        if len(joined.nodes) > 1 and isinstance(node, Compute):
+            for h in sorted(needs - {best}):
+                _take_in(groups, of, best, h, node, apart)
+    return groups, of
+
+
+def _has_others(group: FusionGroup, updates: Collection[Compute | LoweredLoop]) -> bool:
+    """Return whether a sum has readers other than updates. Row-block fusion may join its kernel with those readers, but
+    not a kernel that stores into a leaf."""
+    root = group.nodes[0]
+    if isinstance(root, LoweredLoop) or pointwise_body(root.template) is not None:
+        return False
+    return any(n not in updates and n not in group.nodes for n in group.readers)
+
+
+def _is_small(node: Compute) -> bool:
+    """Return whether a node is pointwise and a kernel has enough pointers for its arguments, even with those of a
+    group."""
+    return pointwise_body(node.template) is not None and len(node.args) <= _BUFFERS + STAGES
+
+
+def _spread(groups: list[FusionGroup], g: int) -> None:
+    """Propagate the dependences of a group to the groups that need it."""
+    todo = [g]
+    while todo:
+        h = todo.pop()
+        for k in groups[h].after:
+            while (into := groups[k].into) is not None:
+                k = into
+            if k == h:
+                continue
+            before = groups[k].before | groups[h].before | 1 << h
+            if before != groups[k].before:
+                groups[k].before = before
+                todo.append(k)
+
+
+def _before(groups: list[FusionGroup], needs: Iterable[int]) -> int:
+    """Return the bitset of the given groups and of all groups that they need."""
+    out = 0
+    for h in needs:
+        out |= groups[h].before | 1 << h
+    return out
+
+
+def _may_join(
+    groups: list[FusionGroup],
+    g: int,
+    node: Compute,
+    needs: set[int],
+    alone: set[Compute | LoweredLoop],
+    early: set[Compute | LoweredLoop],
+) -> bool:
+    """Return whether a pointwise node that needs the groups `needs` may join group g, one of them."""
+    members = groups[g].nodes
+    root = members[0]
+    if isinstance(root, LoweredLoop) or root.shape != node.shape or len(members) >= STAGES:
+        return False
+    if root.template.is_scatter or any(n in alone for n in members):
+        return False
+    if root in early and (node not in early or needs_check(node)):
+        return False
+    if any(groups[h].before >> g & 1 for h in needs if h != g):
+        return False
+    return reads_in_place(node, set(members)) and fits({*members, node})
+
+
+def _take_in(
+    groups: list[FusionGroup],
+    of: dict[Compute | LoweredLoop, int],
+    g: int,
+    h: int,
+    node: Compute,
+    apart: set[Compute | LoweredLoop],
+) -> None:
+    """Merge group h into group g if all nodes of h are pointwise over the same box and neither group needs the other.
+    `node`, the last of group g, reads results of h at its own element. A tensor that both groups read is then read
+    once.
+
+    before: {v},  {m},  p = f(v, m) in v's group
+    after:  {v, m, p}
+    """
+    ours, theirs = groups[g], groups[h]
+    members = set(theirs.nodes)
+    if any(not isinstance(n, Compute) or n in apart or n.shape != node.shape for n in theirs.nodes):
+        return
+    if any(n in apart for n in ours.nodes) or len(ours.nodes) + len(theirs.nodes) > STAGES:
+        return
+    if any(pointwise_body(n.template) is None for n in (*ours.nodes, *members) if isinstance(n, Compute)):
+        return
+    # Reads are at the own element, so that a parameter may be updated in the kernel that reads it.
+    if not all(only_identity(n, lambda a: a.shape == node.shape) for n in members) or not reads_in_place(node, members):
+        return
+    # Only the node that has just joined may make g need h.
+    before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in makers(n)} - {g})
+    before |= _before(groups, {of[m] for m in makers(node)} - {g, h})
+    if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:
+        return
+    if not fits({*ours.nodes, *theirs.nodes}):
+        return
+    ours.nodes[-1:] = [*theirs.nodes, node]
+    theirs.nodes = []
+    ours.before = before | theirs.before
+    ours.readers |= theirs.readers
+    ours.after = (ours.after | theirs.after) - {g}
+    theirs.into = g
+    for n in members:
+        of[n] = g
+    _spread(groups, g)

@@ -1,0 +1,277 @@
+"""Choose the dimension order of each tensor of a plan, and copies in other orders, for the least predicted time.
+
+A variable is a set of tensors that share one order (`folded`), or a copy of a kernel's operand that might gain by
+another order. A cost that has not been predicted yet is replaced by its lower bound. The cost model is queried for the
+calls that the cheapest assignment depends on, the most promising first, until all of their costs are known. No
+assignment is then cheaper by the model, unless the limit on queries is reached or a cut is too wide (`solve`). The
+costs of the unchanged orders are always known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from einsmith.ir.analysis.views import storage
+from einsmith.ir.nodes import Tensor, nbytes
+from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.layout import forced
+from einsmith.schedule.layout.folded import folded
+from einsmith.schedule.layout.laid_out import Converted, Decided, converter, free, held
+from einsmith.schedule.layout.order import Order, candidates
+from einsmith.schedule.layout.price import Prices, Seconds
+from einsmith.schedule.layout.solve import Factor, changes, least
+from einsmith.schedule.plan import KernelCall, Laid, Plan
+from einsmith.target.facts import Target
+
+GAINS, LOSSES = 40, 24
+"""Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other
+orders, then other kernels that have to change with them."""
+AT_ONCE = 4
+"""Most kernels that are queried before the cheapest assignment is recomputed."""
+WORTH, SECONDS = 0.002, 1e-5
+"""Smallest possible gain of a kernel that is considered: a fraction of the plan's predicted time, and seconds."""
+SMALL = 8
+"""A tensor smaller than the largest one of a kernel by this factor is not copied for it."""
+ENTRIES = 1 << 12
+"""Most entries of a call's cost table. Beyond it the call's operands are not copied; if the table is still too large,
+the call's tensors keep their orders."""
+
+
+@dataclass(eq=False)
+class Variable:
+    """Tensors that share one of their candidate orders. Of a `copied` variable, value 0 means that there is no copy,
+    and any other value that there is a copy in that order."""
+
+    tensors: list[Tensor]
+    copied: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(candidates(self.tensors[0].shape))
+
+
+Way = tuple[int, ...]
+"""The orders in which a call sees its tensors: for each of its `Seen`, the number of a candidate."""
+
+
+class Seen(NamedTuple):
+    """Tensors that a call sees in one order. `stored` is the variable of the tensors themselves, `copy` the variable of
+    a copy of a single tensor; either is None if there is none."""
+
+    tensors: tuple[Tensor, ...]
+    stored: int | None
+    copy: int | None = None
+
+
+class CostNode:
+    """A call, or the converter of a copy, and its costs by the orders of its tensors.
+
+    Attributes:
+        over: the variables that the cost depends on.
+        now: predicted seconds with all orders unchanged.
+        bound: least seconds with any other orders.
+        costs: seconds for each tuple of orders; `bound` if the entry is not `known`.
+        converts: whether this is a converter. It takes no time without a copy; it sees a tensor and, last, its copy.
+    """
+
+    def __init__(self, call: KernelCall, seen: Sequence[Seen], now: float, bound: float, converts: bool = False):
+        self.call, self.seen, self.now, self.bound, self.converts = call, seen, now, bound, converts
+        self.over = tuple(dict.fromkeys(v for s in seen for v in (s.stored, s.copy) if v is not None))
+        self.costs = np.full([len(candidates(s.tensors[0].shape)) for s in seen], bound)
+        self.known = np.zeros(self.costs.shape, bool)
+        as_it_is = (..., 0) if converts else (0,) * len(seen)
+        self.costs[as_it_is], self.known[as_it_is] = now, True
+
+    def cheapest(self, values: Sequence[int]) -> Way:
+        """Return the cheapest orders that the call may see: each tensor as stored, or as copied."""
+        each = []
+        for s in self.seen:
+            stored, copy = (0 if v is None else values[v] for v in (s.stored, s.copy))
+            each.append((stored, copy) if copy else (stored,))
+        return min(product(*each), key=self.costs.__getitem__)
+
+    def orders(self, way: Way) -> dict[Tensor, Order]:
+        return {t: candidates(t.shape)[k] for s, k in zip(self.seen, way, strict=True) if k for t in s.tensors}
+
+    def learn(self, way: Way, seconds: float) -> None:
+        self.costs[way], self.known[way] = seconds, True
+
+    def forgo(self) -> None:
+        """Exclude all orders whose costs are not known."""
+        self.bound = inf
+        self.costs[~self.known] = inf
+
+    def table(self) -> Factor:
+        """Return the call's cost as a function of its variables, of no variable if the orders make no difference."""
+        costs, over = self.costs, list(self.over)
+        if costs.min() == costs.max():
+            return Factor((), costs.min())
+        axes = [len(over) + n for n in range(len(self.seen))]
+        for n, s in enumerate(self.seen):
+            at = axes.index(len(over) + n)
+            before = (slice(None),) * at
+            axes[at : at + 1] = [over.index(v) for v in (s.stored, s.copy) if v is not None]
+            if s.copy is not None and s.stored is not None:  # the cheaper of reading the tensor and reading its copy
+                both = np.minimum(costs[(*before, slice(None), None)], costs[(*before, None)])
+                both[(*before, slice(None), 0)] = costs
+                costs = both
+            elif s.copy is not None:
+                costs = np.minimum(costs, costs[(*before, slice(1))])
+            if len(set(axes)) < len(axes):  # several see the same variable
+                costs, axes = np.einsum(costs, axes, list(dict.fromkeys(axes))), list(dict.fromkeys(axes))
+        return Factor(self.over, costs.transpose([axes.index(n) for n in range(len(over))]))
+
+
+def layouts_of(
+    seconds: Seconds, bound: Callable[[Kernel], float], target: Target, is_left_out: Callable[[], bool]
+) -> Callable[[Plan], Decided]:
+    """Return the function that decides the orders of a program's plans.
+
+    It applies forced orders (`forced`) if there are any; else it decides by the model, or leaves all orders unchanged
+    where the choice is left out.
+
+    Args:
+        seconds: predicts the seconds of a kernel.
+        bound: gives a lower bound of the seconds of a kernel, whatever the orders of its tensors.
+        target: the machine.
+        is_left_out: whether orders stay unchanged; called for each plan.
+    """
+    prices = Prices(seconds, target, bound)
+
+    def decide(plan: Plan) -> Decided:
+        found = forced.decided(plan)
+        return found or (Decided() if is_left_out() else decided(plan, prices))
+
+    return decide
+
+
+def decided(plan: Plan, prices: Prices) -> Decided:
+    """Return the orders of least predicted cost and their alternatives; an empty decision if no change pays."""
+    problem = _Problem(plan, prices)
+    if not problem.promising:
+        return Decided()
+    values = problem.solved()
+    return problem.decision(values) if any(values) else Decided()
+
+
+class _Problem:
+    """The variables and cost nodes of a plan."""
+
+    def __init__(self, plan: Plan, prices: Prices):
+        self.prices = prices
+        calls = [c for c in plan.calls if isinstance(c, KernelCall)]
+        now = [prices.now(c) for c in calls]
+        least_gain = max(SECONDS, WORTH * sum(now))
+        bounds = [prices.least(c, n - prices.least(c) > least_gain) for c, n in zip(calls, now, strict=True)]
+        self.promising = [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
+        if not self.promising:
+            return
+        self.variables = [Variable(x) for x in folded(calls, free(plan))]
+        self.of = {t: v for v, x in enumerate(self.variables) for t in x.tensors}
+        self.copied: dict[Tensor, int] = {}
+        self.nodes: list[CostNode] = []
+        for call, seconds, b in zip(calls, now, bounds, strict=True):
+            promising = any(call is c for c in self.promising)
+            self._add(call, seconds, b if promising else max(b, seconds))
+
+    def _add(self, call: KernelCall, now: float, bound: float) -> None:
+        """Add the node of a call, and variables for copies of its operands if it might gain by them."""
+        touched = dict.fromkeys(map(storage, call.tensors))
+        apart = held(call).union(storage(t) for t, w in zip(call.tensors, call.written, strict=True) if w)
+        stored = {t: self.of[t] for t in touched if t in self.of}
+        entries = prod(self.variables[v].size for v in {*stored.values()})
+        if entries > ENTRIES:
+            self.nodes += [CostNode(call, [Seen((t,), v)], 0.0, inf) for t, v in stored.items()]  # all orders unchanged
+            return
+        copies: dict[Tensor, int] = {}
+        largest = max(map(nbytes, touched), default=0)
+        for t in touched if bound < now else ():
+            size = len(candidates(t.shape))
+            if t not in apart and size > 1 and nbytes(t) * SMALL > largest and entries * size <= ENTRIES:
+                entries *= size
+                copies[t] = self._copy(t)
+        alike: dict[int, list[Tensor]] = {}
+        for t, v in stored.items():
+            alike.setdefault(-1 - copies[t] if t in copies else v, []).append(t)
+        seen = [Seen(tuple(x), self.of.get(x[0]), copies.get(x[0])) for x in alike.values()]
+        seen += [Seen((t,), None, v) for t, v in copies.items() if t not in stored]
+        self.nodes.append(CostNode(call, seen, now, bound))
+
+    def _copy(self, t: Tensor) -> int:
+        """Return the variable of a tensor's copy, which all readers of the tensor share."""
+        if t not in self.copied:
+            self.copied[t] = len(self.variables)
+            self.variables.append(Variable([t], copied=True))
+            move = converter(t)
+            own = [Seen((t,), self.of[t])] if t in self.of else []
+            made = Seen((move.tensors[1],), self.copied[t])
+            self.nodes.append(CostNode(move, [*own, made], 0.0, self.prices.least(move), converts=True))
+        return self.copied[t]
+
+    def solved(self) -> tuple[int, ...]:
+        """Return the cheapest assignment whose costs are all known. Once the limit on queries is reached, orders whose
+        costs are not known are excluded."""
+        sizes = [x.size for x in self.variables]
+        tables = [n.table() for n in self.nodes]
+        first = self.prices.asked
+        limits = [first + GAINS, first + GAINS + LOSSES]
+        while True:
+            values = least(sizes, [f for f in tables if f.over]).values
+            moved = {v for v, k in enumerate(values) if k}
+            unknown = [
+                (n.bound - n.now, i, way) for i, n in enumerate(self.nodes)
+                if not moved.isdisjoint(n.over) and not n.known[way := n.cheapest(values)]
+            ]  # fmt: skip
+            if not unknown:
+                return values
+            unknown.sort(key=lambda x: x[:2])
+            gains = [x for x in unknown if x[0] < 0]  # without them, nothing pays
+            if self.prices.asked >= limits[0 if gains else 1]:
+                for i, n in enumerate(self.nodes):
+                    if n.bound < n.now or not gains:
+                        n.forgo()
+                        tables[i] = n.table()
+                continue
+            for _, i, way in (gains or unknown)[:AT_ONCE]:
+                node = self.nodes[i]
+                node.learn(way, self.prices.ask(node.call, node.orders(way)))
+                tables[i] = node.table()
+
+    def decision(self, values: tuple[int, ...]) -> Decided:
+        """Return the orders and copies of an assignment, with the additional cost of the next best value of each
+        variable."""
+        sizes = [x.size for x in self.variables]
+        tables = [n.table() for n in self.nodes]
+        orders: dict[Tensor, Laid] = {}
+        copies: list[Converted] = []
+        for v, (variable, value) in enumerate(zip(self.variables, values, strict=True)):
+            if not value:
+                continue
+            more = changes(values, v, tables, sizes[v])
+            more[value] = inf
+            beside = int(np.argmin(more))
+            for t in variable.tensors:
+                found = candidates(t.shape)
+                known = more[beside] < inf
+                laid = Laid(found[value], found[beside], float(more[beside])) if known else Laid(found[value])
+                if variable.copied:
+                    copies.append(self._converted(v, t, value, laid, values))
+                else:
+                    orders[t] = laid
+        return Decided(orders, tuple(copies))
+
+    def _converted(self, v: int, t: Tensor, value: int, laid: Laid, values: tuple[int, ...]) -> Converted:
+        """Return a copy with the calls that read it in the cheapest orders of the assignment."""
+        (move,) = [n.call for n in self.nodes if n.converts and n.seen[-1].stored == v]
+        readers = []
+        for n in self.nodes:
+            at = next((k for k, s in enumerate(n.seen) if s.copy == v), None)
+            if at is not None and n.cheapest(values)[at] == value:
+                readers.append(n.call)
+        return Converted(move, laid, tuple(readers))

@@ -1,0 +1,65 @@
+"""Merge tensors that share an order into one variable: an activation, its cotangent, and its saved part.
+
+before: y = relu(conv(x)), saved; dy = conv'(dz); dx = where(y > 0, dy, 0), in one kernel; x, dx
+after:  {y, dy}, {x, dx}: an operand that a kernel reads at the element that it computes has the order of the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from einsmith.ir.analysis.views import storage
+from einsmith.ir.nodes import Tensor
+from einsmith.schedule.fusion import reads_own_element
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.layout.order import candidates
+from einsmith.schedule.plan import KernelCall
+
+
+def folded(calls: Sequence[KernelCall], free: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return the tensors that may have several orders as sets that share one order, in the order in which they are
+    computed."""
+    into = {t: t for t in free if len(candidates(t.shape)) > 1}
+
+    def root(t: Tensor) -> Tensor:
+        while into[t] is not t:
+            into[t] = into[into[t]]
+            t = into[t]
+        return t
+
+    for call in calls:
+        for group in _alike(call):
+            found = [s for s in map(storage, group) if s in into]
+            for s in found[1:]:
+                if _points(s) == _points(found[0]):
+                    into[root(s)] = root(found[0])
+    sets: dict[Tensor, list[Tensor]] = {}
+    for t in into:
+        sets.setdefault(root(t), []).append(t)
+    return list(sets.values())
+
+
+def _points(t: Tensor) -> list[int]:
+    """Return the extents above 1. Two tensors with equal lists have equal candidate orders."""
+    return [n for n in t.shape if n > 1]
+
+
+def _alike(call: KernelCall) -> Iterator[list[Tensor]]:
+    """Yield, for each kernel of a call, its results and the operands that it reads only at the element that it
+    computes."""
+    if isinstance(call.kernel, Rows):
+        for part in call.parts:
+            yield from _alike(part)
+        return
+    yield [call.tensors[n] for n in own_elements(call.kernel)]
+
+
+def own_elements(kernel: Kernel) -> list[int]:
+    """Return the buffers that a kernel writes, and those that it reads only at the element that it computes."""
+    written = [n for stage in kernel.stages for n in stage.outputs if n is not None]
+    ways: dict[int, bool] = {}
+    for stage in kernel.stages:
+        for slot, ref in enumerate(stage.args):
+            if ref[0] == "buffer":
+                ways[ref[1]] = ways.get(ref[1], True) and reads_own_element(stage.template, [slot])
+    return list(dict.fromkeys([*written, *(n for n, own in ways.items() if own)]))

@@ -1,0 +1,167 @@
+"""Apply the chosen dimension orders to a plan: give its kernels the strides that follow from them.
+
+before: call 0 makes t0[n, c, y, x], call 1 reads it, c*y*x, y*x, x, 1 elements from one position to the next
+after:  the same, 1 element from one channel to the next and c from one pixel to the next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from einsmith.base.errors import VerifyError
+from einsmith.ir.analysis.views import storage
+from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.schedule.layout.order import Order, moved
+from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan
+
+Orders = Mapping[Tensor, Order]
+"""Order of a tensor's dimensions, by storage; tensors that are missing have row-major order."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A copy of a tensor in another order, which some calls read in its place; `call` computes it (`converter`)."""
+
+    call: KernelCall
+    laid: Laid
+    readers: tuple[KernelCall, ...]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The tensors of a plan whose order is not row-major, and copies."""
+
+    orders: Mapping[Tensor, Laid] = field(default_factory=dict)
+    copies: tuple[Converted, ...] = ()
+
+
+def bound(plan: Plan) -> set[Tensor]:
+    """Return the tensors whose order is fixed: inputs, results, tensors that are stored into leaves, and operands of
+    checks and loops."""
+    found = {storage(t) for t in (*plan.graph.inputs, *plan.graph.roots)} | set(plan.home)
+    for call in plan.calls:
+        if isinstance(call, LoopCall):
+            found.update(storage(t) for tensors in (call.tensors, *(c.tensors for c in call.before)) for t in tensors)
+    return found
+
+
+def free(plan: Plan) -> list[Tensor]:
+    """Return the tensors that may have any order, in the order in which they are computed: only kernels of the plan
+    write and read them."""
+    calls = [c for c in plan.calls if isinstance(c, KernelCall)]
+    made = dict.fromkeys(storage(t) for c in calls for t, w in zip(c.tensors, c.written, strict=True) if w)
+    as_it_is = bound(plan)
+    return [t for t in made if t not in as_it_is]
+
+
+def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
+    """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
+    itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
+    found = decide(plan)
+    laid = {**found.orders, **{c.call.tensors[1]: c.laid for c in found.copies}}
+    orders = {t: x.order for t, x in laid.items()}
+    left = list(found.copies)
+    calls: list[KernelCall | LoopCall] = []
+    place: list[int] = []  # index in `calls` of each call of the given plan
+    for call in plan.calls:
+        if isinstance(call, LoopCall):
+            steps = [laid_out(p, decide) for p in call.plans]
+            same = all(p is q for p, q in zip(steps, call.plans, strict=True))
+            place.append(len(calls))
+            calls.append(call if same else replace(call, plans=steps))
+            continue
+        new: dict[Tensor, Tensor] = {}
+        for c in found.copies:
+            if any(call is r for r in c.readers):
+                t, made = c.call.tensors
+                new[t] = made
+                if c in left:  # its first reader
+                    left.remove(c)
+                    calls.append(_in(c.call, orders))
+        if not held(call).isdisjoint(new):
+            raise VerifyError("a step of a loop reads a copy of what it has packed before the loop begins")
+        place.append(len(calls))
+        calls.append(_in(call.exchanged(new), orders))
+    if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
+        return plan
+    place.append(len(calls))
+    checks = [(place[i], t, m) for i, t, m in plan.checks]
+    again = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in found.copies}
+    first = place[min(plan.first_write, len(plan.calls))]
+    return replace(plan, calls=calls, checks=checks, first_write=first, orders=laid, again=plan.again | again)
+
+
+def held(call: KernelCall) -> set[Tensor]:
+    """Return the loop-invariant operands of a call. A kernel may have packed them before the loop begins, when a copy
+    of them does not exist yet."""
+    if isinstance(call.kernel, Kernel):
+        return {storage(call.tensors[n]) for n in call.kernel.fixed or ()}
+    places = (m.places[n] for m in call.kernel.members for n in m.kernel.fixed or ())
+    return {storage(call.tensors[n]) for n in places if n < len(call.tensors)}
+
+
+def _in(call: KernelCall, orders: Orders) -> KernelCall:
+    found = call_in(call, orders)
+    if found is None:
+        raise VerifyError("a kernel sees a tensor in a shape that has no strides in the order that is asked for")
+    return found
+
+
+def call_in(call: KernelCall, orders: Orders) -> KernelCall | None:
+    """Return the call with its tensors in these orders; None if a buffer has no strides for one."""
+    if not any(storage(t) in orders for t in call.tensors):
+        return call
+    offsets = call.offsets or (0,) * len(call.tensors)
+    own = [_moved(t, b, at, orders) for t, b, at in zip(call.tensors, call.kernel.buffers, offsets, strict=True)]
+    parts = [call_in(p, orders) for p in call.parts]
+    if None in own or None in parts:
+        return None
+    buffers = tuple(x[0] for x in own if x is not None)
+    begins = tuple(x[1] for x in own if x is not None)
+    kernel: Kernel | Rows
+    if isinstance(call.kernel, Kernel):
+        kernel = Kernel(call.kernel.stages, buffers, call.kernel.fixed)
+    else:
+        members = [_member(m, call, offsets, orders) for m in call.kernel.members]
+        if None in members:
+            return None
+        kernel = Rows(call.kernel.rows, tuple(m for m in members if m is not None), buffers, call.kernel.local)
+    found = tuple(p for p in parts if p is not None)
+    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets, parts=found)
+
+
+def _moved(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
+    """Return (the buffer of a tensor with its dimensions reordered, the byte where it begins then); `at` is the byte
+    where it begins now. None if no strides describe it."""
+    s = storage(t)
+    if s not in orders:
+        return buffer, at
+    found = moved(buffer, at // s.dtype.itemsize, s.shape, orders[s])
+    return None if found is None else (found[0], found[1] * s.dtype.itemsize)
+
+
+def _member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
+    """Return a member of a row-fused kernel with reordered buffers; buffers that are local to a row have no tensor and
+    stay."""
+    buffers: list[KernelBuffer] = []
+    for place, b in zip(m.places, m.kernel.buffers, strict=True):
+        found = _moved(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
+        if found is None:
+            return None
+        buffers.append(found[0])
+    kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.fixed)
+    return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
+
+
+def converter(t: Tensor) -> KernelCall:
+    """Return the call that copies a tensor into separate memory, which may have another order. The copy is cast twice,
+    which distinguishes it from other copies in a program."""
+    index = tuple(Axis(d) for d in range(len(t.shape)))
+    body = Apply("cast", (Apply("cast", (Read(0, index, t.dtype),), t.dtype),), t.dtype)
+    made = Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
+    plain = template(t.shape, [(t.dtype, t.shape)], Read(0, index, t.dtype))
+    stage = Stage(plain, (("buffer", 0),), (1,))
+    kernel = Kernel((stage,), (KernelBuffer(t.dtype, t.shape), KernelBuffer(t.dtype, t.shape)))
+    return KernelCall(kernel, (t, made), (False, True), ())

@@ -1,0 +1,481 @@
+"""Lower a graph to kernels in an order: tensors become stages of kernels.
+
+before: A = sum[k](X[i,k]*W[k,j]);  B = A[i,j] + b[j];  C = where(B[i,j] <= 0, 0, B[i,j])
+after:  one kernel of three stages, A and B in registers
+
+`fusion` decides which tensors share a kernel, and `row_fusion` joins kernels that share their rows. The operands of
+runtime checks are grouped separately, and a read at a data-dependent index follows the check of that index. Updates are
+written into their parameter's memory, after every other read of it and after the checks. If no order allows that, the
+update is computed into separate memory and copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import NamedTuple
+
+from einsmith.base.errors import VerifyError
+from einsmith.ir.analysis.views import is_view, producer, storage
+from einsmith.ir.interned import Node
+from einsmith.ir.loop import LoopSegment, LoweredLoop
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Tensor,
+    nbytes,
+    postorder,
+    template,
+)
+from einsmith.ir.rebuild import with_args
+from einsmith.schedule.fusion import fusion_groups, maker, needs_check, only_identity
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.schedule.order import in_circles, lean_order
+from einsmith.schedule.row_clusters import clusters
+from einsmith.schedule.row_fusion import RowPart, join
+from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, unchanged
+from einsmith.schedule.slices import sliced
+from einsmith.target.facts import Target
+
+Cost = Callable[[Kernel | Rows, Target], float]
+"""Predicts the seconds of a kernel on a target."""
+REPAID = 4
+"""Fewest steps of a loop for which loop-invariant work is moved in front of it."""
+
+
+class Laid(NamedTuple):
+    """The order of a tensor's dimensions, outermost first. If the model chose it: the next best order (None if there is
+    none), and the predicted seconds that the program would take more with that order."""
+
+    order: tuple[int, ...]
+    beside: tuple[int, ...] | None = None
+    more: float = 0.0
+
+
+@dataclass
+class KernelCall:
+    """A kernel and the tensors in its buffers.
+
+    Attributes:
+        kernel: the kernel.
+        tensors: the tensor in each buffer.
+        written: whether each buffer is stored to.
+        copies: what the kernel computes, stage by stage; empty if it only stores a tensor in another order.
+        offsets: bytes into its tensor at which each buffer begins; empty if all are 0.
+        parts: the calls that row fusion joined into this one, each of which can run separately.
+    """
+
+    kernel: Kernel | Rows
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+    copies: tuple[Copy, ...]
+    offsets: tuple[int, ...] = ()
+    parts: tuple[KernelCall, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Compute | LoweredLoop, ...]:
+        """Return the nodes that the call computes, recomputed ones included."""
+        return tuple(c.node for c in self.copies)
+
+    @property
+    def own(self) -> tuple[Compute | LoweredLoop, ...]:
+        """Return the nodes that other kernels read from this call: those whose copy 0 it computes."""
+        return tuple(c.node for c in self.copies if not c.number)
+
+    @property
+    def again(self) -> bool:
+        """Return whether the call only recomputes nodes."""
+        return bool(self.copies) and not self.own
+
+    def exchanged(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
+        """Return the call with storages replaced as `new` says."""
+        if not any(storage(t) in new for part in (self, *self.parts) for t in part.tensors):
+            return self
+        tensors = tuple(_exchanged(t, new) for t in self.tensors)
+        return replace(self, tensors=tensors, parts=tuple(p.exchanged(new) for p in self.parts))
+
+
+@dataclass
+class LoopCall:
+    """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
+    `written` and `nodes` are those of a `KernelCall`, for the loop as a whole."""
+
+    loop: LoweredLoop
+    before: list[KernelCall]
+    plans: list[Plan]
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+    nodes: tuple[LoweredLoop]
+
+    @property
+    def own(self) -> tuple[LoweredLoop]:
+        """Return the loop, as the node that this call computes."""
+        return self.nodes
+
+
+@dataclass
+class Plan:
+    """Kernels in order.
+
+    Attributes:
+        graph: the graph that the plan computes.
+        calls: kernels and loops in order.
+        home: the leaf into whose memory each update's tensor is written.
+        checks: (call number, tensor, message): the check can be evaluated after that call.
+        first_write: number of the first call that writes into a leaf.
+        again: copy -> original, for tensors that are recomputed (`schedule.rematerialize`) or also stored in
+            another order.
+        orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
+    """
+
+    graph: Graph
+    calls: list[KernelCall | LoopCall]
+    home: dict[Tensor, Leaf]
+    checks: list[tuple[int, Tensor, str]]
+    first_write: int
+    again: dict[Tensor, Tensor] = field(default_factory=dict)
+    orders: dict[Tensor, Laid] = field(default_factory=dict)
+
+    def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
+        """Yield (number in `calls`, call, most times that it runs) of every kernel; those of loops in the order in
+        which a program holds them."""
+        for i, call in enumerate(self.calls):
+            if isinstance(call, KernelCall):
+                yield i, call, 1
+                continue
+            yield from ((i, c, 1) for c in call.before)
+            for segment, plan in zip(call.loop.segments, call.plans, strict=True):
+                yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
+
+
+def _made(t: Tensor) -> Compute | LoweredLoop:
+    node = maker(t)
+    if node is None:
+        raise VerifyError("an input of the graph stands where a computed tensor must")
+    return node
+
+
+def _exchanged(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:
+    """Return a tensor, or a view of one, with its storage replaced."""
+    if t in new:
+        return new[t]
+    if isinstance(t, Compute) and is_view(t.template):
+        return with_args(t, (_exchanged(t.args[0], new),))
+    return t
+
+
+def copy_of(t: Tensor) -> Compute:
+    """Return a tensor with the same elements in separate memory (the cast keeps it from being a view)."""
+    index = tuple(Axis(d) for d in range(len(t.shape)))
+    body = Apply("cast", (Read(0, index, t.dtype),), t.dtype)
+    return Compute(template(t.shape, [(t.dtype, t.shape)], body), (t,))
+
+
+def fuse(
+    graph: Graph,
+    finite: Tensor | None = None,
+    target: Target | None = None,
+    on_lines: bool = True,
+    refine: Refine = unchanged,
+    cost: Cost | None = None,
+) -> Plan:
+    """Group, order and lower a graph to kernel calls.
+
+    Args:
+        graph: the graph.
+        finite: a tensor that the program checks before it commits anything; writes into leaves come after it.
+        target: the machine, whose caches row fusion is fitted to.
+        on_lines: whether results begin on a cache line.
+        refine: may change the schedule, in which each node occurs once, before it is ordered.
+        cost: predicts kernels; long rows are fused where that takes less time by it.
+
+    Raises:
+        VerifyError: if the updates of the graph cannot be ordered.
+    """
+    target = target or Target()
+    apart: set[Leaf] = set()
+    while True:
+        plan, stuck = _plan(graph, apart, finite, target, on_lines, refine, cost)
+        if plan is not None:
+            return plan
+        if not stuck - apart:
+            raise VerifyError("the updates of this graph cannot be ordered")
+        apart |= stuck
+
+
+def _plan(
+    graph: Graph,
+    apart: set[Leaf],
+    finite: Tensor | None,
+    target: Target,
+    on_lines: bool,
+    refine: Refine,
+    cost: Cost | None,
+) -> tuple[Plan | None, set[Leaf]]:
+    updates: list[tuple[Leaf, Tensor]] = []
+    given = set(graph.outputs)
+    alone: set[Compute | LoweredLoop] = set()
+    taken: set[Tensor] = set()
+    for p, t in graph.updates:
+        if isinstance(producer(t)[0], (Leaf, LoweredLoop)) or storage(t) is not t or t in given:
+            t = copy_of(t)
+        if p in apart:
+            t = copy_of(t)
+        while t in taken:
+            t = copy_of(t)
+        if p in apart:
+            alone.add(_made(t))
+        taken.add(t)
+        updates.append((p, t))
+    stored = {p for p, _ in updates}
+    outputs = tuple(copy_of(t) if producer(t)[0] in stored else t for t in graph.outputs)  # the old value
+    graph = Graph(graph.inputs, outputs, tuple(updates), graph.checks, graph.gradients)
+    nodes = [n for n in postorder(graph.roots) if _is_work(n)]
+    early = {n for n in postorder(t for t, _ in graph.checks) if isinstance(n, (Compute, LoweredLoop))}
+    home = {t: p for p, t in updates}
+    stores = {_made(t) for t in home}
+    groups, of = fusion_groups(nodes, alone, early, maker(finite) if finite is not None else None, stores)
+    external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
+    kept = {storage(t) for t in external} | set(home)
+    schedule = GroupSchedule(groups, of)
+    refine(schedule)
+    schedule.drop_unread(kept)
+
+    after: dict[int, set[int]] = defaultdict(set)  # group -> groups that it needs
+    readers: dict[Leaf, set[int]] = defaultdict(set)
+    operands = [schedule.operands(g) for g in range(len(groups))]
+    for g, args in enumerate(operands):
+        for source, _ in map(producer, args):
+            if isinstance(source, Leaf):
+                readers[source].add(g)
+            else:
+                after[g].add(of[source])
+    checking = [of[_made(t)] for t, _ in graph.checks]
+    for g in range(len(groups)):
+        for h in checking if any(map(needs_check, schedule.nodes(g))) else ():
+            if h == g or groups[h].before >> g & 1:
+                break  # the remaining checks come later than this read
+            after[g].add(h)
+    gated = [t for t, _ in graph.checks] + ([finite] if finite is not None else [])
+    gates = {of[m] for m in map(maker, gated) if m is not None}
+    stuck: set[Leaf] = set()
+    writers: dict[int, list[Leaf]] = defaultdict(list)
+    for home_of, t in updates:
+        g = of[_made(t)]
+        writers[g].append(home_of)
+        if g in gates or not _replaceable(home_of, schedule.nodes(g)):
+            stuck.add(home_of)
+        after[g] |= (readers[home_of] | gates) - {g}
+    if stuck - apart:
+        return None, stuck
+    read = {storage(a) for args in operands for a in args if maker(a) is not None}
+    needed = kept | read
+    sizes = {t: nbytes(t) for t in read - kept}
+    made = [0] * len(groups)
+    for t, n in sizes.items():
+        made[of[_made(t)]] += n
+    order = lean_order(after, made, [set(map(storage, args)) for args in operands], sizes)
+    if order is None:
+        around = in_circles(len(groups), after)
+        return None, {p for p, t in updates if of[_made(t)] in around}
+    order = [g for g in order if schedule.groups[g]]
+    far: set[Tensor] = set()
+    if on_lines:
+        results = needed - set(map(storage, graph.inputs))
+        moved = [sum(map(nbytes, args)) for args in operands]
+        for t in results:
+            moved[of[_made(t)]] += nbytes(t)
+        left = {t for t in results - read if moved[of[_made(t)]] > target.l3}
+        far = {t for t in results - set(home) if _is_far(t, t in left, target)}
+    singles = [_call_of(schedule.groups[g], needed, home, far, target, cost) for g in order]
+    place = {g: i for i, g in enumerate(order)}
+    # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
+    fixed = {place[g] for g in (*checking, *writers)}
+    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or early & set(c.nodes)}
+    needs = {place[g]: {place[h] for h in after[g]} for g in order}
+    calls, rank = _by_rows(singles, needs, fixed, kept, target, cost)
+    checks = [(rank[place[of[_made(t)]]], t, m) for t, m in graph.checks]
+    first = min((rank[place[g]] for g in writers), default=len(calls))
+    return Plan(graph, calls, home, checks, first), set()
+
+
+def _replaceable(p: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
+    """Return whether nodes read a leaf, if at all, only at the element that they are computing."""
+    return all(only_identity(n, lambda a: storage(a) is p) for n in nodes)
+
+
+def _is_work(n: Node) -> bool:
+    return isinstance(n, LoweredLoop) or (isinstance(n, Compute) and not is_view(n.template))
+
+
+def _by_rows(
+    singles: list[KernelCall | LoopCall],
+    needs: dict[int, set[int]],
+    apart: set[int],
+    kept: set[Tensor],
+    target: Target,
+    cost: Cost | None,
+) -> tuple[list[KernelCall | LoopCall], dict[int, int]]:
+    """Return (the calls after row fusion, for each of `singles` the index of the call that contains it)."""
+    parts = [RowPart(c.kernel if isinstance(c, KernelCall) else None, c.tensors, c.written) for c in singles]
+    readers = Counter(s for p in parts for s in set(p.read))
+    stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
+
+    @cache
+    def joined(*members: int) -> KernelCall:
+        found = [c for c in (singles[i] for i in members) if isinstance(c, KernelCall)]
+        if len(found) == 1:
+            return _sliced(found[0])
+        own = Counter(s for i in members for s in set(parts[i].read))
+        results = {t for i in members for t in parts[i].made}
+        outside = {t for t in results if t in kept or readers[t] > own[t]}
+        whole = join([parts[i] for i in members], outside, target)
+        return _sliced(KernelCall(*whole, tuple(c for x in found for c in x.copies), parts=tuple(found)))
+
+    def pays(members: Sequence[int]) -> bool:
+        """Return whether kernels take less time fused. They do if L1 holds a row. On a longer row, the stages after a
+        reduction wait for it, while separate kernels need not; but separate kernels read operands from beyond the
+        last-level cache once each. If the tensors exceed that cache, fusion pays. Rows of tensors that a loop steps
+        through grow with the number of steps, which must not affect the decision, so they are always fused."""
+        whole = joined(*members)
+        kernel = whole.kernel
+        if cost is None or not isinstance(kernel, Rows) or kernel.row_bytes <= target.l1:
+            return True
+        if sum(map(nbytes, whole.tensors)) > target.l3 or stepped.intersection(map(storage, whole.tensors)):
+            return True
+        return cost(kernel, target) < sum([cost(joined(n).kernel, target) for n in members])
+
+    calls: list[KernelCall | LoopCall] = []
+    rank: dict[int, int] = {}
+    for members in clusters(parts, needs, apart, target, pays):
+        rank |= dict.fromkeys(members, len(calls))
+        first = singles[members[0]]
+        calls.append(first if isinstance(first, LoopCall) else joined(*members))
+    return calls, rank
+
+
+def _is_far(t: Tensor, left: bool, target: Target) -> bool:
+    """Return whether a result is stored with non-temporal stores, because no later kernel would find it in a cache, or
+    because the store is faster. The limit is half of L3; a quarter for sums with constant pieces between them, which
+    take longer to store than to compute; an eighth if the result is `left`: no kernel reads it, and its own kernel
+    moves more bytes than L3 holds, so that L3 keeps operands instead."""
+    made = maker(t)
+    bodies = [p.body for p in made.template.parts if isinstance(p, Piece)] if isinstance(made, Compute) else []
+    sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
+    return nbytes(t) >= target.l3 // (8 if left else 4 if sparse else 2)
+
+
+def _call_of(
+    copies: list[Copy],
+    needed: set[Tensor],
+    home: dict[Tensor, Leaf],
+    far: set[Tensor],
+    target: Target,
+    cost: Cost | None,
+) -> KernelCall | LoopCall:
+    first = copies[0].node
+    if isinstance(first, LoweredLoop):
+        return _loop_call(first, target, cost)
+    return kernel_call(copies, needed, home, far)
+
+
+def _loop_call(loop: LoweredLoop, target: Target, cost: Cost | None) -> LoopCall:
+    """Return the loop with the plans of its steps and the calls of its initial pieces."""
+    before = []
+    members = {j for s in loop.segments for j, _ in s.targets}
+    for j, t, slots in loop.initial:
+        tensors = (*(loop.args[k] for k in slots), Item(loop, j))
+        last = len(slots)
+        stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
+        kernel = Kernel((stage,), tuple(KernelBuffer(x.dtype, x.shape) for x in tensors))
+        node = Compute(t, tensors[:-1])
+        before.append(_sliced(KernelCall(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
+        members.add(j)
+    results = tuple(Item(loop, j) for j in sorted(members))
+    written = (False,) * len(loop.args) + (True,) * len(results)
+    plans = [_step_plan(s, target, cost) for s in loop.segments]
+    return LoopCall(loop, before, plans, (*loop.args, *results), written, (loop,))
+
+
+def _sliced(call: KernelCall) -> KernelCall:
+    """Return the call with each buffer narrowed to the part of its tensor that the kernel touches
+    (`schedule.slices`)."""
+    kernel, offsets = sliced(call.kernel)
+    return replace(call, kernel=kernel, offsets=offsets)
+
+
+def _step_plan(segment: LoopSegment, target: Target, cost: Cost | None) -> Plan:
+    """Return the plan of a segment's step; its kernels mark which of their buffers are loop-invariant."""
+    plan = fuse(segment.body, None, target, on_lines=False, cost=cost)
+    if segment.idle:
+        plan = replace(plan, calls=_without_idle(plan, segment.idle))
+    same = {
+        x for x, place in zip(segment.body.inputs, segment.places, strict=True)
+        if place.kind == "argument" and place.first is None
+    }  # fmt: skip
+    if segment.steps >= REPAID or segment.rows:
+        for call in plan.calls:
+            if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):
+                fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
+                call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
+    return plan
+
+
+def _without_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:
+    """Return the calls of a plan without those that only idle outputs need."""
+    needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)
+    kept: list[KernelCall | LoopCall] = []
+    for call in reversed(plan.calls):
+        if any(w and storage(t) in needed for t, w in zip(call.tensors, call.written, strict=True)):
+            kept.append(call)
+            needed |= {storage(t) for t, w in zip(call.tensors, call.written, strict=True) if not w}
+    return kept[::-1]
+
+
+def kernel_call(
+    copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], far: Collection[Tensor]
+) -> KernelCall:
+    """Return the kernel of a group. Its buffers are the arguments in order of first use, then the stored results; those
+    in `far` are too large for the caches. A scatter that starts from the old value of the parameter that it is stored
+    to has one buffer for both."""
+    nodes: list[Compute] = [c.node for c in copies]  # type: ignore[misc]
+    place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
+    tensors: list[Tensor] = []
+    written: list[bool] = []
+
+    numbers: dict[tuple[Tensor, bool], int] = {}
+
+    def buffer(t: Tensor, write: bool) -> int:
+        if (t, write) not in numbers:
+            numbers[t, write] = len(tensors)
+            tensors.append(t)
+            written.append(write)
+        return numbers[t, write]
+
+    stages = []
+    for n, (_, number) in zip(nodes, copies, strict=True):
+        args: list[tuple] = []
+        for a in n.args:
+            p, member = producer(a)
+            if n.template.is_scatter and n in home and storage(a) is home[n]:
+                args.append(("buffer", buffer(n, True)))
+            else:
+                args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
+        count = len(n.template.dtypes)
+        results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
+        outputs = tuple(buffer(r, True) if r in needed and not number else None for r in results)
+        stages.append(Stage(n.template, tuple(args), outputs))
+    if nodes[0].template.is_scatter:
+        far = set()  # it reads its own stores
+    buffers = tuple(KernelBuffer(t.dtype, t.shape, w and t in far) for t, w in zip(tensors, written, strict=True))
+    return KernelCall(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))

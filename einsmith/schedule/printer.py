@@ -1,0 +1,146 @@
+"""Print plans: their kernels, with the tensor names of the graph printer, and their arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from einsmith.ir.analysis.views import storage
+from einsmith.ir.nodes import Item, Reduce, Template, Tensor, nbytes, size
+from einsmith.ir.printer import tensor_names
+from einsmith.schedule.arena import lifetimes
+from einsmith.schedule.kernel import Rows
+from einsmith.schedule.kernel_printer import show_kernel
+from einsmith.schedule.layout.order import as_is, name_of
+from einsmith.schedule.plan import KernelCall, LoopCall, Plan
+
+
+def show_plan(plan: Plan) -> str:
+    """Return the calls in order, each with its kernel; the calls of a loop's steps are below the loop, with the step's
+    tensors.
+
+    A result in a parameter's memory is called `t3 in in0`, a tensor from byte 512 on `t3@512`. The layouts that are not
+    row-major follow.
+    """
+    return "\n".join([*show_calls(plan), *map(str, layouts(plan))])
+
+
+def label(call: KernelCall) -> str:
+    """Return a kernel's root in the words of the formula language, with the shapes it computes."""
+    if isinstance(call.kernel, Rows):
+        members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
+        return f"{call.kernel.rows} rows: {members}"
+    t = call.kernel.root
+    more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""
+    pieces = f" {len(t.parts)} pieces" if len(t.parts) > 1 and not t.is_scatter else ""
+    return f"{_kind(t)} -> {'x'.join(map(str, t.shape)) or 'scalar'}{pieces}{more} ({size(t.shape)} elements)"
+
+
+def _kind(t: Template) -> str:
+    body = getattr(t.parts[0], "body", None)
+    if isinstance(body, Reduce):
+        return f"{body.combiner}{list(body.extents)}"
+    return "scatter" if t.is_scatter else "pointwise"
+
+
+class PrintedLayout(NamedTuple):
+    """Tensors of one type and layout, by name, that are not in row-major order.
+
+    Attributes:
+        names: the tensors' names.
+        type: their type, as text.
+        shape: their shape.
+        order: their dimensions in memory, outermost first.
+        beside: the next best order, if the model chose; else None.
+        more: predicted seconds that the program would take more with `beside`.
+        copies: whether these are copies of tensors that have another order too.
+    """
+
+    names: tuple[str, ...]
+    type: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    beside: tuple[int, ...] | None
+    more: float
+    copies: bool
+
+    @property
+    def told(self) -> str:
+        return name_of(self.shape, self.order)
+
+    @property
+    def next_best(self) -> str:
+        """Return the next best order and its cost, as text; empty if the model did not choose."""
+        if self.beside is None:
+            return ""
+        beside = "no copy" if self.copies and self.beside == as_is(self.shape) else name_of(self.shape, self.beside)
+        return f"{beside}, {self.more * 1e6:.1f} us more"
+
+    def __str__(self) -> str:
+        copies = "copies " if self.copies else ""
+        beside = f" (next best: {self.next_best})" if self.next_best else ""
+        return f"layout of {copies}{', '.join(self.names)}: {self.type}, {self.told}{beside}"
+
+
+def layouts(plan: Plan) -> list[PrintedLayout]:
+    """Return the layouts that are not row-major; tensors that were decided together form one entry. Those of loops'
+    steps follow, with the steps' names."""
+    name, found = namer(plan), dict[Any, list[Tensor]]()
+    for t, laid in plan.orders.items():
+        found.setdefault((t.dtype, t.shape, laid, t in plan.again), []).append(t)
+    out = [
+        PrintedLayout(tuple(map(name, ts)), f"{dtype.name}{list(shape)}", shape, x.order, x.beside, x.more, copies)
+        for (dtype, shape, x, copies), ts in found.items()
+    ]
+    return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]
+
+
+def namer(plan: Plan) -> Callable[[Tensor], str]:
+    """Return the function that names the tensors of a plan."""
+    names = tensor_names(plan.graph)
+
+    def name(t: Tensor) -> str:
+        if t in plan.again:  # recomputed, once or more often
+            return f"{name(plan.again[t])}'"
+        if t not in names and isinstance(t, Item):  # a member of a loop that no node of the graph reads
+            return f"{names[t.node]}.{t.member}"
+        if t not in names and storage(t) is not t:  # a view of a recomputed tensor
+            return name(storage(t))
+        return f"{names[t]} in {names[plan.home[t]]}" if t in plan.home else names[t]
+
+    return name
+
+
+def show_calls(plan: Plan, pad: str = "") -> list[str]:
+    """Return the text of each call of a plan, with `pad` before every line."""
+    name = namer(plan)
+
+    def kernel(head: str, c: KernelCall) -> list[str]:
+        offsets = c.offsets or (0,) * len(c.tensors)
+        shown = [name(t) + (f"@{n}" if n else "") for t, n in zip(c.tensors, offsets, strict=True)]
+        first, *rest = show_kernel(c.kernel, shown).splitlines()
+        return [f"{pad}{head}: {first}", *(f"{pad}  {line}" for line in rest)]
+
+    def loop(i: int, c: LoopCall) -> list[str]:
+        lines = [line for before in c.before for line in kernel(f"call {i}, before its loop", before)]
+        for segment, step in zip(c.loop.segments, c.plans, strict=True):
+            backward = ", the last one first" if c.loop.reverse else ""
+            lines.append(f"{pad}call {i}: loop of {segment.steps} steps{backward}")
+            lines += show_calls(step, pad + "  ")
+        return lines
+
+    return [
+        "\n".join(kernel(f"call {i}", c) if isinstance(c, KernelCall) else loop(i, c)) for i, c in enumerate(plan.calls)
+    ]
+
+
+def show_arena(plan: Plan, outside: Iterable[Tensor], offsets: Mapping[object, int], nbytes_in_all: int) -> str:
+    """Return, as text, the bytes that each tensor has in the arena, and its first and last call. `offsets` and
+    `nbytes_in_all` are the result of `arena.arena`."""
+    name = namer(plan)
+    lines = [f"arena of {nbytes_in_all} bytes"]
+    for t, (first, last) in lifetimes(plan, outside).items():
+        at = offsets[storage(t)]
+        lines.append(f"  {name(t)}: bytes {at} .. {at + nbytes(t) - 1}, calls {first} .. {last}")
+    lines += [f"  workspace of call {n}: from byte {at} on" for n, at in offsets.items() if isinstance(n, int)]
+    return "\n".join(lines)

@@ -1,0 +1,88 @@
+"""Determine the role of each kernel of a plan: forward, backward or update.
+
+It follows from the roles of the nodes that the kernel computes (`Graph.role`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from einsmith.ir.analysis.views import storage
+from einsmith.ir.loop import LoopSegment, LoweredLoop
+from einsmith.ir.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
+from einsmith.schedule.plan import KernelCall, LoopCall, Plan
+
+
+def kernel_roles(plan: Plan) -> list[Role]:
+    """Return the role of every kernel, in the order of `Plan.kernel_calls`: the earliest of its nodes' roles. An update
+    in the kernel of its gradient is backward."""
+    return list(_roles(plan, plan.graph.role))
+
+
+def saved(plan: Plan) -> list[Tensor]:
+    """Return the results of the forward pass that later kernels read, which are kept for the backward pass."""
+    role = plan.graph.role
+    made: dict[Tensor, None] = {}
+    read: set[Tensor] = set()
+    for call, own in zip(plan.calls, _of_calls(plan, role), strict=True):
+        forward = own == "forward"
+        for t, written in zip(call.tensors, call.written, strict=True):
+            if forward and written:
+                made[storage(t)] = None
+            elif not forward and not written:
+                read.add(storage(t))
+    return [t for t in made if t in read]
+
+
+def _roles(plan: Plan, role: Mapping[Any, Role]) -> Iterator[Role]:
+    for call, own in zip(plan.calls, _of_calls(plan, role), strict=True):
+        if isinstance(call, KernelCall):
+            yield own
+        else:
+            yield from _of_loop(call, role, own)
+
+
+def _of_calls(plan: Plan, role: Mapping[Any, Role]) -> list[Role]:
+    """Return, for each call, the earliest role of its nodes. A call that only recomputes serves the gradients; a copy
+    in another order has the role of the next call."""
+    out: list[Role] = []
+    for call in reversed(plan.calls):
+        again: Role = "backward" if call.nodes or not out else out[-1]
+        out.append(earliest(role[n] for n in call.own) if call.own else again)
+    return out[::-1]
+
+
+def _of_loop(call: LoopCall, role: Mapping[Any, Role], own: Role) -> Iterator[Role]:
+    """Yield the roles of a loop's kernels, `own` being the role of the loop. Kernels of a step that compute a member
+    have that member's role."""
+    members = _members(call.loop, role)
+    for c in call.before:
+        made = (t.member for t, w in zip(c.tensors, c.written, strict=True) if w and isinstance(t, Item))
+        yield earliest(members.get(j, own) for j in made)
+    for segment, plan in zip(call.loop.segments, call.plans, strict=True):
+        found = _in_step(segment, plan.graph, members, own)
+        yield from _roles(plan, dict.fromkeys(plan.graph.role, own) | found)
+
+
+def _members(loop: LoweredLoop, role: Mapping[Any, Role]) -> dict[int, Role]:
+    """Return the role of each member: the earliest role of its readers after the loop and at later steps."""
+    members = {j: role[t] for j in range(len(loop.results)) if (t := Item(loop, j)) in role}
+    before: dict[int, Role] = {}
+    while before != members:
+        before = dict(members)
+        for segment in loop.segments:
+            for x, r in _in_step(segment, segment.body, members, None).items():
+                place = segment.places[segment.body.inputs.index(x)] if x in segment.body.inputs else None
+                if place is not None and place.kind == "member":
+                    members[place.number] = earliest((r, members.get(place.number, r)))
+    return members
+
+
+def _in_step(segment: LoopSegment, body: Graph, members: Mapping[int, Role], default: Role | None) -> dict[Any, Role]:
+    """Return the roles of a step's nodes: the role of the member that each is computed for, `default` for a member
+    without one."""
+    places = dict(zip(segment.body.inputs, segment.places, strict=True))
+    made = [(t, j) for t, (j, _) in zip(body.outputs, segment.targets, strict=True)]
+    made += [(t, places[x].number) for x, t in body.updates]
+    return needed_for({r: [t for t, j in made if members.get(j, default) == r] for r in ROLES})

@@ -1,0 +1,197 @@
+"""Derive the kernels that run a member of a row-block fusion: on a block, before the first and after the last block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.functions import COMBINING, identity
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
+from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Stage
+
+
+@lru_cache(maxsize=1024)
+def block_kernel(member: Member, count: int, block: int, local: int) -> Kernel:
+    """Return the member's kernel on `count` rows that begin at a multiple of `block`.
+
+    Buffers of the Rows from number `local` on hold only these rows. The kernel of a reducing member accumulates: its
+    buffers are those in `inputs`, the results so far, and the new results, which may be the same memory. The kernel of
+    a member that `uses_number` has one more buffer, with the number of the block's first row."""
+    kernel = _accumulation(member, count) if member.reduces else _of_block(member, count, block, local)
+    return _numbered(kernel, _row_axis(member)) if uses_number(member) else kernel
+
+
+def _of_block(member: Member, count: int, block: int, local: int) -> Kernel:
+    kernel = member.kernel
+    buffers = tuple(
+        _of_rows(b, axis - 1, count, block, place >= local) if axis else b
+        for b, axis, place in zip(kernel.buffers, member.by_row, member.places, strict=True)
+    )
+    stages = [_on_rows(s, buffers, member.axis, count) for s in kernel.stages]
+    return Kernel(tuple(stages), buffers)
+
+
+def _of_rows(b: KernelBuffer, axis: int, count: int, block: int, local: bool) -> KernelBuffer:
+    """Return the buffer restricted to a block's rows: a strided view, or a dense tensor if the buffer is local."""
+    # Stores may be non-temporal only where every block of rows begins on a cache line.
+    far = b.far and b.strides[axis] * b.dtype.itemsize * block % 64 == 0
+    return KernelBuffer(b.dtype, _resized(b.shape, axis, count), far) if local else b.part(axis, count, far)
+
+
+def _resized(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
+    return (*shape[:axis], count, *shape[axis + 1 :])
+
+
+def _on_rows(stage: Stage, buffers: Sequence[KernelBuffer], axis: int, count: int) -> Stage:
+    """Return the stage with `count` rows along `axis` of its output."""
+    t = stage.template
+    params = []
+    for (dtype, shape), (kind, *where) in zip(t.params, stage.args, strict=True):
+        params.append((dtype, buffers[where[0]].shape if kind == "buffer" else _resized(shape, axis, count)))
+    parts = []
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        parts.append(Piece(part.offset, part.step, _resized(part.extents, axis, count), part.body))
+    return Stage(Template(_resized(t.shape, axis, count), tuple(params), tuple(parts)), stage.args, stage.outputs)
+
+
+def _row_axis(member: Member) -> int:
+    """Return the axis of the root that is the row."""
+    return member.kernel.root.rank if member.reduces else member.axis
+
+
+def _uses(stage: Stage, row: int) -> bool:
+    """Return whether a stage uses the row axis as a value; in an index it only selects a buffer's own row."""
+    todo = [b for part in stage.template.parts for b in part.bodies]
+    seen = set(todo)
+    while todo:
+        e = todo.pop()
+        if isinstance(e, Axis) and e.position == row:
+            return True
+        if not isinstance(e, Read):
+            todo += [a for a in e.args if a not in seen]
+            seen.update(e.args)
+    return False
+
+
+@lru_cache(maxsize=1024)
+def uses_number(member: Member) -> bool:
+    """Return whether the member needs the number of a block's first row."""
+    stages = member.kernel.stages[:1] if member.reduces else member.kernel.stages
+    return any(_uses(s, _row_axis(member)) for s in stages)
+
+
+def _numbered(kernel: Kernel, row: int) -> Kernel:
+    """Return the kernel with one more buffer, the number of the block's first row, added where the row is a value."""
+    stages = []
+    for stage in kernel.stages:
+        if _uses(stage, row):
+            t, args = stage.template, (*stage.args, ("buffer", len(kernel.buffers)))
+            t = map_bodies(t, partial(_shifted, row, len(stage.args)), (*t.params, (dt.i32, ())))
+            stage = Stage(t, args, stage.outputs)
+        stages.append(stage)
+    return Kernel(tuple(stages), (*kernel.buffers, KernelBuffer(dt.i32, ())))
+
+
+def _shifted(row: int, slot: int, body: Expr) -> Expr:
+    """Return the body with the value of slot `slot` added to the row axis wherever it is a value, not in an index."""
+    number = apply("add", Axis(row), Read(slot, (), dt.i32))
+
+    def rule(e):
+        if isinstance(e, Axis):
+            return number if e.position == row else None
+        if isinstance(e, Read) and number in e.index:
+            return Read(e.slot, tuple(Axis(row) if i is number else i for i in e.index), e.dtype)
+        return None
+
+    return rebuild([body], rule)[0]
+
+
+def inputs(member: Member) -> list[int]:
+    """Return the numbers of the buffers that the root of a reducing member reads."""
+    return list(dict.fromkeys(where[0] for _, *where in member.kernel.stages[0].args))
+
+
+def partials(member: Member) -> list[KernelBuffer]:
+    """Return the buffers of a reducing member's partial results, one per result of its root."""
+    root = member.kernel.root
+    return [KernelBuffer(d, root.shape) for d in root.dtypes]
+
+
+def _axes(rank: int) -> tuple[Axis, ...]:
+    return tuple(map(Axis, range(rank)))
+
+
+def _root(member: Member) -> Reduce:
+    body = member.kernel.root.parts[0].body
+    assert isinstance(body, Reduce)
+    return body
+
+
+def _accumulation(member: Member, count: int) -> Kernel:
+    """Return the kernel that accumulates over `count` rows: total[j] = sum[i](f(i, j)) becomes
+    new[j] = old[j] + sum[i](f(i, j))."""
+    kernel, root, used = member.kernel, _root(member), inputs(member)
+    sums = partials(member)
+    buffers = [b.part(0, count, False) if member.by_row[n] else b for n in used for b in [kernel.buffers[n]]]
+    t, stage = kernel.root, kernel.stages[0]
+    args = tuple(("buffer", used.index(where[0])) for _, *where in stage.args)
+    params = tuple((buffers[n].dtype, buffers[n].shape) for _, n in args)
+    body = Reduce(root.combiner, (count, *root.extents[1:]), root.bodies)
+    stages = [Stage(template(t.shape, params, body), args, (None,) * len(sums))]
+    for m, x in enumerate(sums):
+        old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
+        total = template(t.shape, [(x.dtype, x.shape)] * 2, apply(COMBINING[root.combiner], old, new))
+        stages.append(Stage(total, (("buffer", len(used) + m), ("stage", 0, m)), (len(used) + len(sums) + m,)))
+    return Kernel(tuple(stages), (*buffers, *sums, *sums))
+
+
+def _pointwise(shape: Sequence[int], bodies: Sequence[Expr], reads: Sequence[KernelBuffer]) -> Kernel:
+    """Return a kernel of one pointwise stage per body over one box, each with an output buffer of its own.
+
+    Body m reads buffer m of `reads`, if there are any."""
+    stages = []
+    for m, body in enumerate(bodies):
+        params = [(reads[m].dtype, reads[m].shape)] if reads else []
+        stages.append(Stage(template(shape, params, body), (("buffer", m),) if reads else (), (len(reads) + m,)))
+    return Kernel(tuple(stages), (*reads, *(KernelBuffer(b.dtype, tuple(shape)) for b in bodies)))
+
+
+def filled(member: Member) -> Kernel:
+    """Return the kernel that fills a reducing member's results with the combiner's identity, before the first row."""
+    bodies = [Const(identity(_root(member).combiner, x.dtype), x.dtype) for x in partials(member)]
+    return _pointwise(member.kernel.root.shape, bodies, [])
+
+
+def copied(member: Member) -> Kernel:
+    """Return the kernel that copies a reducing member's results to other buffers."""
+    sums = partials(member)
+    bodies = [Read(0, _axes(len(x.shape)), x.dtype) for x in sums]
+    return _pointwise(member.kernel.root.shape, bodies, sums)
+
+
+def merge(member: Member, tasks: int) -> tuple[Kernel, list[int]]:
+    """Return the kernel that merges the partial results of `tasks` tasks and runs the stages after the reduction.
+
+    Its buffers are the partial results, [tasks, ...] each, then buffers of the Rows, whose numbers are returned too."""
+    kernel, root, sums = member.kernel, _root(member), partials(member)
+    t, count = kernel.root, len(sums)
+    parts = [KernelBuffer(x.dtype, (tasks, *x.shape)) for x in sums]
+    index = (Axis(t.rank), *_axes(t.rank))
+    body = Reduce(root.combiner, (tasks,), tuple(Read(m, index, x.dtype) for m, x in enumerate(sums)))
+    first = Stage(
+        template(t.shape, [(x.dtype, x.shape) for x in parts], body),
+        tuple(("buffer", m) for m in range(count)), kernel.stages[0].outputs,
+    )  # fmt: skip
+    used = [where[0] for s in kernel.stages[1:] for kind, *where in s.args if kind == "buffer"]
+    used = list(dict.fromkeys([*used, *(n for s in kernel.stages for n in s.outputs if n is not None)]))
+    stages = []
+    for s in (first, *kernel.stages[1:]):
+        args = s.args
+        if s is not first:
+            args = tuple((k, count + used.index(w[0])) if k == "buffer" else (k, *w) for k, *w in args)
+        stages.append(Stage(s.template, args, tuple(None if n is None else count + used.index(n) for n in s.outputs)))
+    buffers = (*parts, *(kernel.buffers[n] for n in used))
+    return Kernel(tuple(stages), buffers), [member.places[n] for n in used]

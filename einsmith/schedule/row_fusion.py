@@ -1,0 +1,428 @@
+"""Fuse kernels that share their rows into one that runs block of rows by block of rows (tile and fuse).
+
+before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]: three kernels
+after:  one `Rows` of three members; x is read from memory once, m and s are never stored
+
+A row is a point of the leading axes, or of one axis at any position (the channels of a batch norm). A member reads only
+its own row of another member's result; the row number may be used as a value (a causal mask, the counter of random
+bits). A member may also reduce over the rows (a batch's loss, the gradient of a norm's weight): its result is complete
+after all blocks, for other kernels. Fusion saves launches and repeated reads. It costs nothing while the rows in flight
+on all cores fit a cache and there are rows for every core; for rows that exceed L1 the predicted times decide (`plan`).
+Products whose operands are read many times stay separate, because they tile better alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.views import storage
+from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
+from einsmith.ir.rebuild import rebuild
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.target.facts import Target
+
+_BUFFERS = 32
+MEMBERS = 16
+_REUSE = {"sum": 2}
+"""Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
+listed). A kernel above it reuses its operands and is tiled alone: a product, a convolution."""
+_SMALL = 1 << 17
+"""Bytes of work that one core finishes as fast as several cores."""
+_RUN = 128
+"""Fewest contiguous bytes of a row that is preceded by other axes."""
+_SUMMED = ("sum", "prod", "max", "min")
+
+
+# ------------------------------------------------------------------------------------------------------- row forms
+
+
+def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
+    """Return the extents of the axes that may be rows: the output's, or the reduction's."""
+    body = t.parts[0].body
+    return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
+
+
+def _uses(t: Template, own: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
+    """Yield (axis or read, whether it occurs in the index of a read) for the bodies. The dimensions `own(read)` of a
+    read are left out."""
+    seen: set[tuple[Expr, bool]] = set()
+    todo = [(b, False) for p in t.parts for b in p.bodies]
+    while todo:
+        e, inside = todo.pop()
+        if (e, inside) in seen:
+            continue
+        seen.add((e, inside))
+        if isinstance(e, (Axis, Read)):
+            yield e, inside
+        if isinstance(e, Read):
+            left_out = own(e)
+            todo += [(i, True) for d, i in enumerate(e.index) if d not in left_out]
+        else:
+            todo += [(a, inside) for a in e.args]
+
+
+def _fit(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
+    """Return (number of the first `count` axes that may be rows as far as a first check tells, slot -> whether it is
+    read by row). The slots are complete if the number is `count`."""
+    extents, first = _extents(t, reduces), t.rank if reduces else 0
+    slots: dict[int, bool] = {}
+
+    def own(e: Read) -> range:
+        """Return the leading dimensions of a read whose indices are the row axes, in order."""
+        shape, k = t.params[e.slot][1], 0
+        while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
+            k += 1
+        return range(k)
+
+    for e, inside in _uses(t, own):
+        if isinstance(e, Axis):
+            if inside and first <= e.position < first + count:
+                return e.position - first, slots
+            continue
+        k = len(own(e))
+        if 0 < k < count:
+            return k, slots
+        if slots.setdefault(e.slot, k == count) != (k == count):
+            return 0, slots
+    return count, slots
+
+
+def row_axes(t: Template, reduces: bool) -> int:
+    """Return how many leading axes of the output (of the reduction if `reduces`) can be rows. A row axis is a leading
+    index of reads of arguments that have the same extents there, in order; it occurs in no other index, and may be used
+    as a value."""
+    return t.memo("sum_axes" if reduces else "row_axes", lambda t: _row_axes(t, reduces))
+
+
+def _row_axes(t: Template, reduces: bool) -> int:
+    if t.is_scatter:
+        return 0
+    count = len(_extents(t, reduces))
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        whole = [
+            o == 0 and s == 1 and n == m
+            for o, s, n, m in zip(part.offset, part.step, part.extents, t.shape, strict=True)
+        ]
+        if not reduces:
+            count = min(count, [*whole, False].index(False))
+        elif not all(whole) or len(t.parts) > 1 or not isinstance(part.body, Reduce):
+            return 0
+        elif part.body.combiner not in _SUMMED:
+            return 0
+    while count:
+        found, _ = _fit(t, reduces, count)
+        if found == count:
+            break
+        count = found
+    return count
+
+
+def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
+    """Return a map from a number of rows to the number of leading axes that form them, for all row forms of the
+    kernel's output (or of its reduction)."""
+    stages = kernel.stages[:1] if reduces else kernel.stages
+    count = min(row_axes(s.template, reduces) for s in stages)
+    extents = _extents(kernel.root, reduces)
+    out: dict[int, int] = {}
+    for p in range(1, count + 1):
+        out.setdefault(prod(extents[:p]), p)
+    return out
+
+
+def _merged(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
+    """Return (the template with its p row axes merged into one, slot -> whether it is read by row). Where a row axis is
+    used as a value, it is computed from the row number by mixed-radix splitting."""
+    slots = _fit(t, reduces, p)[1]
+    if p == 1:
+        return t, slots
+    lead, first = _extents(t, reduces)[:p], t.rank if reduces else 0
+    rows = prod(lead)
+
+    def rule(e):
+        if isinstance(e, Axis) and first <= e.position < first + p:
+            return _digit(Axis(first), lead, e.position - first)
+        if isinstance(e, Axis) and e.position >= first + p:
+            return Axis(e.position - p + 1)
+        if isinstance(e, Read) and slots[e.slot]:
+            return Read(e.slot, (Axis(first), *e.index[p:]), e.dtype)
+        return None
+
+    params = tuple((d, (rows, *s[p:])) if slots.get(n) else (d, s) for n, (d, s) in enumerate(t.params))
+    parts: list[Piece] = []
+    for part in t.parts:
+        assert isinstance(part, Piece)
+        bodies = tuple(rebuild(part.bodies, rule))
+        body: Expr | Reduce = bodies[0]
+        if isinstance(part.body, Reduce):
+            summed = (rows, *part.body.extents[p:]) if reduces else part.body.extents
+            body = Reduce(part.body.combiner, summed, bodies)
+        if reduces:
+            parts.append(Piece(part.offset, part.step, part.extents, body))
+        else:
+            parts.append(Piece((0, *part.offset[p:]), (1, *part.step[p:]), (rows, *part.extents[p:]), body))
+    return Template(t.shape if reduces else (rows, *t.shape[p:]), params, tuple(parts)), slots
+
+
+def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
+    """Return the coordinate of axis k of `extents` at a row number, the last axis being the fastest."""
+    out: Expr = row
+    if (stride := prod(extents[k + 1 :])) > 1:
+        out = apply("floordiv", out, Const(stride, dt.i32))
+    return out if k == 0 else apply("mod", out, Const(extents[k], dt.i32))
+
+
+class RowForm(NamedTuple):
+    """A kernel seen as a loop over rows: the kernel in row form; for each buffer, 1 + the axis that is the row, 0 if it
+    has none; whether the rows are those of its reduction; otherwise the output axis that they are."""
+
+    kernel: Kernel
+    by_row: tuple[int, ...]
+    reduces: bool
+    axis: int
+
+
+def _leading(kernel: Kernel, rows: int, reduces: bool) -> RowForm | None:
+    """Return the row form whose rows are the merged leading axes; None if a buffer is read both by row and as a
+    whole."""
+    p = row_counts(kernel, reduces).get(rows)
+    if p is None:
+        return None
+    kinds: dict[int, bool] = {}
+    stages = []
+    for n, stage in enumerate(kernel.stages):
+        t, slots = stage.template, dict[int, bool]()
+        if n == 0 or not reduces:
+            t, slots = _merged(t, reduces, p)
+        for slot, (kind, *where) in enumerate(stage.args):
+            if kind == "buffer" and kinds.setdefault(where[0], slots.get(slot, False)) != slots.get(slot, False):
+                return None
+        for place in stage.outputs:
+            if place is not None:
+                kinds[place] = not reduces
+        stages.append(Stage(t, stage.args, stage.outputs))
+    by_row = tuple(int(kinds.get(n, False)) for n in range(len(kernel.buffers)))
+    buffers = tuple(
+        KernelBuffer(b.dtype, (rows, *b.shape[p:]), b.far) if row else b
+        for b, row in zip(kernel.buffers, by_row, strict=True)
+    )
+    return RowForm(Kernel(tuple(stages), buffers), by_row, reduces, 0)
+
+
+def _along(t: Template, axis: int) -> dict[int, int] | None:
+    """Map each slot to 1 + the dimension indexed by output axis `axis`, 0 if there is none. Return None if the axis
+    occurs in another index, or if a slot is read in several ways."""
+    slots: dict[int, int] = {}
+    for part in t.parts:
+        if not isinstance(part, Piece):
+            return None
+        if (part.offset[axis], part.step[axis], part.extents[axis]) != (0, 1, t.shape[axis]):
+            return None
+
+    def own(e: Read) -> list[int]:
+        return [d for d, i in enumerate(e.index) if isinstance(i, Axis) and i.position == axis]
+
+    for e, inside in _uses(t, own):
+        if isinstance(e, Axis):
+            if inside and e.position == axis:
+                return None
+            continue
+        found = own(e)
+        if len(found) > 1 or (found and t.params[e.slot][1][found[0]] != t.shape[axis]):
+            return None
+        code = found[0] + 1 if found else 0
+        if slots.setdefault(e.slot, code) != code:
+            return None
+    return slots
+
+
+def _inner(kernel: Kernel, axis: int) -> RowForm | None:
+    """Return the row form whose row is output axis `axis`, at any position in the buffers; None if there is none."""
+    codes: dict[int, int] = {}
+    for stage in kernel.stages:
+        slots = stage.template.memo(f"along {axis}", lambda t: _along(t, axis))
+        if slots is None:
+            return None
+        for slot, (kind, *where) in enumerate(stage.args):
+            if kind == "buffer" and codes.setdefault(where[0], slots.get(slot, 0)) != slots.get(slot, 0):
+                return None
+        for place in stage.outputs:
+            if place is not None and codes.setdefault(place, axis + 1) != axis + 1:
+                return None
+    by_row = tuple(codes.get(n, 0) for n in range(len(kernel.buffers)))
+    for b, code in zip(kernel.buffers, by_row, strict=True):
+        if code > 1 and size(b.shape[: code - 1]) > 1 and size(b.shape[code:]) * b.dtype.itemsize < _RUN:
+            return None
+    return RowForm(kernel, by_row, False, axis)
+
+
+@lru_cache(maxsize=4096)
+def ways(kernel: Kernel) -> dict[int, tuple[RowForm, ...]]:
+    """Return all row forms of a kernel, by number of rows."""
+    found: dict[int, list[RowForm]] = {}
+    for rows in row_counts(kernel, False):
+        way = _leading(kernel, rows, False)
+        if way is not None:
+            found.setdefault(rows, []).append(way)
+    for axis in range(len(kernel.shape)):
+        rows = kernel.shape[axis]
+        way = _inner(kernel, axis) if rows > 1 else None
+        if way is not None and any(code > 1 for code in way.by_row):
+            found.setdefault(rows, []).append(way)
+    for rows in row_counts(kernel, True):
+        way = _leading(kernel, rows, True)
+        if way is not None:
+            found.setdefault(rows, []).append(way)
+    return {rows: tuple(some) for rows, some in found.items()}
+
+
+# --------------------------------------------------------------------------------------------------------- joining
+
+
+@dataclass
+class RowPart:
+    """A kernel and the tensors in its buffers, as `plan` makes them; kernel is None for a call that is not fused."""
+
+    kernel: Any
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+
+    @property
+    def made(self) -> list[Tensor]:
+        return [t for t, w in zip(self.tensors, self.written, strict=True) if w]
+
+    @property
+    def read(self) -> list[Tensor]:
+        return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
+
+
+class Joined(NamedTuple):
+    """The kernel of a cluster, the tensors in its buffers, and which of them are written."""
+
+    kernel: Rows
+    tensors: tuple[Tensor, ...]
+    written: tuple[bool, ...]
+
+
+def streams(part: RowPart) -> bool:
+    """Return whether the kernel reads each element of its operands about once."""
+    largest = max([size(t.shape) for t in part.tensors], default=1)
+    for piece in part.kernel.root.parts:
+        combiner = piece.body.combiner if isinstance(piece.body, Reduce) else ""
+        if size(piece.domain) > _REUSE.get(combiner, 16) * largest:
+            return False
+    return True
+
+
+def _worthwhile(parts: Sequence[RowPart], found: Sequence[RowForm], rows: int, target: Target) -> bool:
+    """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
+    row: dict[Tensor, int] = {}
+    whole: dict[Tensor, int] = {}
+    for part, way in zip(parts, found, strict=True):
+        for t, by_row in zip(part.tensors, way.by_row, strict=True):
+            s = storage(t)
+            if by_row:
+                row[s] = nbytes(s) // rows
+            else:
+                whole[s] = nbytes(s)
+    each, shared = sum(row.values()), sum(whole.values())
+    if each + shared > target.l2 // 2 and target.cores * each + shared > target.l3 // 2:
+        return False
+    inner = any(code > 1 for way in found for code in way.by_row)
+    return rows >= 4 * target.cores or (each * rows <= _SMALL and not inner)
+
+
+def _part_of(t: Tensor, buffer: KernelBuffer, code: int) -> tuple[int, int]:
+    """Return how a tensor is cut into rows: (points before the row axis, points after it); (0, 0) if it is not cut."""
+    return (size(buffer.shape[: code - 1]), size(buffer.shape[code:])) if code else (0, 0)
+
+
+def agreeing(parts: Sequence[RowPart], rows: int) -> list[RowForm] | None:
+    """Return a row form for each part such that all cut each tensor alike and each reads only its own row of the
+    others' results; None if there is none."""
+    made = {t for p in parts for t in p.made}
+    known: dict[Tensor, tuple[int, int]] = {}
+    out: list[RowForm] = []
+
+    def extend(n: int) -> bool:
+        if n == len(parts):
+            return True
+        part = parts[n]
+        for way in ways(part.kernel).get(rows, ()):
+            added: list[Tensor] = []
+            fits = True
+            for t, b, code, w in zip(part.tensors, way.kernel.buffers, way.by_row, part.written, strict=True):
+                s, cut = storage(t), _part_of(t, b, code)
+                if not w and s in made and not code:
+                    fits = False
+                if s not in known:
+                    known[s] = cut
+                    added.append(s)
+                elif known[s] != cut:
+                    fits = False
+                if not fits:
+                    break
+            if fits:
+                out.append(way)
+                if extend(n + 1):
+                    return True
+                out.pop()
+            for s in added:
+                del known[s]
+        return False
+
+    return out if extend(0) else None
+
+
+def rows_of(part: RowPart) -> frozenset[int]:
+    """Return the numbers of rows, above 1, of the kernel's row forms."""
+    return frozenset(r for r in ways(part.kernel) if r > 1)
+
+
+def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
+    """Return (the most rows by which fusing the parts pays, the row form of each part); (0, []) if there are none."""
+    if len(parts) > MEMBERS or len({storage(t) for p in parts for t in p.tensors}) > _BUFFERS:
+        return 0, []
+    for rows in sorted(frozenset.intersection(*map(rows_of, parts)), reverse=True):
+        found = agreeing(parts, rows)
+        if found is not None and _worthwhile(parts, found, rows, target):
+            return rows, found
+    return 0, []
+
+
+def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> Joined:
+    """Return the fused kernel of a cluster; results that are not in `outside` stay local to it."""
+    return joined(parts, *common_rows(parts, target), outside)
+
+
+def joined(parts: Sequence[RowPart], rows: int, found: Sequence[RowForm], outside: Collection[Tensor]) -> Joined:
+    """Return the fused kernel of parts in the given row forms, all of which have `rows` rows."""
+    made = {t for p in parts for t in p.made}
+    tensors: dict[Tensor, bool] = {}
+    local: dict[Tensor, KernelBuffer] = {}
+    for p in parts:
+        for t, w in zip(p.tensors, p.written, strict=True):
+            s = storage(t)
+            if s in made and s not in outside:
+                local.setdefault(s, KernelBuffer(s.dtype, s.shape))
+            elif s in made:
+                tensors.setdefault(s, True)
+            elif not w:
+                tensors.setdefault(t, False)
+    number = {t: n for n, t in enumerate([*tensors, *local])}
+    used = {s for p in parts for s in p.read} | set(local)
+    members = []
+    for p, way in zip(parts, found, strict=True):
+        places = tuple(number[storage(t)] if storage(t) in made else number[t] for t in p.tensors)
+        near = tuple(
+            KernelBuffer(b.dtype, b.shape, b.far and storage(t) not in used, b.strides)
+            for t, b in zip(p.tensors, way.kernel.buffers, strict=True)
+        )
+        members.append(Member(Kernel(way.kernel.stages, near), places, way.by_row, way.reduces, way.axis))
+    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t in tensors)
+    return Joined(Rows(rows, tuple(members), buffers, tuple(local.values())), tuple(tensors), tuple(tensors.values()))

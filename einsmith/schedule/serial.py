@@ -1,0 +1,96 @@
+"""Serialise nodes (kernels, graphs) as plain JSON data and read them back, for files and other processes.
+
+Nothing is executed on reading: only the classes listed here are constructed, through their own checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.errors import VerifyError
+from einsmith.ir.interned import Node, nodes_in
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Recurrence,
+    Reduce,
+    Scatter,
+    Template,
+    leaf,
+)
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+
+_CLASSES = {
+    c.__name__: c
+    for c in (
+        Apply, Axis, KernelBuffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence, Reduce,
+        Rows, Scatter, Stage, Template,
+    )
+}  # fmt: skip
+
+
+def to_data(root: Node) -> list[list[Any]]:
+    """Return a list of nodes, each [class, field, ...], operands before their users, the root last.
+
+    Floats are written by `float.hex`, so that every bit stays, and NaN and infinities are legal JSON."""
+    out: list[list[Any]] = []
+    number: dict[Node, int] = {}
+    stack: list[Node] = [root]
+    while stack:
+        node = stack[-1]
+        fields = [getattr(node, f) for f in node.fields]
+        missing = [n for n in nodes_in(fields) if n not in number]
+        if node in number or not missing:
+            stack.pop()
+            if node not in number:
+                number[node] = len(out)
+                out.append([type(node).__name__, *(_encode(v, number) for v in fields)])
+        stack += missing
+    return out
+
+
+def from_data(data: Sequence[Sequence[Any]]) -> Any:
+    """Return the root node of data from `to_data`. Leaves are new ones.
+
+    Raises:
+        VerifyError: the data describes no node."""
+    made: list[Node] = []
+    try:
+        for name, *fields in data:
+            values = [_decode(v, made) for v in fields]
+            made.append(leaf(*values[1:]) if name == "Leaf" else _CLASSES[name](*values))
+        return made[-1]
+    except (KeyError, IndexError, TypeError, ValueError) as e:
+        raise VerifyError(f"this is no description of a graph or kernel: {e}") from None
+
+
+def _encode(value: Any, number: dict[Node, int]) -> Any:
+    if isinstance(value, Node):
+        return {"node": number[value]}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, tuple):
+        return [_encode(v, number) for v in value]
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    raise VerifyError(f"{type(value).__name__} has no form in a file")
+
+
+def _decode(value: Any, made: Sequence[Node]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(v, made) for v in value)
+    if isinstance(value, dict):
+        ((kind, x),) = value.items()
+        return made[x] if kind == "node" else dtype_of(x) if kind == "dtype" else float.fromhex(x)
+    return value

@@ -1,0 +1,208 @@
+"""Eliminate common special functions in a row-block fusion: one that several members need is stored once in scratch.
+
+before: s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
+after:  e[i,k] = exp(x[i,k] - m[i]);  s[i] = sum[k](e[i,k]);  y[i,k] = e[i,k]/s[i], e being local to the row
+
+Functions that agree under a condition are shared too: exp(where(k <= i, x[i,k], -inf) - m[i]) of one member serves a
+use of exp(x[i,k] - m[i]) in another one that is read only where k <= i.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
+from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+
+_SPECIAL = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
+"""Functions that are expensive enough to be stored rather than evaluated again."""
+
+
+class _Use(NamedTuple):
+    """A use of a subexpression in a stage, with its axes in the order of the tensor that would hold it."""
+
+    member: int
+    stage: int
+    expr: Expr
+    axes: tuple[Axis, ...]
+
+
+class _Key(NamedTuple):
+    """The value of a subexpression independent of its member: slots are buffers of the Rows, axes are renumbered."""
+
+    expr: Expr
+    extents: tuple[int, ...]
+    by_row: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=256)
+def shared(rows: Rows) -> Rows:
+    """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
+    while True:
+        uses = _uses(rows)
+        several = [k for k, found in uses.items() if len({u.member for u in found}) > 1]
+        if not several:
+            return rows
+        best = max(several, key=lambda k: (sum(1 for _ in postorder([k.expr])), k.expr.digest))
+        rows = _hoisted(rows, best, uses[best])
+
+
+def _domain(t: Template) -> tuple[int, ...] | None:
+    """Return the extents of all axes of a template of one whole piece; None for other templates."""
+    part = t.parts[0]
+    if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
+        return None
+    return part.domain
+
+
+def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
+    """Return the uses of every subexpression that could be shared."""
+    out: dict[_Key, list[_Use]] = defaultdict(list)
+    guarded: list[tuple[_Key, _Use, Expr]] = []
+    for m, member in enumerate(rows.members):
+        for s, stage in enumerate(member.kernel.stages[:1] if member.reduces else member.kernel.stages):
+            domain = _domain(stage.template)
+            if domain is None:
+                continue
+            row = Axis(stage.template.rank if member.reduces else member.axis)
+            bodies = stage.template.parts[0].bodies
+            for e in _special(bodies):
+                found = _key(member, stage, domain, row, e)
+                if found is not None:
+                    use = _Use(m, s, e, found[1])
+                    out[found[0]].append(use)
+                    guarded += [(found[0], use, _renamed(member, stage, found[1], c)) for c in _guards(bodies, e)]
+    chosen = {(value, k.extents, c): k for k in out for c, value in _chosen(k.expr)}
+    for key, use, c in guarded:
+        whole = chosen.get((key.expr, key.extents, c))
+        if whole is not None and use in out[key] and use not in out[whole]:
+            out[whole].append(use)
+            out[key].remove(use)
+    return out
+
+
+def _special(exprs: Sequence[Expr]) -> list[Apply]:
+    return [e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in _SPECIAL and e.dtype.is_float]
+
+
+def _guards(bodies: Sequence[Expr], e: Expr) -> list[Expr]:
+    """Return the conditions outside of which the bodies' values do not depend on `e`."""
+    wheres = [x for x in postorder(bodies) if isinstance(x, Apply) and x.fn == "where" and x is not e]
+    conditions = dict.fromkeys(x.args[0] for x in wheres if e in postorder([x.args[1]]))
+    return [c for c in conditions if e not in postorder(rebuild(bodies, partial(_without, c)))]
+
+
+def _without(condition: Expr, x: Expr) -> Expr | None:
+    """Return the other side of a `where` on this condition (a `rebuild` rule); None for other nodes."""
+    return x.args[2] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
+
+
+def _chosen(e: Expr) -> list[tuple[Expr, Expr]]:
+    """Return the conditions of the `where`s in an expression, each with the expression's value where it holds."""
+    conditions = dict.fromkeys(x.args[0] for x in postorder([e]) if isinstance(x, Apply) and x.fn == "where")
+    return [(c, rebuild([e], partial(_taken, c))[0]) for c in conditions]
+
+
+def _taken(condition: Expr, x: Expr) -> Expr | None:
+    return x.args[1] if isinstance(x, Apply) and x.fn == "where" and x.args[0] is condition else None
+
+
+def _key(
+    member: Member, stage: Stage, domain: tuple[int, ...], row: Axis, e: Expr
+) -> tuple[_Key, tuple[Axis, ...]] | None:
+    """Return the key of a subexpression and its axes, the row first.
+
+    None where e reads other than whole dimensions by axes, or does not vary within the row."""
+    axes: dict[Axis, int] = {row: 0}
+    by_row: dict[int, int] = {}
+    for read in reads(e):
+        kind, *where = stage.args[read.slot]
+        if kind != "buffer":
+            return None
+        shape = member.kernel.buffers[where[0]].shape
+        for i, n in zip(read.index, shape, strict=True):
+            if not isinstance(i, Axis) or domain[i.position] != n:
+                return None
+            axes.setdefault(i, len(axes))
+        by_row[member.places[where[0]]] = member.by_row[where[0]]
+    inside = [x for r in reads(e) for x in r.index]
+    free = [x for x in postorder([e]) if isinstance(x, Axis) and x not in inside]
+    if len(axes) == 1 or free:
+        return None
+
+    extents = tuple(domain[a.position] for a in axes)
+    return _Key(_renamed(member, stage, tuple(axes), e), extents, tuple(sorted(by_row.items()))), tuple(axes)
+
+
+def _renamed(member: Member, stage: Stage, axes: tuple[Axis, ...], e: Expr) -> Expr:
+    """Return the expression with `axes` numbered in their order, and slots numbered as buffers of the Rows.
+
+    Other axes get higher numbers; slots that hold results of stages get negative ones."""
+    first = len(axes)
+
+    def rule(x):
+        if isinstance(x, Axis):
+            return Axis(axes.index(x) if x in axes else first + x.position)
+        if isinstance(x, Read):
+            kind, *where = stage.args[x.slot]
+            return Read(member.places[where[0]] if kind == "buffer" else -1 - x.slot, x.index, x.dtype)
+        return None
+
+    return rebuild([e], rule)[0]
+
+
+def _hoisted(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
+    """Return the Rows with one more member that evaluates `key` into a new local buffer, which replaces the uses."""
+    last = len(rows.buffers) + len(rows.local)
+    held = KernelBuffer(key.expr.dtype, key.extents)
+    found = [x for m in rows.members for x in zip(m.places, m.kernel.buffers, strict=True)]
+    seen = {(place, b.shape): b.strides for place, b in found}
+    dtypes = {place: b.dtype for place, b in found}
+    by_row = dict(key.by_row)
+
+    def view(x: Read) -> tuple[int, tuple[int, ...]]:
+        """Return a buffer's place and the shape in which it is read; a buffer may be read with or without unit axes."""
+        return x.slot, tuple(key.extents[i.position] for i in x.index if isinstance(i, Axis))
+
+    views = sorted({view(x) for x in reads(key.expr)})
+    (body,) = rebuild(
+        [key.expr], lambda x: Read(views.index(view(x)), x.index, x.dtype) if isinstance(x, Read) else None
+    )
+    buffers = tuple(KernelBuffer(dtypes[p], shape, False, seen[p, shape]) for p, shape in views)
+    t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
+    stage = Stage(t, tuple(("buffer", n) for n in range(len(views))), (len(views),))
+    kernel = Kernel((stage,), (*buffers, held))
+    made = Member(kernel, (*(p for p, _ in views), last), (*(by_row[p] for p, _ in views), 1), False)
+    members = []
+    for m, member in enumerate(rows.members):
+        here = [u for u in uses if u.member == m]
+        if here and made not in members:
+            members.append(made)
+        members.append(_reading(member, here, held, last) if here else member)
+    return Rows(rows.rows, tuple(members), rows.buffers, (*rows.local, held))
+
+
+def _reading(member: Member, uses: list[_Use], held: KernelBuffer, place: int) -> Member:
+    """Return the member with one more buffer, which is read in place of the uses."""
+    kernel, last = member.kernel, len(member.kernel.buffers)
+    stages = []
+    for s, stage in enumerate(kernel.stages):
+        found = {u.expr: u.axes for u in uses if u.stage == s}
+        if found:
+            t = stage.template
+            new: dict = {e: Read(len(stage.args), axes, held.dtype) for e, axes in found.items()}
+            params = (*t.params, (held.dtype, held.shape))
+            t = map_bodies(t, partial(_exchanged, new), params)
+            stage = Stage(t, (*stage.args, ("buffer", last)), stage.outputs)
+        stages.append(stage)
+    kernel = Kernel(tuple(stages), (*kernel.buffers, held))
+    return Member(kernel, (*member.places, place), (*member.by_row, 1), member.reduces, member.axis)
+
+
+def _exchanged(new: dict, body: Expr) -> Expr:
+    """Return the body with some subexpressions replaced."""
+    return rebuild([body], lambda x: None, dict(new))[0]

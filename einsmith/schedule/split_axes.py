@@ -1,0 +1,189 @@
+"""Split axes that a kernel uses under `//V` and `% V` into mixed-radix digits; results keep their place in memory.
+
+before: Y[b, c] = sum[k](W[8*(c//4) + k, c%4] * X[b, c//4, k])            c < 12 (both factors depend on c, no product)
+after:  Y[b, g, c] = sum[k](W[8*g + k, c] * X[b, g, k])                   g < 3, c < 4 (three products of matrices)
+
+Gradients of grouped convolutions, pixel shuffles and other rearrangements around a reduction have this form. An output
+written as [B, 3, 4] has the memory layout of one of [B, 12]. Divisors that chain make further digits.
+
+An axis of the output may become V pieces instead, each of every V-th point:
+
+before: dX[c, i] = sum[o, u](W[o, c, 2*u + (i+1)%2] * dY[o, (i+1)//2 - u])      i < 17
+after:  dX[c, 2*i] = sum[o, u](W[o, c, 2*u + 1] * dY[o, i - u])                 i < 9
+        dX[c, 2*i + 1] = sum[o, u](W[o, c, 2*u] * dY[o, i + 1 - u])             i < 8
+
+Gradients of strided convolutions have this form; they need pieces where the extent is odd, or 1 is added as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, below, postorder
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.schedule.kernel import Kernel, Stage
+
+MOST_PIECES = 16
+"""Most pieces of a kernel whose axes are split into pieces; each piece is configured and compiled."""
+
+_Cut = Callable[[Kernel, int | None, int, int], Kernel | None]
+
+
+@lru_cache(maxsize=4096)
+def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the kernel with all splittable axes split, once preferring digits and once preferring pieces.
+
+    Empty where no axis can be split, or nothing is reduced."""
+    if kernel.root.is_scatter or not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
+        return ()
+    if next(_candidates(kernel), None) is None:
+        return ()
+    found = (_split_by(kernel, cuts) for cuts in ((_into_digits, _into_pieces), (_into_pieces, _into_digits)))
+    return tuple(dict.fromkeys(k for k in found if k is not kernel))
+
+
+def _split_by(kernel: Kernel, cuts: Sequence[_Cut]) -> Kernel:
+    while True:
+        found = (cut(kernel, *c) for cut in cuts for c in _candidates(kernel))
+        fewer = next((k for k in found if k is not None and _divisions(k) < _divisions(kernel)), None)
+        if fewer is None:
+            return kernel
+        kernel = fewer
+
+
+def _divisions(kernel: Kernel) -> int:
+    """Return the number of quotients and remainders in all bodies."""
+    every = [b for s in kernel.stages for p in s.template.parts for b in p.bodies]
+    return sum(isinstance(e, Apply) and e.fn in ("floordiv", "mod") for e in postorder(every))
+
+
+def _candidates(kernel: Kernel) -> Iterator[tuple[int | None, int, int]]:
+    """Yield each candidate split once: (piece of the root, None for an output axis; axis; extent of its low digit)."""
+    rank, seen = len(kernel.shape), set()
+    for s, stage in enumerate(kernel.stages):
+        for n, part in enumerate(stage.template.parts):
+            for e in below(part.bodies):
+                for axis, low in _places(e, part.domain):
+                    key = (None if axis < rank else n, axis, low)
+                    if key not in seen and (s == 0 or axis < rank):
+                        seen.add(key)
+                        yield key
+
+
+def _places(e: Any, extents: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the splits (axis, extent of its low digit) that may turn a quotient or remainder into a sum of digits."""
+    if not (isinstance(e, Apply) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const)):
+        return []
+    if not e.dtype.is_int:
+        return []
+    form, c = linear(e.args[0]), int(e.args[1].value)
+    if c <= 0:  # integer elements may be divided by 0 or a negative number, for which no rule splits axes
+        return []
+    out = []
+    for atom, k in form.terms.items():
+        if k % c == 0:
+            continue
+        if not isinstance(atom, Axis):
+            return []
+        if k > 0 and c % k == 0 and extents[atom.position] > c // k:
+            out.append((atom.position, c // k))
+    return out
+
+
+def _into_digits(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
+    """Return the kernel with an axis replaced by `low*axis + axis'`; None where extents or pieces end within a digit.
+
+    piece: number of the piece whose reduction axis is split; None: an output axis."""
+    if (kernel.shape if piece is None else kernel.root.parts[piece].domain)[axis] % low:
+        return None
+    stages: list[Stage] = []
+    shape = kernel.shape if piece is not None else _with(kernel.shape, axis, kernel.shape[axis] // low, low)
+    for s, stage in enumerate(kernel.stages):
+        t = stage.template
+        parts: list[Piece] = []
+        for n, part in enumerate(t.parts):
+            assert isinstance(part, Piece)
+            new = _split(part, axis, low) if piece is None or (s, n) == (0, piece) else part
+            if new is None:
+                return None
+            parts.append(new)
+        made = {slot for slot, ref in enumerate(stage.args) if ref[0] == "stage"}
+        params = tuple((d, shape if slot in made else old) for slot, (d, old) in enumerate(t.params))
+        t = _at_identity(Template(shape, params, tuple(parts)), made)
+        stages.append(Stage(simplify_template(t), stage.args, stage.outputs))
+    written = {n for stage in stages for n in stage.outputs}
+    buffers = kernel.buffers
+    if piece is None:
+        buffers = tuple(b.split(axis, low) if n in written else b for n, b in enumerate(buffers))
+    return Kernel(tuple(stages), buffers, kernel.fixed)
+
+
+def _into_pieces(kernel: Kernel, piece: int | None, axis: int, low: int) -> Kernel | None:
+    """Return the kernel with each piece split into `low` pieces of every `low`-th point along an output axis.
+
+    None for a reduction axis, where the pieces are too many or too short, or where they are strided already."""
+    root = kernel.stages[0]
+    parts = root.template.parts
+    if piece is not None or len(parts) * low > MOST_PIECES:
+        return None
+    out: list[Piece] = []
+    for part in parts:
+        assert isinstance(part, Piece)
+        if part.step[axis] != 1 or part.extents[axis] < low:
+            return None
+        for first in range(low):
+            at = apply("add", apply("mul", Const(low, Axis.dtype), Axis(axis)), Const(first, Axis.dtype))
+            bodies = tuple(substitute(b, {axis: at}) for b in part.bodies)
+            out.append(Piece(
+                _with(part.offset, axis, part.offset[axis] + first), _with(part.step, axis, low),
+                _with(part.extents, axis, -(-(part.extents[axis] - first) // low)), _with_bodies(part.body, bodies),
+            ))  # fmt: skip
+    t = simplify_template(Template(root.template.shape, root.template.params, tuple(out)))
+    return Kernel((Stage(t, root.args, root.outputs), *kernel.stages[1:]), kernel.buffers, kernel.fixed)
+
+
+def _with(values: tuple[int, ...], at: int, *new: int) -> tuple[int, ...]:
+    return (*values[:at], *new, *values[at + 1 :])
+
+
+def _at_identity(t: Template, slots: set[int]) -> Template:
+    """Return the template with every read of these slots at the identity index."""
+    identity = tuple(Axis(d) for d in range(t.rank))
+
+    def rule(e: Any) -> Any:
+        return Read(e.slot, identity, e.dtype) if isinstance(e, Read) and e.slot in slots else None
+
+    return map_bodies(t, lambda b: rebuild([b], rule)[0]) if slots else t
+
+
+def _moved(bodies: Sequence[Expr], rank: int, axis: int, low: int) -> tuple[Expr, ...]:
+    """Return bodies with `low*Axis(axis) + Axis(axis + 1)` in place of an axis, and later axes renumbered by one.
+
+    rank: number of all axes."""
+    inner = apply("add", apply("mul", Const(low, Axis.dtype), Axis(axis)), Axis(axis + 1))
+    axes: dict[int, Expr] = {axis: inner, **{a: Axis(a + 1) for a in range(axis + 1, rank)}}
+    return tuple(substitute(b, axes) for b in bodies)
+
+
+def _with_bodies(body: Expr | Reduce, bodies: tuple[Expr, ...], extents: tuple[int, ...] = ()) -> Expr | Reduce:
+    return Reduce(body.combiner, extents or body.extents, bodies) if isinstance(body, Reduce) else bodies[0]
+
+
+def _split(part: Piece, axis: int, low: int) -> Piece | None:
+    """Return the piece with an output or reduction axis split in two; None where it begins or ends within a digit."""
+    rank, extent = len(part.extents), part.domain[axis]
+    if axis < rank and (part.step[axis] != 1 or part.offset[axis] % low or extent % low):
+        return None
+    bodies = _moved(part.bodies, len(part.domain), axis, low)
+    if axis >= rank:
+        assert isinstance(part.body, Reduce)
+        extents = _with(part.body.extents, axis - rank, extent // low, low)
+        return Piece(part.offset, part.step, part.extents, _with_bodies(part.body, bodies, extents))
+    return Piece(
+        _with(part.offset, axis, part.offset[axis] // low, 0), _with(part.step, axis, 1, 1),
+        _with(part.extents, axis, extent // low, low), _with_bodies(part.body, bodies),
+    )  # fmt: skip
