@@ -46,7 +46,7 @@ def gallery() -> Iterator[tuple[str, Any]]:
 
 def measured(graph: Any) -> dict[str, Any]:
     """The predicted seconds and the kernels of the plan that is chosen for a graph, and of the best one."""
-    from einsmith.target.facts import Target
+    from einsmith.cost.facts import Target
     from tests.passes.partitions import Best, chosen, seconds_of
 
     target = Target(cpu="x86-64-v3", features="", triple="x86_64-unknown-linux-gnu", cores=2)

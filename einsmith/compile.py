@@ -23,6 +23,7 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.base.sizes import show_size
+from einsmith.cost.facts import KEPT_BESIDE, Target
 from einsmith.ir.analysis.views import producer, storage
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.ir.origins import Origins
@@ -46,7 +47,6 @@ from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.printer import label, layouts, namer, show_arena, show_plan
 from einsmith.schedule.rematerialize import KernelCost, fit
 from einsmith.schedule.roles import kernel_roles, saved
-from einsmith.target.facts import KEPT_BESIDE, Target
 
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 

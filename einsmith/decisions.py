@@ -10,12 +10,12 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from einsmith.base.errors import CompileError
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.kernels.sources import is_builtin
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 
 WHOLE = "config"
 """The gene of a configuration without parts."""

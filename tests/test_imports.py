@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 LAYERS = [
     ["base"],
     ["ir"],
-    ["target"],
+    ["cost"],
     ["schedule"],
     ["lang", "autodiff", "passes"],
     ["loops"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.problems import Problem, Session
-from einsmith.target.facts import host
+from einsmith.cost.facts import host
 from einsmith.tune.probes import SPECIAL_ELEMENTS, special_function
 
 VERSION = "special"

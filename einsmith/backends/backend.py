@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, CheckError, CompileError
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall
-from einsmith.target.facts import Target
 from einsmith.tune.race import Raced
 from einsmith.tune.session import Found, Part, Tell
 

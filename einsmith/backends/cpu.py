@@ -16,6 +16,8 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Bound, Cache, Once
 from einsmith.base.errors import CompileError, EinsmithWarning
 from einsmith.codegen.cache import native
+from einsmith.cost import facts
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
@@ -25,8 +27,6 @@ from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target import facts
-from einsmith.target.facts import Target
 from einsmith.tune import calibrate, measure, race, records, session
 from einsmith.tune.genetic import Candidate, candidate_of
 from einsmith.tune.race import Raced

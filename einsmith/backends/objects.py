@@ -16,13 +16,13 @@ from einsmith.base.errors import CheckError
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.cost.facts import Target
 from einsmith.loops.nest import Function
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckZero
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 
 
 class ObjectCode(Cpu, AheadOfTime):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from einsmith.backends.backend import Backend
 from einsmith.backends.cpu import CPU
 from einsmith.base.errors import CompileError
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
-from einsmith.target.facts import Target
 
 BACKENDS: dict[str, Backend] = {CPU.name: CPU}
 DEFAULT: Backend = CPU

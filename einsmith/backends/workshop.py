@@ -17,10 +17,10 @@ from einsmith.backends import cpu
 from einsmith.backends.backend import Proposed, Tried
 from einsmith.base import locks
 from einsmith.base.errors import CompileError
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 from einsmith.tune import measure, records, worker
 from einsmith.tune.bench import BenchProcess, Failed, Lost, own_patterns
 from einsmith.tune.genetic import Search, candidate_of

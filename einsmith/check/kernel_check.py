@@ -14,10 +14,10 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.check import trap
 from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
 from einsmith.check.guarded import Guarded, GuardedBlock
+from einsmith.cost.facts import Target
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
-from einsmith.target.facts import Target
 
 FILLS = 0xFF, 0x2B
 """Bytes that fill memory to which nothing has been stored: the first makes NaN and -1, the second numbers that are no

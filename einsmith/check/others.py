@@ -22,11 +22,11 @@ from einsmith.check.kernel_check import (
 )
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 
 OLDER = {"avx512f": (("haswell", "AVX2"), ("x86-64", "SSE")), "avx2": (("x86-64", "SSE"),)}
 """Older instruction sets that a processor with a feature can run as well: LLVM's name and ours for each."""

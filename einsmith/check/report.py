@@ -18,13 +18,13 @@ from einsmith.check import kernel_check, others
 from einsmith.check.expected import written_buffers
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
 from einsmith.codegen.cache import native
+from einsmith.cost.facts import Target
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Graph
 from einsmith.ir.printer import show
 from einsmith.kernels import autoconfig
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.serial import from_data, to_data
-from einsmith.target.facts import Target
 
 _KERNEL = '''"""Shows a fault of generated code again: python {name}
 

@@ -16,8 +16,8 @@ import click
 from einsmith import models
 from einsmith.base import environment
 from einsmith.codegen.cache import native, objects
+from einsmith.cost.facts import Target
 from einsmith.runtime.thread_count import get_threads
-from einsmith.target.facts import Target
 from einsmith.tune import store
 
 LIBRARIES = ("einsmith", "numpy", "llvmlite")

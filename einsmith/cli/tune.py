@@ -13,7 +13,7 @@ import click
 
 from einsmith.backends.override import SHORTEST
 from einsmith.codegen.cache import native
-from einsmith.target.facts import KEPT, KEPT_BESIDE
+from einsmith.cost.facts import KEPT, KEPT_BESIDE
 from einsmith.tune import database, records, store
 from einsmith.tune.records import StoredRecord
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from einsmith.base.errors import ArgumentError, CompileError
-from einsmith.target.facts import Target
+from einsmith.cost.facts import Target
 
 
 class Feature(NamedTuple):

@@ -12,9 +12,9 @@ import numpy as np
 from einsmith.backends.backend import AheadOfTime, Backend
 from einsmith.base.errors import VerifyError
 from einsmith.compile import Executable
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
-from einsmith.target.facts import Target
 
 TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
 

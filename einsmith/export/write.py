@@ -18,6 +18,7 @@ from einsmith.backends import registry
 from einsmith.base import environment, folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
+from einsmith.cost.facts import MAX_THREADS
 from einsmith.export import build, traces
 from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject
@@ -29,7 +30,6 @@ from einsmith.lang import trace
 from einsmith.manifest import has_format
 from einsmith.modes import Jitted
 from einsmith.runtime.thread_count import get_threads
-from einsmith.target.facts import MAX_THREADS
 from einsmith.training import TrainStep
 
 FORMAT, VERSION = "einsmith-export", 1

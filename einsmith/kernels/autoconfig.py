@@ -14,6 +14,7 @@ from typing import Any, cast
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import CompileError
 from einsmith.base.locks import cached_property
+from einsmith.cost.facts import CPU, Target
 from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.split_axes import SplitAxes
@@ -27,7 +28,6 @@ from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.sources import code_of
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import CPU, Target
 
 
 def pattern_of(name: str) -> Pattern:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from einsmith.cost.facts import LINE, Target
+from einsmith.cost.roofline import dealt_out
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.emit import boxes, loops
@@ -15,8 +17,6 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import dealt_out
-from einsmith.target.facts import LINE, Target
 
 MAX_TURNED = 20
 """Most instructions of a body that is repeated for every row of a transposed square tile."""

@@ -9,10 +9,10 @@ from math import inf
 from typing import Any, Protocol
 
 from einsmith.base.errors import CompileError
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import Cost
 from einsmith.kernels.genes import Space, space_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.target.cost import Cost
-from einsmith.target.facts import Target
 
 __all__ = ["KernelBuffer", "Chooser", "Cost", "Kernel", "Launch", "Lowered", "Pattern", "Stage", "cost_of", "describe"]
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Graph
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -40,7 +41,6 @@ from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Cost, kernel_call
 from einsmith.schedule.schedule import Copy
-from einsmith.target.facts import Target
 
 
 def no_cost(kernel: Kernel | Rows, target: Target) -> float:

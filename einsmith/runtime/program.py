@@ -11,10 +11,10 @@ import numpy as np
 from einsmith.base import locks
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.entry.watch import INTERRUPTED
+from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, thread_count
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, EndLoop, RunLaunch, Step
 from einsmith.runtime.thread_count import get_threads
-from einsmith.target.facts import MAX_THREADS
 
 _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT = (
     entry_program.RUN_WORDS.index(w)

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from einsmith.base import environment
 from einsmith.base.arguments import checked
+from einsmith.cost.facts import MAX_THREADS, physical_cores
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team
-from einsmith.target.facts import MAX_THREADS, physical_cores
 
 LATE = 1_000_000
 """Longest wait of a program for a team's threads (nanoseconds); beyond it, they count as kept from their processors. An

@@ -18,6 +18,7 @@ from functools import cache
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import is_view, producer, storage
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
@@ -45,7 +46,6 @@ from einsmith.schedule.row_clusters import clusters
 from einsmith.schedule.row_fusion import RowPart, join
 from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, unchanged
 from einsmith.schedule.slices import sliced
-from einsmith.target.facts import Target
 
 Cost = Callable[[Kernel | Rows, Target], float]
 """Predicts the seconds of a kernel on a target."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor
 from einsmith.schedule.row_fusion import MEMBERS, RowPart, common_rows, rows_of, streams
-from einsmith.target.facts import Target
 
 _NEAR = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches

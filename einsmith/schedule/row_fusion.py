@@ -20,11 +20,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
 from einsmith.ir.rebuild import rebuild
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.target.facts import Target
 
 _BUFFERS = 32
 MEMBERS = 16

@@ -16,11 +16,11 @@ from typing import Any
 from einsmith.base import processes
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithError, EinsmithWarning
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 from einsmith.tune.genetic import Candidate
 
 CHOICE = 0

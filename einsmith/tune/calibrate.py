@@ -25,10 +25,10 @@ from einsmith.base import environment, files, locks
 from einsmith.base.caches import Once
 from einsmith.base.errors import BusyError, EinsmithError, StoreWarning
 from einsmith.codegen.cache import native
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
-from einsmith.target.facts import Target
 from einsmith.tune import store
 from einsmith.tune.load import Watch
 from einsmith.tune.probes import PLAIN, Probe, probes

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Expr, Read, Scatter, below
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from einsmith.schedule.kernel import Kernel, Rows, Stage
-from einsmith.target.facts import Target
 
 MIN_ROUNDS = 5
 SLOW = 4.0

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from einsmith.base import files
 from einsmith.base.errors import StoreError
+from einsmith.cost.facts import Target
 from einsmith.decisions import name_of
 from einsmith.ir.nodes import Compute, Graph, Leaf, postorder
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.structure import extents, structure
-from einsmith.target.facts import Target
 from einsmith.tune import database, store
 
 MOST_RECORDS = 20_000

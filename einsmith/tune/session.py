@@ -15,10 +15,10 @@ from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
+from einsmith.cost.facts import KEPT, Target
 from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import KEPT, Target
 from einsmith.tune.bench import CHOICE, BenchProcess, Failed, Lost
 from einsmith.tune.genetic import Candidate, Search
 from einsmith.tune.race import bounds, paired

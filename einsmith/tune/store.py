@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from einsmith.base import environment, files
-from einsmith.target.facts import Target
+from einsmith.cost.facts import Target
 
 FORMAT = 3
 """Number of the format; it grows with every change of the record, and machines with older records are measured

@@ -22,12 +22,12 @@ from einsmith.base.errors import CompileError
 from einsmith.check.expected import written_buffers
 from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
 from einsmith.check.others import apart
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 from einsmith.tune import load, measure
 from einsmith.tune.bench import CHOICE
 from einsmith.tune.genetic import Candidate

@@ -15,6 +15,7 @@ from einsmith import decisions
 from einsmith.backends.backend import Backend
 from einsmith.check.expected import written_buffers
 from einsmith.check.guarded import view
+from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
@@ -22,7 +23,6 @@ from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, RunLaunch
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
-from einsmith.target.facts import Target
 
 NAME = "evaluated"
 

@@ -18,12 +18,12 @@ from einsmith.backends.override import overriding
 from einsmith.cli.explain import gather, text_of
 from einsmith.cli.report_page import page
 from einsmith.compile import Executable
+from einsmith.cost.facts import Target
 from einsmith.decisions import decided, written
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.modes import trace_call
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 from einsmith.tune import database, records
 from einsmith.tune.records import Record
 from tests.kernels.runner import WIDE

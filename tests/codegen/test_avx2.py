@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.target.facts import Target
+from einsmith.cost.facts import Target
 from tests.kernels.cover import cases, pairwise
 
 AVX2 = Target(

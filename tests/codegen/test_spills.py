@@ -12,13 +12,13 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.facts import Target
 from tests.kernels import samples as s
 
 LINUX = "x86_64-unknown-linux-gnu"

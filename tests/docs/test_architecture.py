@@ -35,7 +35,7 @@ def test_stages_are_the_same_in_other_processes(made: dict[str, str], seed: str)
     """Under other hashes, after other tensors, and where the machine is known as another one."""
     code = (
         "import json\nfrom dataclasses import replace\nfrom einsmith.base.dtypes import f32\n"
-        "from einsmith.ir.nodes import leaf\nfrom einsmith.target import facts\n"
+        "from einsmith.ir.nodes import leaf\nfrom einsmith.cost import facts\n"
         "mine = facts.host()\nfacts.host = lambda: replace(mine, vector_bytes=16, cores=7, l2=1 << 16)\n"
         f"made = [leaf((n,), f32) for n in range(3 + {seed}*100)]\n"
         "from tests.docs.architecture import stages\nprint(json.dumps(dict(stages())))"

@@ -12,8 +12,8 @@ import pytest
 
 import einsmith as es
 from einsmith.backends import registry
+from einsmith.cost.facts import Target
 from einsmith.export import build, processors, write
-from einsmith.target.facts import Target
 from tests.export.common import batch, compiler, small
 
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import einsmith as es
-from einsmith.target.facts import cpu_flags
+from einsmith.cost.facts import cpu_flags
 from tests.export.common import batch, compiler, small
 
 

@@ -17,9 +17,9 @@ import einsmith as es
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable
+from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
-from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 from tests.fuzz import memory, torch_twin
 from tests.fuzz.case import Case

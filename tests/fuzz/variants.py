@@ -14,12 +14,12 @@ from einsmith.base import environment
 from einsmith.check import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.runtime.pool import native_entry
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.layout import forced
-from einsmith.target.facts import Target
 
 Cell = tuple[str, str, str, str]
 """(pattern, gene of the configuration and its value, element type, length of the tail along an axis)."""

@@ -21,6 +21,7 @@ import numpy as np
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import direct_boxes, epilogue, search, traffic
@@ -41,7 +42,6 @@ from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import fuse
-from einsmith.target.facts import Target
 from tests.kernels import samples as s
 from tests.kernels.runner import compare, fresh, reference, replaceable
 

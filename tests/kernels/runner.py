@@ -12,13 +12,13 @@ import numpy as np
 
 from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_functions, host_target
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import is_identity
 from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Read, Reduce, postorder
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
-from einsmith.target.facts import Target
 from tests import nest_interp
 
 NARROW = Target(vector_bytes=16, cores=2)

@@ -10,6 +10,8 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import launched
 from einsmith.decisions import lowered
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
@@ -22,8 +24,6 @@ from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import fuse
-from einsmith.target.cost import launched
-from einsmith.target.facts import Target
 from tests.kernels.samples import (
     conv,
     conv_dw,

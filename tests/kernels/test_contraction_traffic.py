@@ -9,6 +9,8 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
+from einsmith.cost.facts import Target
+from einsmith.cost.memory_traffic import held
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, sides
@@ -18,8 +20,6 @@ from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates, in_cache, table_of
 from einsmith.kernels.contraction.traffic import Steps
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.target.facts import Target
-from einsmith.target.memory import held
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import conv, conv_dw, load, pointwise_dx, product, sum_of, times

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Apply, Piece, Reduce, Template, apply, postorder, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import choose, pattern_of
@@ -16,7 +17,6 @@ from einsmith.kernels.composite.parts import CompositeConfig
 from einsmith.kernels.contraction.problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.split_axes import split_kernels
-from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check, reference
 from tests.kernels.samples import add, axes, div, int_, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig, vector_axis
@@ -15,7 +16,6 @@ from einsmith.kernels.emit import boxes
 from einsmith.loops.nest import show
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.layout.order import strides
-from einsmith.target.facts import Target
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub
 

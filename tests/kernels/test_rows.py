@@ -10,6 +10,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.compile import Executable
+from einsmith.cost.facts import Target
 from einsmith.decisions import lowered
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
@@ -27,7 +28,6 @@ from einsmith.schedule.plan import fuse
 from einsmith.schedule.row_blocks import block_kernel
 from einsmith.schedule.row_fusion import ways
 from einsmith.schedule.shared_rows import shared
-from einsmith.target.facts import Target
 from einsmith.tune import calibrate
 from tests import nest_interp
 from tests.fuzz.check import agree

@@ -13,6 +13,7 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
@@ -23,7 +24,6 @@ from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.plan import fuse
-from einsmith.target.facts import Target
 from tests import nest_interp
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference

@@ -13,6 +13,7 @@ import numpy as np
 
 from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.compile import predicted
+from einsmith.cost.facts import Target
 from einsmith.decisions import lowered
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph
@@ -20,7 +21,6 @@ from einsmith.kernels.autoconfig import choose
 from einsmith.loops.nest import Op
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.plan import fuse
-from einsmith.target.facts import Target
 from tests import nest_interp
 
 _lines = ctypes.c_int64()

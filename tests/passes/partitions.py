@@ -13,6 +13,7 @@ from math import inf
 
 from einsmith.base.errors import CompileError
 from einsmith.compile import predicted
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.loop import LoweredLoop
@@ -28,7 +29,6 @@ from einsmith.schedule.plan import Plan, fuse, kernel_call
 from einsmith.schedule.row_fusion import MEMBERS, RowPart, agreeing, joined, rows_of
 from einsmith.schedule.schedule import Copy
 from einsmith.schedule.slices import sliced
-from einsmith.target.facts import Target
 
 VARIANTS = 64
 """Graphs of one that are looked at, which differ in what readers make again and in which sums are one."""

@@ -18,10 +18,10 @@ import pytest
 from einsmith import compile
 from einsmith.backends import cpu
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.cost.facts import Target
 from einsmith.modes import trace_shapes
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel
-from einsmith.target.facts import Target
 from tests.passes.counting import executed_lines
 from tests.passes.sized import ALL, Sized
 

@@ -14,13 +14,13 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import fuse
-from einsmith.target.facts import Target
 from tests.passes.drawn_graphs import drawn
 from tests.passes.partitions import Best, chosen, seconds_of, unfused
 from tests.passes.test_passes import run_plan

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
@@ -27,7 +28,6 @@ from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.schedule.arena import arena, lifetimes
 from einsmith.schedule.in_place import overwritten
 from einsmith.schedule.plan import fuse
-from einsmith.target.facts import Target
 
 F = dt.f32
 

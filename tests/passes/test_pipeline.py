@@ -11,13 +11,13 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import KnobError
 from einsmith.compile import Executable, predicted
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call
 from einsmith.passes import pipeline
 from einsmith.passes.pipeline import PASSES, Pass, PassContext, graph_pass, ordered, run_passes
 from einsmith.schedule.plan import fuse
-from einsmith.target.facts import Target
 
 
 def graph_of(f, *arrays: np.ndarray) -> Graph:

@@ -11,6 +11,7 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
 from einsmith.compile import predicted
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
@@ -19,7 +20,6 @@ from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_shapes
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
-from einsmith.target.facts import Target
 
 SMALL = Target(l1=1 << 9, l2=1 << 10, l3=1 << 11, launch_seconds=1e-9)
 """A machine whose caches hold nothing of a test."""

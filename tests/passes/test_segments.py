@@ -7,6 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
+from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.ir.verify import verify_graph
@@ -14,7 +15,6 @@ from einsmith.modes import trace_call
 from einsmith.passes.algebra import segments as passes
 from einsmith.passes.algebra.segments import MANY, segments
 from einsmith.passes.algebra.simplify import simplify
-from einsmith.target.facts import Target
 from tests.passes.counting import run_counted
 
 ROW = "row[r] <= n and n < row[r+1]"

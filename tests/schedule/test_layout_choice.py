@@ -17,6 +17,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.compile import Executable, predicted
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
@@ -27,7 +28,6 @@ from einsmith.schedule.layout.laid_out import Converted, Decided, converter, fre
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
 from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan, fuse
-from einsmith.target.facts import Target
 from tests.fuzz.check import agree
 
 F = es.functional

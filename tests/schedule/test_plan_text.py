@@ -7,6 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.dtypes import f32
+from einsmith.cost.facts import Target
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import Graph, Item, postorder
 from einsmith.ir.printer import show
@@ -15,7 +16,6 @@ from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.arena import arena
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.printer import show_arena, show_plan
-from einsmith.target.facts import Target
 
 
 def graph_of(text: str, *shapes: tuple[int, ...]) -> Graph:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from einsmith.check.guarded import view
+from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.target.facts import Target
 from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling

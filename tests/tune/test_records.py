@@ -20,8 +20,8 @@ from types import SimpleNamespace
 import pytest
 
 from einsmith.base.errors import StoreError
+from einsmith.cost.facts import Target
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.facts import Target
 from einsmith.tune import database, records
 from einsmith.tune.records import Record
 from tests import untrusted

@@ -29,7 +29,7 @@ from einsmith.codegen.entry.machine import FLUSH, FUTEX, NO_PLACES, PLACES, POLL
 from einsmith.codegen.entry.team import TEAM
 from einsmith.codegen.entry.wait import WAIT
 from einsmith.codegen.entry.watch import INTERRUPTED, INTERVAL, LOOK, watched
-from einsmith.target.facts import LINE, MAX_THREADS
+from einsmith.cost.facts import LINE, MAX_THREADS
 
 WORDS = {"generation": 0, "sleepers": 64, "done": 128, "waiting": 192, "stop": 256, "launch": 320, "tickets": 448}
 WORDS["places"] = WORDS["tickets"] + MAX_THREADS * LINE

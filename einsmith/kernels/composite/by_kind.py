@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.cost.facts import Target
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kinds import inner, kinds
-from einsmith.target.facts import Target
 
 
 class ByKind(Composite):

@@ -14,13 +14,13 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, axes_of, template
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.problem import Problem, finished, problems
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.target.facts import Target
 
 WORTH = 0.75
 """The fraction of another pattern's cost below which the lower bound must be. The bound is rarely reached; above this

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import HIDDEN, in_turn
 from einsmith.kernels.genes import Space, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.loops.splice import moved
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import HIDDEN, in_turn
-from einsmith.target.facts import Target
 
 TRIED = 4
 """Most configurations of a part that are worth a measurement, where there are several parts."""

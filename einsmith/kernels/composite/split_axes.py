@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.cost.facts import Target
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.split_axes import split_kernels
-from einsmith.target.facts import Target
 
 
 class SplitAxes(Composite):

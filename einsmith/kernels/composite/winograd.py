@@ -16,6 +16,8 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import launched
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import prove
 from einsmith.ir.analysis.linear import LinearForm, linear
@@ -29,8 +31,6 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, row_major
-from einsmith.target.cost import launched
-from einsmith.target.facts import Target
 
 M = 4
 """Results along a side of a tile."""

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.cost import facts
+from einsmith.cost.memory_traffic import PAGE, waited_part
+from einsmith.cost.roofline import HIDDEN, launched
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, most_unrolled, room_to_unroll
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.footprint import touched
-from einsmith.target import facts
-from einsmith.target.cost import HIDDEN, launched
-from einsmith.target.memory import PAGE, waited_part
 
 HOW = ("inline", "panel", "buffer")
 INLINE, PANEL, BUFFER = range(3)

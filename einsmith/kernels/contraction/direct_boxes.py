@@ -9,6 +9,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from einsmith.cost.facts import LINE
+from einsmith.cost.memory_traffic import PAGE
+from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
@@ -18,9 +21,6 @@ from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
 from einsmith.loops.address import BufferMemory, fused
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import may_be_one_task
-from einsmith.target.facts import LINE
-from einsmith.target.memory import PAGE
 
 MAX_AXES = 5
 """Most axes that a box extends along, the innermost ones."""

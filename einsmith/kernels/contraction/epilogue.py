@@ -7,6 +7,8 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
+from einsmith.cost.facts import LINE
+from einsmith.cost.memory_traffic import PAGE, scattered
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, below
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import WindowSetting
@@ -18,8 +20,6 @@ from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.loops.address import COMPARISONS, memories_of, stored
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.facts import LINE
-from einsmith.target.memory import PAGE, scattered
 
 CROWDED = 60.0
 """Cycles of a store of part of a line into a row that lies whole pages from the row before, beyond L2; the lines of all

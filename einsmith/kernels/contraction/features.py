@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.locks import cached_property
+from einsmith.cost.facts import LINE
+from einsmith.cost.memory_traffic import PAGE, held
 from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
 from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission import launches
@@ -20,8 +22,6 @@ from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.access import PAIR_CYCLES
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.facts import LINE
-from einsmith.target.memory import PAGE, held
 
 
 class Features(SimpleNamespace):

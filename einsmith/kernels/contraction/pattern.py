@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.cost.roofline import launched
 from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.emission import launches
@@ -25,7 +26,6 @@ from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Cost, Lowered, Pattern
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import launched
 
 WIDE = 32
 """Fewest points of K, or of the larger side, for which a reduction is not tried where both sides have several points.

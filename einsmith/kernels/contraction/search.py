@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.cost.memory_traffic import PAGE
+from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, WindowSetting, operand_memories
 from einsmith.kernels.contraction.cost import (
@@ -31,8 +33,6 @@ from einsmith.kernels.contraction.halo import elements
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import may_be_one_task
-from einsmith.target.memory import PAGE
 
 MAX_K_PANEL = 1 << 19
 """Most bytes of a packed panel over K; a longer panel has K blocked. Half of a usual private L2."""

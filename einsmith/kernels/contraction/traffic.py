@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.cost.facts import LINE
+from einsmith.cost.memory_traffic import PAGE, fetched, held
 from einsmith.kernels.contraction.config import Side, WindowSetting, depends_on_batch
-from einsmith.target.facts import LINE
-from einsmith.target.memory import PAGE, fetched, held
 
 BLOCK = 256
 """Most points of K in a block (`blocks_of_k`); a column of as many pages stays in a usual L2."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.reads import Uses, item_sizes, outer_reads, uses
@@ -28,7 +29,6 @@ from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import simplify
 from einsmith.loops.address import FusedAxes, address, fused, leaves
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.target.facts import Target
 
 
 @dataclass(frozen=True, eq=False)

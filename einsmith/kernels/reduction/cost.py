@@ -8,6 +8,9 @@ from itertools import product
 from math import gcd, inf, prod
 from typing import NamedTuple
 
+from einsmith.cost.facts import LINE, Target
+from einsmith.cost.memory_traffic import PAGE, fetched, waited_part
+from einsmith.cost.roofline import Cost, dealt_out
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.nodes import Apply, Axis, below
 from einsmith.kernels.emit import boxes
@@ -25,9 +28,6 @@ from einsmith.kernels.reduction.axes import (
 )
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import Cost, dealt_out
-from einsmith.target.facts import LINE, Target
-from einsmith.target.memory import PAGE, fetched, waited_part
 
 SPLITTABLE = ("sum", "prod", "max", "min")
 """Combiners whose reduction may be split into parts."""

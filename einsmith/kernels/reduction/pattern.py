@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Piece, Read, Reduce
 from einsmith.kernels import elementwise
@@ -27,7 +28,6 @@ from einsmith.loops.address import BufferMemory, address
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
-from einsmith.target.facts import LINE, Target
 
 SHORT = 8
 """Most configurations priced on all boxes of a kernel of several boxes: the best ones for its largest box."""

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import Cost, dealt_out
 from einsmith.kernels.pattern import Chooser
 from einsmith.loops.walk import divisors
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, inputs
 from einsmith.schedule.shared_rows import shared
-from einsmith.target.cost import Cost, dealt_out
-from einsmith.target.facts import Target
 
 BLOCK_SECONDS = 1e-8
 """Seconds that a member's code takes to begin on a block."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.cost.facts import Target
 from einsmith.kernels.composite.parts import BufferPlace, Staged
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.genes import Space
@@ -21,7 +22,6 @@ from einsmith.loops.splice import splice
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
 from einsmith.schedule.shared_rows import shared
-from einsmith.target.facts import Target
 
 
 class RowBlocks(Pattern):

@@ -14,6 +14,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import in_turn, shared_out
 from einsmith.ir.analysis.reads import uses
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template
 from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
@@ -24,8 +26,6 @@ from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, part
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder
 from einsmith.schedule.kernel import Kernel, Stage
-from einsmith.target.cost import in_turn, shared_out
-from einsmith.target.facts import Target
 
 POINTWISE = Pointwise()
 POINT = 3

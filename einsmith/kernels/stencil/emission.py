@@ -11,6 +11,7 @@ from functools import reduce
 from math import ceil, prod
 from typing import NamedTuple
 
+from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
@@ -21,7 +22,6 @@ from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
 from einsmith.loops.nest import Builder, SSAValue
 from einsmith.loops.walk import digits, part_range
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.facts import Target
 
 Carried = list[SSAValue]
 PARTS = 16

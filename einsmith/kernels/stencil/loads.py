@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Expr, reads
 from einsmith.kernels.emit.vector import VectorEmitter
@@ -17,7 +18,6 @@ from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, 
 from einsmith.loops.address import arguments_of, memories_of
 from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.target.facts import LINE, Target
 
 SHUFFLED = 4
 """Vector registers kept free for loads and shuffles at stride 2 (registers)."""

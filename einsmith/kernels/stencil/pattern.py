@@ -12,6 +12,8 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import launched, may_be_one_task
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
@@ -20,8 +22,6 @@ from einsmith.kernels.stencil.terms import Stencil, stencils
 from einsmith.loops.nest import Builder
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import launched, may_be_one_task
-from einsmith.target.facts import Target
 
 MAX_PRODUCTS, MAX_LOADED = 400, 110
 """Most multiply-adds emitted for a tile; MAX_LOADED applies where multiply-adds take no operand from memory."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -21,7 +22,6 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import Stencil
 from einsmith.loops.nest import SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.facts import LINE, Target
 
 SHARE = 3
 """Planes in scratch take at most this fraction (1 / SHARE) of L2, so that they do not evict data in use."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.schedule.kernel import Kernel
@@ -27,7 +28,6 @@ from einsmith.schedule.layout.order import Order, candidates
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, least
 from einsmith.schedule.plan import KernelCall, Laid, Plan
-from einsmith.target.facts import Target
 
 GAINS, LOSSES = 40, 24
 """Most kernels of a plan for which the cost model is queried (1 to 20 ms each): first kernels that might gain by other

@@ -10,6 +10,7 @@ from functools import lru_cache
 from math import inf, prod
 
 from einsmith.base.errors import CompileError
+from einsmith.cost.facts import Target
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.schedule.footprint import touched
@@ -18,7 +19,6 @@ from einsmith.schedule.layout.folded import own_elements
 from einsmith.schedule.layout.laid_out import call_in
 from einsmith.schedule.layout.order import Order
 from einsmith.schedule.plan import KernelCall
-from einsmith.target.facts import Target
 
 DOUBT, DOUBT_OF_SUMS = 0.3, 1.0
 """Fractions by which predictions for changed orders are increased; DOUBT_OF_SUMS is for sums whose operands change,

@@ -8,6 +8,7 @@ from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.blocked import Blocked, Joint
@@ -22,7 +23,6 @@ from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.loops.shuffle import tree
 from einsmith.loops.walk import digits, part_range, strips, task_range
 from einsmith.schedule.kernel import Kernel
-from einsmith.target.cost import may_be_one_task
 
 
 def without_empty_parts(p: Problem, c: Config) -> Config:

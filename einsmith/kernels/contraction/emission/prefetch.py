@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from einsmith.cost.facts import LINE
+from einsmith.cost.memory_traffic import PAGE
 from einsmith.kernels.contraction.config import Side
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.geometry import Geometry
@@ -14,8 +16,6 @@ from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.loops.address import BufferMemory
 from einsmith.loops.nest import SSAValue
 from einsmith.loops.walk import ceil_div
-from einsmith.target.facts import LINE
-from einsmith.target.memory import PAGE
 
 TILE_LINES = 2
 """Most lines of the next tile that are prefetched at each point of K."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from einsmith.base.locks import cached_property
-from einsmith.target.microarchitectures import Core, core
-from einsmith.target.overheads import Overheads
+from einsmith.cost.microarchitectures import Core, core
+from einsmith.cost.overheads import Overheads
 
 LINE = 64
 """Bytes of a cache line."""

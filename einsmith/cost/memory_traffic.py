@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.target.facts import LINE
+from einsmith.cost.facts import LINE
 
 PAGE = 4096
 """Bytes of a page. Cache sets depend predictably only on an address's bits within a page; page frames are random."""

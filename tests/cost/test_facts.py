@@ -8,9 +8,9 @@ import pickle
 
 import pytest
 
-from einsmith.target import facts
-from einsmith.target.facts import Target, host, physical_cores, with_core
-from einsmith.target.microarchitectures import CORES, core
+from einsmith.cost import facts
+from einsmith.cost.facts import Target, host, physical_cores, with_core
+from einsmith.cost.microarchitectures import CORES, core
 
 
 def test_host_is_sane_and_can_be_a_key():

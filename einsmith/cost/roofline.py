@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from einsmith.target.facts import Target
+from einsmith.cost.facts import Target
 
 HIDDEN = 0.05
 """Weight of the non-dominant roofline term in a candidate's rank; the rank exceeds the predicted seconds by at most
