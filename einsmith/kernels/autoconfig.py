@@ -20,8 +20,8 @@ from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.split_axes import SplitAxes
 from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction.pattern import CONTRACTION
-from einsmith.kernels.elementwise import Pointwise
 from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
+from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction.pattern import Reduction
 from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scatter.pattern import ScatterAdd

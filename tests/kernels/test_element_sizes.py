@@ -9,7 +9,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce, apply, cast, template
-from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
+from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
 from einsmith.kernels.reduction import cost as costs
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.pattern import Reduction

@@ -11,10 +11,10 @@ from einsmith.base.locks import cached_property
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Read, below
-from einsmith.kernels.elementwise import vector_axis
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Bounds, bounds_of
+from einsmith.kernels.pointwise import vector_axis
 from einsmith.kernels.reduction.skew import skewed
 from einsmith.kernels.reduction.windows_of_two import pairs_of
 from einsmith.loops.walk import tile_count

@@ -15,12 +15,12 @@ from functools import partial
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Piece, Read, Reduce
-from einsmith.kernels import elementwise
-from einsmith.kernels.elementwise import PointwiseConfig
+from einsmith.kernels import pointwise
 from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.boxes import Box, function_name
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pointwise import PointwiseConfig
 from einsmith.kernels.reduction import cost
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
@@ -126,7 +126,7 @@ class Reduction(Pattern):
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
             if box.combiner is None:
                 plain = PointwiseConfig(config.lanes, config.unroll, tasks)
-                return elementwise.lower_box(b, kernel, box, plain, first, alone)
+                return pointwise.lower_box(b, kernel, box, plain, first, alone)
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
         count = loops.deal(found, config.tasks, emit)

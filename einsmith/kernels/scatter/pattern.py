@@ -18,10 +18,10 @@ from einsmith.cost.facts import Target
 from einsmith.cost.roofline import in_turn, shared_out
 from einsmith.ir.analysis.reads import uses
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template
-from einsmith.kernels.elementwise import Pointwise, PointwiseConfig
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.loops import emitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
 from einsmith.loops.address import address
 from einsmith.loops.nest import Builder
