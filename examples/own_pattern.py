@@ -12,11 +12,11 @@ import numpy as np
 
 import einsmith as es
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Piece, Read
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder, SSAValue
 from einsmith.tune.probes import Probe, probe
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
 from einsmith.kernels.pattern import Lowered
-from einsmith.loops.nest import Function, If, Loop, Op, SSAValue, Type
 from einsmith.schedule.kernel import Kernel
 
 _NUMPY = {

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.problems import Problem, Session
 from einsmith.codegen.cache.native import compile_functions
+from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.cost.facts import host
-from einsmith.loops.nest import Builder, Function
 
 VERSION = "peak"
 

@@ -16,13 +16,13 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Bound, Cache, Once
 from einsmith.base.errors import CompileError, EinsmithWarning
 from einsmith.codegen.cache import native
+from einsmith.codegen.loopnest import nest
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.kernels.sources import key_of
-from einsmith.loops import nest
 from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area

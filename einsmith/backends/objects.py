@@ -16,8 +16,8 @@ from einsmith.base.errors import CheckError
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
-from einsmith.loops.nest import Function
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.roofline import dealt_out
 from einsmith.ir.analysis.linear import linear
@@ -14,7 +15,6 @@ from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder, SSAValue
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel
 

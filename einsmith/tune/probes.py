@@ -14,8 +14,8 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
+from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue
 from einsmith.cost.facts import Target
-from einsmith.loops.nest import Builder, Function, SSAValue
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch

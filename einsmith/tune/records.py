@@ -91,7 +91,7 @@ _PUT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?
 
 def version() -> str:
     """Return a hash of the sources that make the code of a configuration: figures of other code do not apply."""
-    return store.sources("kernels/**/*.py", "loops/**/*.py", "codegen/**/*.py")
+    return store.sources("kernels/**/*.py", "codegen/**/*.py")
 
 
 def _here(target: Target) -> tuple[str, str]:
@@ -225,7 +225,7 @@ def name_of_graph(graph: Graph) -> str:
     known = {x: Leaf(-1 - n, x.shape, x.dtype) for n, x in enumerate(dict.fromkeys(inputs))}
     roots = rebuild(graph.roots, lambda t: known.get(t) if isinstance(t, Leaf) else None)
     parts = [t.digest for t in (*roots, *(known[p] for p, _ in graph.updates))]
-    parts.append(store.sources("passes/**/*.py", "ir/**/*.py").encode())
+    parts.append(store.sources("passes/**/*.py", "schedule/**/*.py", "ir/**/*.py").encode())
     return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 

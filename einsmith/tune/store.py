@@ -40,10 +40,17 @@ def machine_of(target: Target) -> str:
 
 @lru_cache(maxsize=8)
 def sources(*patterns: str) -> str:
-    """Return a hash, in hexadecimal digits, of Einsmith's source files whose paths match one of these patterns."""
+    """Return a hash, in hexadecimal digits, of Einsmith's source files whose paths match one of these patterns.
+
+    Raises:
+        ValueError: if a pattern matches no file.
+    """
     root = Path(__file__).resolve().parent.parent
     out = hashlib.blake2b(digest_size=8)
-    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
+    matches = {pattern: list(root.glob(pattern)) for pattern in patterns}
+    if missing := [pattern for pattern, paths in matches.items() if not paths]:
+        raise ValueError(f"no source file of Einsmith matches {', '.join(missing)}")
+    for path in sorted({path for paths in matches.values() for path in paths}):
         out.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return out.hexdigest()
 

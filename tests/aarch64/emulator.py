@@ -14,8 +14,8 @@ import pytest
 
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
-from einsmith.loops.nest import Function
 
 TARGET = Target(
     cpu="neoverse-n1", features="", triple="aarch64-unknown-linux-gnu", vector_bytes=16, vector_registers=32, cores=2

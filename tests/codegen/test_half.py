@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.codegen.cache.native import host_target
 from einsmith.codegen.llvm import half, jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Builder
+from einsmith.codegen.loopnest.nest import Builder
 from tests.codegen.test_llvm_ops import run
 
 CPU, FEATURES, TRIPLE = jit.host()

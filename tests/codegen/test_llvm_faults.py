@@ -11,8 +11,8 @@ import pytest
 from einsmith.codegen.llvm import faults, jit, memory, nest
 from einsmith.codegen.llvm.faults import FAULTS, NARROWED, UNMASKED
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.nest import Builder
 from tests.codegen.test_masked import TARGETS
 from tests.kernels.runner import run_native
 

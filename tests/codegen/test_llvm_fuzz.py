@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from einsmith.loops.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from tests.codegen.test_llvm_ops import _cache, run  # noqa: F401
 from tests.nest_interp import NestRun
 

@@ -11,7 +11,7 @@ import pytest
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm.jit import emit_assembly
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Builder
+from einsmith.codegen.loopnest.nest import Builder
 from tests.codegen.test_llvm_ops import LANES, NUMPY, TARGET, _cache, run, values  # noqa: F401
 
 

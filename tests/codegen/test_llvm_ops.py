@@ -10,7 +10,7 @@ import pytest
 
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import jit
-from einsmith.loops.nest import Builder
+from einsmith.codegen.loopnest.nest import Builder
 
 CPU, FEATURES, TRIPLE = jit.host()
 TARGET = SimpleNamespace(

@@ -10,7 +10,7 @@ import pytest
 from einsmith.codegen.llvm import lockstep
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.llvm.ops import FUNCTIONS
-from einsmith.loops.nest import Builder
+from einsmith.codegen.loopnest.nest import Builder
 from tests.codegen.test_llvm_ops import TARGET, _cache, run  # noqa: F401
 
 SIZE, LANES = 64, 8

@@ -21,7 +21,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Builder, Function
+from einsmith.codegen.loopnest.nest import Builder, Function
 from tests.codegen.test_llvm_ops import TARGET
 
 ROOT = Path(__file__).resolve().parents[2]

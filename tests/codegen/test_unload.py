@@ -15,7 +15,7 @@ from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.elf import in_one_segment
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Builder, Function
+from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from tests.codegen.test_llvm_ops import TARGET

@@ -11,7 +11,7 @@ import pytest
 
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from tests.codegen.test_masked import TARGETS
 from tests.nest_interp import NestRun
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.llvm import jit
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost import facts
-from einsmith.loops.nest import Builder
 from tests.codegen.test_llvm_ops import NUMPY, _cache, run  # noqa: F401
 
 LIMIT = {"exp": 1.5, "log": 1.5, "tanh": 2.5, "sigmoid": 2.5, "erf": 2.7, "sin": 1.6, "cos": 1.6}

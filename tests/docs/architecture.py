@@ -13,6 +13,7 @@ from textwrap import wrap
 import einsmith as es
 from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
 from einsmith.decisions import explain, lowered
 from einsmith.ir.analysis.views import storage
@@ -20,7 +21,6 @@ from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.printer import show, show_graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
-from einsmith.loops import nest
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import PASSES, PassContext
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps

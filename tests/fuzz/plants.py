@@ -27,7 +27,7 @@ def _of(kind: str, *plants: tuple[str, str, str, str, str]) -> list[Plant]:
 PLANTS: list[Plant] = [
     *_of(
         "emitter",
-        ("tail-mask", "loops/hoist.py",
+        ("tail-mask", "codegen/loopnest/hoist.py",
          "active = None if active >= self.lanes else self.first(active)",
          "active = None if active >= self.lanes else self.first(active + 1)",
          "one lane too many counts in the last vector of a row"),
@@ -80,7 +80,7 @@ PLANTS: list[Plant] = [
          'take = em.op("or", self._beats(y, x), em.op("and", tie, em.op("lt", j, i)))',
          'take = em.op("or", self._beats(y, x), em.op("and", tie, em.op("lt", i, j)))',
          "of equal elements in two lanes the later position is taken"),
-        ("reduction-split", "loops/walk.py",
+        ("reduction-split", "codegen/loopnest/walk.py",
          'return lo, b.op("min", b.add(lo, size), end)',
          "return lo, b.add(lo, size)",
          "the last part of a sum goes on behind the end"),
@@ -124,7 +124,7 @@ PLANTS: list[Plant] = [
          "body = finished(p.finish, guarded(p.exact, products))",
          "body = finished(p.finish, guarded(p.exact[1:], products))",
          "products that no result has are added to one, by the first of their guards"),
-        ("tiled-tail", "loops/walk.py",
+        ("tiled-tail", "codegen/loopnest/walk.py",
          'last = b.op("eq", part, tile_count(extent, parts, group) - 1)',
          'last = b.op("eq", part, tile_count(extent, parts, group))',
          "what is left of a row that tasks share is made by none of them"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.contraction import config, k_bounds
@@ -13,7 +14,6 @@ from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span
-from einsmith.loops.walk import divisors
 from tests.kernels.samples import (
     F,
     conv,

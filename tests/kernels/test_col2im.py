@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Reduce
 from einsmith.ir.rewrite.simplify import simplify_template
@@ -16,7 +17,6 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.parts import Staged
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.nest import Builder
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (

@@ -13,6 +13,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction.config import (
     HALO_BYTES,
@@ -29,7 +30,6 @@ from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.loops.address import BufferMemory
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.cover import _candidates
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.nest import If, Loop, Op
 from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction import epilogue, search, traffic
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.loops.nest import If, Loop, Op
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host

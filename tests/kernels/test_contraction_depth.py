@@ -11,10 +11,10 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.k_pack import depth_of
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.loops.shuffle import transpose
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host
 from tests.kernels.samples import biased, conv_dw, load, product, sum_of, times

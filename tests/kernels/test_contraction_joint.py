@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, pairs
 from einsmith.kernels.contraction.config import Tiled
@@ -14,7 +15,6 @@ from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems, with_companion
-from einsmith.loops.nest import Builder
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host

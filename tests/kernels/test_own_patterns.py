@@ -11,9 +11,9 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import CheckError, CompileError
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder
 
 SHAPE = (7, 11)
 _numbers = iter(range(10**6))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.nest import show
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, vector_axis
-from einsmith.loops.nest import show
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.layout.order import strides
 from tests.kernels.runner import NARROW, WIDE, check

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.nest import show
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Piece, Reduce, Template, apply, cast, template
 from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
-from einsmith.loops.nest import show
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, product, read, sub

@@ -26,7 +26,7 @@ PATTERN = """
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Read, apply
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder
+from einsmith.codegen.loopnest.nest import Builder
 {imports}
 
 class Scaled(Pattern):

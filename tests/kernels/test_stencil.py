@@ -13,13 +13,13 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
-from einsmith.loops.nest import Op
 from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer

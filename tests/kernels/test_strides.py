@@ -11,6 +11,8 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
+from einsmith.codegen.loopnest.address import Affine, address, affine_of, compared, stored
+from einsmith.codegen.loopnest.nest import show
 from einsmith.decisions import lowered
 from einsmith.ir.nodes import Piece, Scatter, Template
 from einsmith.kernels import autoconfig
@@ -18,8 +20,6 @@ from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
 from einsmith.kernels.stencil.write_combining import gathered
-from einsmith.loops.address import Affine, address, affine_of, compared, stored
-from einsmith.loops.nest import show
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.schedule.serial import from_data, to_data
 from einsmith.schedule.split_axes import split_kernels

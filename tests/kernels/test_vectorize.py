@@ -10,12 +10,12 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.address import BufferMemory, address
+from einsmith.codegen.loopnest.nest import Builder, show
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.address import BufferMemory, address
-from einsmith.loops.nest import Builder, show
 from einsmith.schedule.kernel import KernelBuffer
 from tests.kernels.samples import add, axes, div, lt, mod, mul, num, read, sub
 from tests.nest_interp import Fault, run

@@ -20,8 +20,8 @@ import einsmith as es
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import looks
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.nodes import Leaf
-from einsmith.loops.nest import Builder
 from einsmith.runtime import interrupts
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import BeginLoop, EndLoop, RunLaunch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.cache import native
-from einsmith.loops.nest import Builder
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch
 

@@ -19,7 +19,7 @@ from einsmith.base.errors import KnobError
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
-from einsmith.loops.nest import Builder, Function
+from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime import buffers, pool, thread_count
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch

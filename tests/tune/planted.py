@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any
 
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.loops.nest import Builder
 
 FAULTS = ("crash", "hang", "hang in lowering", "beside", "nan", "wrong", "raises", "prints")
 """`prints` is no fault: it says something where answers are read."""

@@ -19,10 +19,10 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import BusyError
 from einsmith.codegen.cache import native
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.loops.nest import Builder
 from einsmith.tune import calibrate, load, probes, store
 from tests import untrusted
 

@@ -22,7 +22,7 @@ import pytest
 from einsmith.base.errors import StoreError
 from einsmith.cost.facts import Target
 from einsmith.schedule.kernel import Kernel
-from einsmith.tune import database, records
+from einsmith.tune import database, records, store
 from einsmith.tune.records import Record
 from tests import untrusted
 from tests.kernels.samples import conv, product
@@ -406,3 +406,11 @@ def test_a_fork_while_another_thread_writes() -> None:
     assert records.texts_of([product(50 + n, 3, 4) for n in range(5)], HERE) == {
         product(50 + n, 3, 4): "child" for n in range(5)
     }
+
+
+def test_what_a_record_depends_on_is_found() -> None:
+    """A pattern of source files that match nothing would leave a part of the code out of every key."""
+    store.sources.cache_clear()
+    assert records.version() != store.version()
+    with pytest.raises(ValueError, match=r"no source file of Einsmith matches nowhere/\*\*/\*\.py"):
+        store.sources("kernels/*.py", "nowhere/**/*.py")

@@ -21,7 +21,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.loops.nest import Function
+from einsmith.codegen.loopnest.nest import Function
 
 PARALLEL_FROM = 24
 """Fewest missing kernels for which worker processes are started; below it, starting one costs more than it saves."""

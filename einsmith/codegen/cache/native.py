@@ -21,9 +21,9 @@ from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.jit import Address, Code
 from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
-from einsmith.loops.nest import Function
 
 
 class Compiled(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.codegen.llvm.jit import Machine
-from einsmith.loops.nest import If, Loop, SSAValue
+from einsmith.codegen.loopnest.nest import If, Loop, SSAValue
 
 
 @dataclass(frozen=True)

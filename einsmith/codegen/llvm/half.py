@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsmith.base.dtypes import dtype_of
-from einsmith.loops.nest import Type
+from einsmith.codegen.loopnest.nest import Type
 
 if TYPE_CHECKING:
     from einsmith.codegen.llvm.ops import LaneArithmetic

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
-from einsmith.loops.nest import Op
+from einsmith.codegen.loopnest.nest import Op
 
 _STORES = ("store", "stream", "scatter", "barrier", "prefetch")
 _LOADS = ("load", "gather")

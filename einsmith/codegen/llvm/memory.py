@@ -17,7 +17,7 @@ from einsmith.codegen.llvm.ops import (
     mangle,
     spell,
 )
-from einsmith.loops.nest import BYTES, Op, SSAValue, Type
+from einsmith.codegen.loopnest.nest import BYTES, Op, SSAValue, Type
 
 _SIZE = BYTES | {"ptr": 8}
 Number = float | int | bool

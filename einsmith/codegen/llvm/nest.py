@@ -20,7 +20,7 @@ from einsmith.codegen.llvm import faults, lockstep, looks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter, Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, FunctionText, constant, mangle, spell
-from einsmith.loops.nest import Function, If, Loop, Op, SSAValue, Type
+from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
 
 _SCALAR_INTS = ("i64", "i32")
 _FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")

@@ -1,7 +1,7 @@
 """Emit instructions of the loop nest's arithmetic as LLVM IR text.
 
 `FunctionText` collects lines, names values and declares intrinsics; `Ops` has one method per instruction of the nest.
-Operands are their LLVM spelling (`%12`, `7`, `splat (float 0x...)`), types are `loops.nest.Type`.
+Operands are their LLVM spelling (`%12`, `7`, `splat (float 0x...)`), types are `codegen.loopnest.nest.Type`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturated
+from einsmith.codegen.loopnest.nest import Type
 from einsmith.codegen.vecmath import polynomials, trigonometric
 from einsmith.ir.random import threefry
-from einsmith.loops.nest import Type
 
 _INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS = {"f32": 32, "f64": 64, "f16": 16, "bf16": 16, "u8": 8} | _INTEGERS

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from einsmith.codegen.loopnest.splice import moved
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import HIDDEN, in_turn
 from einsmith.kernels.genes import Space, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
-from einsmith.loops.splice import moved
 from einsmith.schedule.kernel import Kernel
 
 TRIED = 4

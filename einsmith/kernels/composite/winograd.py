@@ -16,6 +16,8 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.address import address
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launched
 from einsmith.ir.analysis import obvious
@@ -28,8 +30,6 @@ from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
-from einsmith.loops.address import address
-from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, row_major
 
 M = 4

@@ -12,13 +12,13 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.locks import cached_property
+from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, elements, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.loops.address import BufferMemory, arguments_of, memories_of
-from einsmith.loops.nest import Builder
-from einsmith.loops.walk import divisors
 from einsmith.schedule.kernel import Kernel
 
 HALO_BYTES = 1 << 19

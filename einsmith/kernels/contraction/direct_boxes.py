@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from einsmith.codegen.loopnest.address import BufferMemory, fused
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
@@ -19,7 +20,6 @@ from einsmith.kernels.contraction.config import HALO_BYTES, Direct, HaloProblem,
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import PAIR_COST, OperandAccess
-from einsmith.loops.address import BufferMemory, fused
 from einsmith.schedule.kernel import Kernel
 
 MAX_AXES = 5

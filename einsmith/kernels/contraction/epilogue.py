@@ -7,6 +7,8 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
+from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, stored
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE, scattered
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, below
@@ -17,8 +19,6 @@ from einsmith.kernels.contraction.problem import Finish, Problem, finished
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import placed, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import COMPARISONS, memories_of, stored
-from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel
 
 CROWDED = 60.0

@@ -22,15 +22,15 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import i32
+from einsmith.codegen.loopnest.address import Affine, BufferMemory, compared
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.walk import strips, sweep
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import Affine, BufferMemory, compared
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.walk import strips, sweep
 from einsmith.schedule.kernel import KernelBuffer
 
 SLOT = 1 << 20

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.codegen.loopnest.address import BufferMemory, compared
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.ir.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.loops.address import BufferMemory, compared
-from einsmith.loops.nest import Builder, SSAValue
 
 
 class KBound(NamedTuple):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.base.locks import cached_property
+from einsmith.codegen.loopnest.address import Affine, affine_of, leaves
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import linear
@@ -34,7 +35,6 @@ from einsmith.ir.nodes import (
     reads,
 )
 from einsmith.ir.rebuild import guarded, operands
-from einsmith.loops.address import Affine, affine_of, leaves
 
 MAX_GROUPS = 6
 

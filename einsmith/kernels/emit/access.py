@@ -13,11 +13,20 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith.base.locks import cached_property
+from einsmith.codegen.loopnest.address import (
+    Affine,
+    BufferMemory,
+    FusedAxes,
+    address,
+    affine_of,
+    compared,
+    fused,
+    leaves,
+)
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Read
-from einsmith.loops.address import Affine, BufferMemory, FusedAxes, address, affine_of, compared, fused, leaves
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.walk import digits
 
 MAX_RUNS = 5
 """Most rows of the innermost lane group that a vector touches if masked loads read it; beyond it, it is gathered."""

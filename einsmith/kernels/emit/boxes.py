@@ -17,6 +17,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
+from einsmith.codegen.loopnest.address import FusedAxes, address, fused, leaves
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
@@ -27,7 +28,6 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, app
 from einsmith.ir.random import OPERATIONS
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import simplify
-from einsmith.loops.address import FusedAxes, address, fused, leaves
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
 

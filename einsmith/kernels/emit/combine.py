@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.base.dtypes import DType
+from einsmith.codegen.loopnest.nest import SSAValue, elem_of
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.loops.nest import SSAValue, elem_of
 
 Accumulators = list[SSAValue]
 """The accumulators of one reduction: one per body, or (value, i32 index) for argmax and argmin."""

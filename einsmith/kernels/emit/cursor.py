@@ -10,12 +10,12 @@ from functools import reduce
 from math import prod
 
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.shuffle import blocks
+from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.loops.expressions import ExpressionEmitter, Memo
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.shuffle import blocks
-from einsmith.loops.walk import digits
 
 _INT32 = 2**31 - 1
 

@@ -9,15 +9,15 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from math import prod
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.address import BufferMemory, leaves
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.shuffle import transpose
+from einsmith.codegen.loopnest.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count
 from einsmith.ir.analysis.ends import end_of, guards_around
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
-from einsmith.loops.address import BufferMemory, leaves
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.shuffle import transpose
-from einsmith.loops.walk import State, blocks, digits, in_groups, part_bounds, task_range, tile_count
 from einsmith.schedule.kernel import Kernel
 
 

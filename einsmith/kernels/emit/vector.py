@@ -15,14 +15,14 @@ from math import gcd
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.address import BufferMemory, address
+from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
+from einsmith.codegen.loopnest.hoist import Hoisting
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves, wrapped
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, postorder
-from einsmith.loops.address import BufferMemory, address
-from einsmith.loops.expressions import ExpressionEmitter, Memo
-from einsmith.loops.hoist import Hoisting
-from einsmith.loops.nest import Builder, SSAValue
 
 MAX_WIDE_LOADS = 4
 """Most vectors that a literal lane pattern may span (vectors); beyond it the lanes are gathered or scattered."""

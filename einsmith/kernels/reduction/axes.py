@@ -8,6 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from einsmith.base.locks import cached_property
+from einsmith.codegen.loopnest.walk import tile_count
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Read, below
@@ -17,7 +18,6 @@ from einsmith.kernels.emit.loops import Bounds, bounds_of
 from einsmith.kernels.pointwise import vector_axis
 from einsmith.kernels.reduction.skew import skewed
 from einsmith.kernels.reduction.windows_of_two import pairs_of
-from einsmith.loops.walk import tile_count
 from einsmith.schedule.kernel import Kernel
 
 MAX_WINDOW = 16

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from einsmith.codegen.loopnest.address import BufferMemory, address
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Piece, Read, Reduce
@@ -24,8 +26,6 @@ from einsmith.kernels.pointwise import PointwiseConfig
 from einsmith.kernels.reduction import cost
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
 from einsmith.kernels.reduction.sweep import Sweep
-from einsmith.loops.address import BufferMemory, address
-from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
 

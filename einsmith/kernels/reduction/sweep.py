@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice, product
 
+from einsmith.codegen.loopnest.nest import SSAValue
+from einsmith.codegen.loopnest.shuffle import tree
+from einsmith.codegen.loopnest.walk import carried, in_groups, part_bounds
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis
 from einsmith.kernels.emit import loops
@@ -14,9 +17,6 @@ from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.kernels.reduction.axes import ReductionSchedule, innermost, reduced_axes
 from einsmith.kernels.reduction.windows_of_two import merged, vectors_of
-from einsmith.loops.nest import SSAValue
-from einsmith.loops.shuffle import tree
-from einsmith.loops.walk import carried, in_groups, part_bounds
 from einsmith.schedule.kernel import row_major
 
 Step = Callable[[list[Accumulators]], list[Accumulators]]

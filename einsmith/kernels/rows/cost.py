@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.walk import divisors
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost, dealt_out
 from einsmith.kernels.pattern import Chooser
-from einsmith.loops.walk import divisors
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, inputs

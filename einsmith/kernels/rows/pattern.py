@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue, elem_of
+from einsmith.codegen.loopnest.splice import splice
 from einsmith.cost.facts import Target
 from einsmith.kernels.composite.parts import BufferPlace, Staged
 from einsmith.kernels.emit import boxes
@@ -17,8 +19,6 @@ from einsmith.kernels.genes import Space
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.loops.nest import Builder, Function, SSAValue, elem_of
-from einsmith.loops.splice import splice
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.schedule.row_blocks import block_kernel, copied, filled, inputs, merge, partials, uses_number
 from einsmith.schedule.shared_rows import shared

@@ -14,6 +14,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.address import address
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import in_turn, shared_out
 from einsmith.ir.analysis.reads import uses
@@ -23,8 +25,6 @@ from einsmith.kernels.emit.loops import emitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
 from einsmith.kernels.scatter.points import add_points, bounds, owned_axes, parts_of, scatter_of, terms_of
-from einsmith.loops.address import address
-from einsmith.loops.nest import Builder
 from einsmith.schedule.kernel import Kernel, Stage
 
 POINTWISE = Pointwise()

@@ -9,6 +9,9 @@ from functools import lru_cache, partial
 from itertools import product
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.loopnest.address import BufferMemory, address
+from einsmith.codegen.loopnest.nest import SSAValue
+from einsmith.codegen.loopnest.walk import part_bounds, tile_count
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import COMBINING
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Scatter, has_read
@@ -16,9 +19,6 @@ from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.loops import Bounds, Ramps, bounds_of, vector_tiles
 from einsmith.kernels.emit.vector import VectorEmitter
-from einsmith.loops.address import BufferMemory, address
-from einsmith.loops.nest import SSAValue
-from einsmith.loops.walk import part_bounds, tile_count
 from einsmith.schedule.kernel import Kernel
 
 

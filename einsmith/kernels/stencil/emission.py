@@ -11,6 +11,8 @@ from functools import reduce
 from math import ceil, prod
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.walk import digits, part_range
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -19,8 +21,6 @@ from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, gathered
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.walk import digits, part_range
 from einsmith.schedule.kernel import Kernel
 
 Carried = list[SSAValue]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.address import arguments_of, memories_of
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Expr, reads
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Span, Stencil, Term
-from einsmith.loops.address import arguments_of, memories_of
-from einsmith.loops.nest import Builder, SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 SHUFFLED = 4

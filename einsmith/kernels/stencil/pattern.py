@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launched, may_be_one_task
 from einsmith.kernels.emit import boxes
@@ -19,7 +20,6 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.kernels.stencil.emission import StencilLowering, parts_of, row_segments
 from einsmith.kernels.stencil.loads import StencilTiling, pair_axis, rows_of, short, streams, waits
 from einsmith.kernels.stencil.terms import Stencil, stencils
-from einsmith.loops.nest import Builder
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel
 

@@ -18,11 +18,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
+from einsmith.codegen.loopnest.address import Affine, address, affine_of, compared
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts
-from einsmith.loops.address import Affine, address, affine_of, compared
 from einsmith.schedule.kernel import Kernel
 
 MAX_TERMS = 80

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from einsmith.codegen.loopnest.nest import SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis
@@ -20,7 +21,6 @@ from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.stencil.terms import Stencil
-from einsmith.loops.nest import SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel
 
 SHARE = 3

@@ -15,6 +15,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from einsmith.codegen.loopnest.address import BufferMemory
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.walk import Bound, digits, part_range
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile, k_blocks, tiles_of
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
@@ -23,9 +26,6 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.halo import CUT, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import BufferMemory
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.walk import Bound, digits, part_range
 
 Joint = tuple[tuple[int, int], ...]
 """Pairs of piece numbers: a companion, and the piece whose tiles also compute the companion's sums and store both."""

@@ -20,6 +20,8 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.walk import digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import inner_axes, shaped, tiles_along, waiting
 from einsmith.kernels.contraction.emission.frame import Operands, clear, workspace
@@ -30,8 +32,6 @@ from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.walk import digits, part_bounds, part_range, strips, tiles
 from einsmith.schedule.kernel import Kernel
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
+from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.walk import Bound, Range, tiles
 from einsmith.kernels.contraction.config import sampler
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK, SLOT, HaloCopy, fill
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import BufferMemory, arguments_of, memories_of
-from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.loops.walk import Bound, Range, tiles
 from einsmith.schedule.kernel import Kernel
 
 

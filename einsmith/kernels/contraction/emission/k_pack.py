@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.kernels.contraction.config import WindowSetting
 from einsmith.kernels.contraction.emission.nan_repair import needed
-from einsmith.loops.nest import Builder, SSAValue
 
 WIDEST = 16
 """Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""

@@ -8,6 +8,9 @@ from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.shuffle import tree
+from einsmith.codegen.loopnest.walk import digits, part_range, strips, task_range
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack
@@ -19,9 +22,6 @@ from einsmith.kernels.contraction.geometry import Geometry, PartialSums
 from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.loops.shuffle import tree
-from einsmith.loops.walk import digits, part_range, strips, task_range
 from einsmith.schedule.kernel import Kernel
 
 

@@ -10,6 +10,8 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
+from einsmith.codegen.loopnest.nest import SSAValue
+from einsmith.codegen.loopnest.walk import digits, nest, sweep
 from einsmith.kernels.contraction.config import most_unrolled, room_to_unroll, row_offsets
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
@@ -19,8 +21,6 @@ from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import SSAValue
-from einsmith.loops.walk import digits, nest, sweep
 
 AHEAD = 4096
 """Bytes by which a packed tile of M is prefetched ahead. A tile is one stretch of memory, which the hardware prefetcher

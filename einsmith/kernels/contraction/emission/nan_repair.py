@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from einsmith.codegen.loopnest.address import BufferMemory
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.shuffle import tree
+from einsmith.codegen.loopnest.walk import sweep
 from einsmith.ir.analysis.bounds import prove
 from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.address import BufferMemory
-from einsmith.loops.nest import Builder, SSAValue, elem_of
-from einsmith.loops.shuffle import tree
-from einsmith.loops.walk import sweep
 
 
 @lru_cache(maxsize=1024)

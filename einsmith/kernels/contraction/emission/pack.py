@@ -11,13 +11,13 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.shuffle import transpose
+from einsmith.codegen.loopnest.walk import Bound, digits, strips, sweep, task_range
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, tiles_of
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import Builder, SSAValue
-from einsmith.loops.shuffle import transpose
-from einsmith.loops.walk import Bound, digits, strips, sweep, task_range
 
 
 def packed(f: Frame, t: TaskFrame, x: OperandTiles, tile: Strip, lo: Bound, hi: Bound) -> SSAValue | None:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from einsmith.codegen.loopnest.address import BufferMemory
+from einsmith.codegen.loopnest.nest import SSAValue
+from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.kernels.contraction.config import Side
@@ -13,9 +16,6 @@ from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.traffic import APART, address_steps, far_rows, lines_ahead
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
-from einsmith.loops.address import BufferMemory
-from einsmith.loops.nest import SSAValue
-from einsmith.loops.walk import ceil_div
 
 TILE_LINES = 2
 """Most lines of the next tile that are prefetched at each point of K."""

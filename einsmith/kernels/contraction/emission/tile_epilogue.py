@@ -10,6 +10,9 @@ from contextlib import nullcontext
 from itertools import chain
 from math import gcd
 
+from einsmith.codegen.loopnest.nest import SSAValue
+from einsmith.codegen.loopnest.shuffle import transpose
+from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import added
@@ -17,9 +20,6 @@ from einsmith.kernels.contraction.emission.write_combining import LineBuffer
 from einsmith.kernels.contraction.epilogue import REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.loops.nest import SSAValue
-from einsmith.loops.shuffle import transpose
-from einsmith.loops.walk import ceil_div
 
 
 def form_of(g: Geometry) -> epilogue.Form:

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from einsmith.codegen.loopnest.address import Affine
+from einsmith.codegen.loopnest.nest import SSAValue
+from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.emit.access import OperandAccess
-from einsmith.loops.address import Affine
-from einsmith.loops.nest import SSAValue
-from einsmith.loops.walk import ceil_div
 
 MOST = 128
 """Most points of a unit."""

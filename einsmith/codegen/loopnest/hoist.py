@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from einsmith.loops.nest import PTR, Builder, SSAValue
+from einsmith.codegen.loopnest.nest import PTR, Builder, SSAValue
 
 
 class Hoisting:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
+from einsmith.codegen.loopnest.nest import SSAValue, elem_of
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece
-from einsmith.loops.nest import SSAValue, elem_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 COMPARISONS = ("lt", "le", "eq", "ne")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith.loops.nest import Builder, show
+from einsmith.codegen.loopnest.nest import Builder, show
 
 
 def test_constants_stand_where_they_are_used() -> None:

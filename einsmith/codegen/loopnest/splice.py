@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from einsmith.loops.nest import I64, PTR, Builder, Function, If, Loop, Op, SSAValue
+from einsmith.codegen.loopnest.nest import I64, PTR, Builder, Function, If, Loop, Op, SSAValue
 
 _FRESH = 1 << 30  # value ids from here on are given by no builder
 

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from math import isqrt
 from typing import Any
 
-from einsmith.loops.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder, SSAValue
 
 Bound = SSAValue | int
 Range = tuple[Bound, Bound]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from einsmith.loops.hoist import Hoisting
-from einsmith.loops.nest import BYTES, Builder, SSAValue
+from einsmith.codegen.loopnest.hoist import Hoisting
+from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
 
 T = TypeVar("T")
 

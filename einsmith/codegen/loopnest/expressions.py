@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 
+from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.ir.analysis.widths import modulo
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read
-from einsmith.loops.nest import Builder, SSAValue, elem_of
 
 Memo = dict[tuple[Expr, int | None], SSAValue]
 """Emitted values, by the expression and the id of the guard under which its reads may touch memory."""
