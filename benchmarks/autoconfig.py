@@ -69,8 +69,8 @@ def measure_kernel(kernel: Any, threads: int, count: int, cap: float, winograd: 
     """The same of a kernel."""
     from einsmith.base.errors import CompileError
     from einsmith.kernels import autoconfig
-    from einsmith.tune import calibrate
-    from einsmith.tune.measure import example_buffers, prepare, shortest
+    from einsmith.tuning.calibration import calibrate
+    from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     begun = time.monotonic()
     target = replace(calibrate.target(threads), winograd=winograd)

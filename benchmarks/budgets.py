@@ -161,7 +161,7 @@ def norm_seconds(rows: int = 256, width: int = 1024) -> float:
 
 
 def budgets() -> list[Budget]:
-    from einsmith.tune import calibrate
+    from einsmith.tuning.calibration import calibrate
 
     calibrate.target()
     count, seconds = python_seconds(TENSORS)

@@ -76,8 +76,8 @@ def chosen(found: dict[str, tuple[Any, float]], most: int) -> list[str]:
 def measure(kernel: Any, p: Any, threads: int, most: int, seconds: float) -> dict[str, float]:
     """Seconds of the chosen candidates, by what they are printed as."""
     from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-    from einsmith.tune import calibrate
-    from einsmith.tune.measure import example_buffers, prepare, shortest
+    from einsmith.tuning.calibration import calibrate
+    from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     target = calibrate.target(threads)
     found, arrays = priced(kernel, p, target), example_buffers(kernel)
@@ -97,7 +97,7 @@ class Judged:
 
 def judge(kernel: Any, p: Any, threads: int, times: dict[str, float]) -> Judged | None:
     """What was measured against today's prices; None where less than two of the candidates are still there."""
-    from einsmith.tune import calibrate
+    from einsmith.tuning.calibration import calibrate
 
     found = priced(kernel, p, calibrate.target(threads))
     names = [n for n in found if n in times]  # the cheapest first

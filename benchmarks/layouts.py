@@ -81,7 +81,7 @@ def measure(network: str, threads: int, count: int) -> list[Found]:
     import einsmith as es
     from benchmarks.models import TRAINING, in_einsmith
     from einsmith.schedule.layout import forced
-    from einsmith.tune.measure import example_buffers, prepare, shortest
+    from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     es.set_threads(threads)
     problem = TRAINING[network]

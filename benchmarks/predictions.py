@@ -74,7 +74,7 @@ def table(cells: dict[str, dict[str, float]], before: dict[str, dict[str, float]
 def main() -> int:
     from benchmarks.models import TRAINING
     from einsmith.codegen.cache.native import host_target
-    from einsmith.tune import calibrate
+    from einsmith.tuning.calibration import calibrate
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("network", nargs="*", default=[], help="as resnet18-b16 (default: all)")

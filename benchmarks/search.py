@@ -31,7 +31,7 @@ STRATEGIES = (GUIDED, UNGUIDED, CHANCE)
 
 
 def _makers() -> dict[str, Any]:
-    from einsmith.tune.genetic import Candidate, Search
+    from einsmith.tuning.kernels.genetic import Candidate, Search
 
     class Chance(Search):
         """Legal configurations drawn at random: one of those worth a measurement, with some genes drawn anew."""
@@ -62,9 +62,9 @@ def measure(kernel: Any, threads: int, count: int) -> dict:
     """One cell: for every strategy the best time so far after each candidate, over the choice's, and what its best and
     the choice take in a common race."""
     from einsmith.backends import registry
-    from einsmith.tune import session
-    from einsmith.tune.bench import BenchProcess
-    from einsmith.tune.genetic import Candidate
+    from einsmith.tuning.kernels import session
+    from einsmith.tuning.kernels.bench import BenchProcess
+    from einsmith.tuning.kernels.genetic import Candidate
 
     target = registry.DEFAULT.target(threads)
     curves: dict[str, list[float]] = {}

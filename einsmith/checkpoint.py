@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import functional, manifest, models, optim, tuning
+from einsmith import functional, manifest, models, optim
 from einsmith.base import folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
@@ -27,6 +27,7 @@ from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
 from einsmith.training import TrainStep
 from einsmith.training.graph import OWN
+from einsmith.tuning.programs import kernel_search
 
 _READS = 100
 """Most attempts to read a save that other processes are replacing."""
@@ -140,7 +141,7 @@ def load(
     optimizer: Any = None,
     threads: Count | None = None,
     mode: str | None = None,
-    tune: tuning.Seconds | str | None = None,
+    tune: kernel_search.Seconds | str | None = None,
 ) -> TrainStep:
     """Load the TrainStep saved at `path`; training continues bitwise as if it had not been interrupted.
 

@@ -16,7 +16,7 @@ from einsmith import functional
 from einsmith.base.errors import SaveError
 from einsmith.training.settings import Settings
 from einsmith.training.step import MODES
-from einsmith.tuning import GRAPH
+from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"
 VERSION = 6

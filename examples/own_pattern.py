@@ -17,7 +17,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Piece, Read
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Kernel, Launch, Lowered, Pattern
-from einsmith.tune.probes import Probe, probe
+from einsmith.tuning.calibration.probes import Probe, probe
 
 
 class TileConfig(NamedTuple):
@@ -114,7 +114,7 @@ def main() -> None:
     # The very same kernel, in every configuration that some pattern has for it: predicted and measured.
     from einsmith import modes
     from einsmith.compile import Executable
-    from einsmith.tune.measure import seconds_of
+    from einsmith.tuning.kernels.measure import seconds_of
 
     traced = modes.trace_call(transpose, (x,), {})
     run = Executable(traced.graph, traced.bind, threads=1)

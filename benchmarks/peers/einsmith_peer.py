@@ -13,7 +13,7 @@ from benchmarks.peers import einsmith_kernels, einsmith_recurrent
 from benchmarks.peers.einsmith_operators import OPERATORS
 from benchmarks.problems import Problem, Session
 from benchmarks.recurrent_problems import Recurrent
-from einsmith.tune import calibrate
+from einsmith.tuning.calibration import calibrate
 
 VERSION = f"Einsmith {getattr(es, '__version__', '')}".strip()
 

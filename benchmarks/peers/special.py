@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.problems import Problem, Session
 from einsmith.cost.facts import host
-from einsmith.tune.probes import SPECIAL_ELEMENTS, special_function
+from einsmith.tuning.calibration.probes import SPECIAL_ELEMENTS, special_function
 
 VERSION = "special"
 

@@ -17,8 +17,8 @@ from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall
-from einsmith.tune.race import Raced
-from einsmith.tune.session import Found, Part, Tell
+from einsmith.tuning.kernels.race import Raced
+from einsmith.tuning.kernels.session import Found, Part, Tell
 
 __all__ = ["Backend", "Found", "Part", "Raced", "Runnable", "Tell", "Watched"]
 
@@ -102,7 +102,7 @@ class Proposed(NamedTuple):
 
 
 class Workshop(Protocol):
-    """The place where configurations are proposed, compiled and vetted while a program runs (`training.dynamic`).
+    """The place where configurations are proposed, compiled and vetted while a program runs (`tuning.programs.online`).
     Several threads may use it."""
 
     @property

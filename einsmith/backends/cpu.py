@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from einsmith import decisions
-from einsmith.backends import override
 from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
 from einsmith.base import environment, locks
 from einsmith.base.caches import Bound, Cache, Once
@@ -27,10 +25,11 @@ from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tune import calibrate, measure, race, records, session
-from einsmith.tune.genetic import Candidate, candidate_of
-from einsmith.tune.race import Raced
-from einsmith.tune.session import Found, Part, Tell
+from einsmith.tuning.calibration import calibrate
+from einsmith.tuning.kernels import decisions, measure, override, race, records, session
+from einsmith.tuning.kernels.genetic import Candidate, candidate_of
+from einsmith.tuning.kernels.race import Raced
+from einsmith.tuning.kernels.session import Found, Part, Tell
 
 LONG_TASK = 0.05
 """Predicted seconds of a task from which on the task itself checks for signals."""

@@ -1,8 +1,8 @@
 """Propose, compile and vet configurations for a running program in a separate low-priority process.
 
-The process proposes configurations (`tune.genetic`), compiles them into the cache of object code, where the program's
-own process finds them, and compares their results with the evaluator's on guarded memory. It may crash or hang without
-harm.
+The process proposes configurations (`tuning.kernels.genetic`), compiles them into the cache of object code, where the
+program's own process finds them, and compares their results with the evaluator's on guarded memory. It may crash or
+hang without harm.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tune import measure, records, worker
-from einsmith.tune.bench import BenchProcess, Failed, Lost, own_patterns
-from einsmith.tune.genetic import Search, candidate_of
-from einsmith.tune.session import least
+from einsmith.tuning.kernels import measure, records, worker
+from einsmith.tuning.kernels.bench import BenchProcess, Failed, Lost, own_patterns
+from einsmith.tuning.kernels.genetic import Search, candidate_of
+from einsmith.tuning.kernels.session import least
 
 LIMIT = 20.0
 """Processor seconds that an answer may take."""

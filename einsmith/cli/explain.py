@@ -11,17 +11,17 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith.backends import override
 from einsmith.cli.info import cpu_name
 from einsmith.cli.programs import program, to_be_written
 from einsmith.compile import Executable
-from einsmith.decisions import choice_of, name_of
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
 from einsmith.schedule.apart import apart
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.printer import label, layouts, namer, show_calls
+from einsmith.tuning.kernels import override
+from einsmith.tuning.kernels.decisions import choice_of, name_of
 
 
 def explain(
@@ -40,7 +40,8 @@ def explain(
 ) -> None:
     """Compile a model's training step, a Python file's `step` or a formula, and print its kernels.
 
-    overrides: each a kernel's digest, a pattern and genes (`backends.override`); html: file for a page instead."""
+    overrides: each a kernel's digest, a pattern and genes (`tuning.kernels.override`); html: file for a page
+    instead."""
     decisions = [x.partition(" ") for x in overrides]
     if len({name for name, _, _ in decisions}) < len(decisions):
         raise click.UsageError("--override is given twice for one kernel")

@@ -18,7 +18,7 @@ from einsmith.base import environment
 from einsmith.codegen.cache import native, objects
 from einsmith.cost.facts import Target
 from einsmith.runtime.thread_count import get_threads
-from einsmith.tune import store
+from einsmith.tuning.calibration import store
 
 LIBRARIES = ("einsmith", "numpy", "llvmlite")
 
@@ -84,7 +84,7 @@ def _readable(name: str, value: Any) -> Any:
 
 def calibrate(as_json: bool) -> None:
     """Measure the machine, store the coefficients, and print them next to the static ones."""
-    from einsmith.tune import calibrate
+    from einsmith.tuning.calibration import calibrate
 
     try:
         target = calibrate.calibrate()

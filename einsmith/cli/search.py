@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from einsmith import graph_tuning, tuning
 from einsmith.base import files
 from einsmith.cli.programs import program, to_be_written
-from einsmith.decisions import name_of
 from einsmith.training.progress import SearchProgress
+from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.programs import graph_search, kernel_search
 
 
 class Dot(NamedTuple):
@@ -42,19 +42,19 @@ def search(
         run, arrays, _ = program(what, batch, shapes, settings, threads, memory_limit)
         decided = None
         if graph:
-            decided = graph_tuning.tune(run, arrays, seconds / 2)
+            decided = graph_search.tune(run, arrays, seconds / 2)
             run, seconds = decided.run, max(1.0, seconds - decided.seconds)
             if not as_json:
                 click.echo(str(decided))
         dots: list[Dot] = []
         begun = time.monotonic()
-        with SearchProgress(seconds, tuning.predicted(run), show=not as_json) as shown:
+        with SearchProgress(seconds, kernel_search.predicted(run), show=not as_json) as shown:
 
             def tell(f: Any, candidate: Any, took: float) -> None:
                 shown(f, candidate, took)
                 dots.append(Dot(time.monotonic() - begun, name_of(f.kernel)[:8], took / f.prior, shown.total))
 
-            report = tuning.tune(run, arrays, seconds, tell)
+            report = kernel_search.tune(run, arrays, seconds, tell)
         if picture is not None:
             draw(dots, picture, f"{what}: {report.before * 1e3:.3f} ms before, {report.after * 1e3:.3f} ms now")
     if as_json:
@@ -64,7 +64,7 @@ def search(
         click.echo(str(report))
 
 
-def as_object(report: tuning.Report) -> dict[str, Any]:
+def as_object(report: kernel_search.Report) -> dict[str, Any]:
     """Return the report of a search, ready for JSON."""
     kept = [
         {"kernel": name_of(f.kernel), "choice": str(f.choice), "best": str(f.best), "prior": f.prior,

@@ -11,11 +11,12 @@ from typing import Any
 
 import click
 
-from einsmith.backends.override import SHORTEST
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import KEPT, KEPT_BESIDE
-from einsmith.tune import database, records, store
-from einsmith.tune.records import StoredRecord
+from einsmith.tuning.calibration import store
+from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels.override import SHORTEST
+from einsmith.tuning.kernels.records import StoredRecord
 
 ALL = "all"
 

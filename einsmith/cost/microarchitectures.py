@@ -2,8 +2,8 @@
 
 Port widths are public: Agner Fog's microarchitecture manual, uops.info, and the vendors' optimization guides (AMD
 56305, 56665, 57647 and 58455; Intel 248966; Arm's of Neoverse N1, V1, N2 and V2). Bandwidths of the memory levels are
-below their widths: those of Zen 4, and its clock, are measured by the probes of `tune.calibrate` on an EPYC; the others
-have not been measured and are round guesses from widths and clocks, which calibration replaces.
+below their widths: those of Zen 4, and its clock, are measured by the probes of `tuning.calibration.calibrate` on an
+EPYC; the others have not been measured and are round guesses from widths and clocks, which calibration replaces.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tabulate the overheads of kernels on a microarchitecture that calibration does not measure.
 
-Calibration measures multiply-adds, loads, bytes and functions by programs of their own (`tune.calibrate`). Overheads
-show only within whole kernels: they are fitted by predicting and measuring many kernels of random shapes
-(`benchmarks.cost_model`), the experiment behind every number here unless another one is named. Cycles are clock cycles:
-an Intel Cascade Lake, which multiplies two vectors per cycle, and an AMD Zen 4, which multiplies one, take about as
-many for the same kernels.
+Calibration measures multiply-adds, loads, bytes and functions by programs of their own
+(`tuning.calibration.calibrate`). Overheads show only within whole kernels: they are fitted by predicting and measuring
+many kernels of random shapes (`benchmarks.cost_model`), the experiment behind every number here unless another one is
+named. Cycles are clock cycles: an Intel Cascade Lake, which multiplies two vectors per cycle, and an AMD Zen 4, which
+multiplies one, take about as many for the same kernels.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Pattern(ABC):
         return ()
 
     def probes(self, target: Target) -> Iterable[Any]:
-        """Return the programs (`tune.probes.Probe`) that measure the coefficients its cost reads by
+        """Return the programs (`tuning.calibration.probes.Probe`) that measure the coefficients its cost reads by
         `target.coefficient`."""
         return ()
 

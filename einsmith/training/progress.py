@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from einsmith.base import locks
-from einsmith.decisions import name_of
+from einsmith.tuning.kernels.decisions import name_of
 
 
 class Progress:

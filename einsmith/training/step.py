@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith import graph_tuning, tuning
 from einsmith.base import environment, html
 from einsmith.base.arguments import Count, check_options, checked, described
 from einsmith.base.arrays import to_array
@@ -32,13 +31,14 @@ from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import graph
 from einsmith.training.counts import Counts
-from einsmith.training.dynamic import Exploration
 from einsmith.training.evaluate import evaluate
-from einsmith.training.explorer import Explorer
 from einsmith.training.fit import Fit
 from einsmith.training.profile import Profile, measured
 from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import Setting, Settings
+from einsmith.tuning.programs import graph_search, kernel_search
+from einsmith.tuning.programs.explorer import Explorer
+from einsmith.tuning.programs.online import Exploration
 
 MODES = "static", "dynamic"
 _WORLDS = Bound("states of modules in training steps", 1024)
@@ -99,7 +99,7 @@ class TrainStep:
         self, model: Any, loss: Callable, optimizer: Any, *, mode: str = "static", seed: Any = 0,
         threads: Count | None = None, winograd: bool = False, clip_grad_norm: float | None = None,
         norm_type: float = 2.0, clip_grad_value: float | None = None, accumulate: int = 1, ema: float | None = None,
-        trained: str = "first", memory_limit: Any = None, tune: tuning.Seconds | str = 0.0,
+        trained: str = "first", memory_limit: Any = None, tune: kernel_search.Seconds | str = 0.0,
     ):  # fmt: skip
         _check_parts(model, loss)
         if not is_whole(seed):  # of any size
@@ -139,7 +139,7 @@ class TrainStep:
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
         self.memory_limit = memory_limit
-        (self._search_left, self._graph_left), self._explorer = tuning.asked(tune), Explorer()
+        (self._search_left, self._graph_left), self._explorer = kernel_search.asked(tune), Explorer()
         self._evaluate: Jitted | None = None
         self._averaged = False
         self._version: object = None  # trace version at the last `_compare`
@@ -329,9 +329,9 @@ class TrainStep:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program."""
         with self.store.guard:
             self._set_inputs(arrays)
-        run, self._graph_left = graph_tuning.tuned(run, arrays, self._graph_left)
-        with SearchProgress(self._search_left, tuning.predicted(run)) as progress:
-            report = tuning.tune(run, arrays, self._search_left, progress)
+        run, self._graph_left = graph_search.tuned(run, arrays, self._graph_left)
+        with SearchProgress(self._search_left, kernel_search.predicted(run)) as progress:
+            report = kernel_search.tune(run, arrays, self._search_left, progress)
         self._search_left -= report.seconds
         return report.run
 

@@ -12,9 +12,9 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
-from einsmith.decisions import lowered
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
+from einsmith.tuning.kernels.decisions import lowered
 from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute, link, start
 from tests.codegen.test_llvm_ops import BINARY, NUMPY, UNARY, values
 from tests.codegen.test_vmath import LIMIT, arguments, exact, pairs, ulps

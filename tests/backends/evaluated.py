@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import decisions
 from einsmith.backends.backend import Backend
 from einsmith.check.expected import written_buffers
 from einsmith.check.guarded import view
@@ -23,6 +22,7 @@ from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, RunLaunch
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.tuning.kernels import decisions
 
 NAME = "evaluated"
 

@@ -13,10 +13,10 @@ from einsmith.backends import cpu
 from einsmith.backends.backend import Backend
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.compile import Executable
-from einsmith.decisions import written
 from einsmith.kernels import autoconfig
 from einsmith.runtime.beside import ZONE, Beside
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tuning.kernels.decisions import written
 
 RNG = np.random.default_rng(0)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends import override
-from einsmith.backends.override import overriding
 from einsmith.base.errors import CompileError
 from einsmith.compile import Executable
-from einsmith.decisions import name_of
 from einsmith.modes import trace_call
+from einsmith.tuning.kernels import override
+from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.kernels.override import overriding
 
 MATMUL = "C[i,j] = sum[k](A[i,k]*B[k,j])"
 

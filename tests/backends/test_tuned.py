@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import graph_tuning
 from einsmith.backends import cpu
 from einsmith.backends.objects import ObjectCode
-from einsmith.backends.override import overriding
 from einsmith.cli.explain import gather, text_of
 from einsmith.cli.report_page import page
 from einsmith.compile import Executable
 from einsmith.cost.facts import Target
-from einsmith.decisions import decided, written
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.modes import trace_call
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tune import database, records
-from einsmith.tune.records import Record
+from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels.decisions import decided, written
+from einsmith.tuning.kernels.override import overriding
+from einsmith.tuning.kernels.records import Record
+from einsmith.tuning.programs import graph_search
 from tests.kernels.runner import WIDE
 from tests.kernels.samples import capsule_da, strided_conv_dx, strided_dx
 from tests.kernels.test_space import KERNELS, mutants
@@ -187,10 +187,10 @@ def test_a_record_that_is_not_followed_is_no_measurement_of_the_kernel(rng) -> N
     before = compiled(PRODUCT, a, b)
     kernel, target = before.calls[0].kernel, before.target
     recorded(kernel, target, "reduction")
-    assert graph_tuning.price(compiled(PRODUCT, a, b)) == 1e-3
+    assert graph_search.price(compiled(PRODUCT, a, b)) == 1e-3
     recorded(kernel, target, "mine a=1")
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
-        assert graph_tuning.price(compiled(PRODUCT, a, b)) == before.kernels[0].seconds
+        assert graph_search.price(compiled(PRODUCT, a, b)) == before.kernels[0].seconds
 
 
 def test_exported_programs_say_it_too(rng) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import cost_model, kernel_cases, random_cases
 from benchmarks.convolutions import Conv
-from einsmith.tune import calibrate
+from einsmith.tuning.calibration import calibrate
 
 
 def small():

@@ -12,7 +12,7 @@ from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.schedule.layout.laid_out import Decided, free
 from einsmith.schedule.plan import Laid, Plan
-from einsmith.tune import calibrate, store
+from einsmith.tuning.calibration import calibrate, store
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:

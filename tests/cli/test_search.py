@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from einsmith import graph_tuning, tuning
 from einsmith.backends.backend import Raced
 from einsmith.cli import main
 from einsmith.cli.search import Dot, draw
+from einsmith.tuning.programs import graph_search, kernel_search
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,9 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
         a, b = (0.5 if run.without else 1.0 for run in (first, second))
         return Raced(a, b, b / a, b / a, b / a, "", True)
 
-    monkeypatch.setattr(graph_tuning, "race", race)
-    monkeypatch.setattr(graph_tuning, "FAR", 1e9)
-    monkeypatch.setattr(tuning, "ROUNDS", 5)
+    monkeypatch.setattr(graph_search, "race", race)
+    monkeypatch.setattr(graph_search, "FAR", 1e9)
+    monkeypatch.setattr(kernel_search, "ROUNDS", 5)
     words = ["tune", str(file), "--graph", "--seconds", "2", "--threads", "1"]
     assert main.run([*words, "--json"]) == main.OK
     found = json.loads(capfd.readouterr().out)

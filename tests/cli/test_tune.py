@@ -10,8 +10,8 @@ import pytest
 
 from einsmith.cli import main
 from einsmith.codegen.cache import native
-from einsmith.tune import database, records
-from einsmith.tune.records import Record
+from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels.records import Record
 from tests.kernels.samples import product
 
 KERNEL, OTHER = product(13, 37, 19), product(13, 37, 20)

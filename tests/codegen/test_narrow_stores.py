@@ -9,12 +9,12 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
-from einsmith.decisions import lowered
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import fuse
+from einsmith.tuning.kernels.decisions import lowered
 from tests.kernels.runner import compare, fresh, host, reference
 
 VECTOR = 64 if "+avx512f" in jit.host()[1].split(",") else 32

@@ -15,7 +15,6 @@ from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
-from einsmith.decisions import explain, lowered
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.printer import show, show_graph
@@ -26,6 +25,7 @@ from einsmith.passes.pipeline import PASSES, PassContext
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.printer import namer, show_arena, show_plan
+from einsmith.tuning.kernels.decisions import explain, lowered
 
 PATH = Path(__file__).parents[2] / "docs" / "architecture.md"
 FORMULA = "C[i,j] = relu(sum[k](A[i,k]*B[k,j]) + b[j])"

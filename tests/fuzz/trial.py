@@ -20,7 +20,7 @@ from einsmith.compile import Executable
 from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
-from einsmith.tune import calibrate
+from einsmith.tuning.calibration import calibrate
 from tests.fuzz import memory, torch_twin
 from tests.fuzz.case import Case
 from tests.fuzz.check import Unfit, agree, threads

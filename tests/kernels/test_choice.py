@@ -13,7 +13,6 @@ from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launched
-from einsmith.decisions import lowered
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction import cost as contraction_cost
 from einsmith.kernels.contraction import features
@@ -24,6 +23,7 @@ from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import fuse
+from einsmith.tuning.kernels.decisions import lowered
 from tests.kernels.samples import (
     conv,
     conv_dw,

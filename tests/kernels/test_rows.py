@@ -12,7 +12,6 @@ import einsmith.functional as F
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.compile import Executable
 from einsmith.cost.facts import Target
-from einsmith.decisions import lowered
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import autoconfig
@@ -28,7 +27,8 @@ from einsmith.schedule.plan import fuse
 from einsmith.schedule.row_blocks import block_kernel
 from einsmith.schedule.row_fusion import ways
 from einsmith.schedule.shared_rows import shared
-from einsmith.tune import calibrate
+from einsmith.tuning.calibration import calibrate
+from einsmith.tuning.kernels.decisions import lowered
 from tests import nest_interp
 from tests.fuzz.check import agree
 from tests.kernels import samples as s

@@ -8,7 +8,6 @@ import pytest
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
-from einsmith.decisions import explain
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.ir.rebuild import substitute
@@ -17,6 +16,7 @@ from einsmith.kernels.scatter import pattern, points
 from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
 from einsmith.kernels.scatter.points import combine_at, owned_axes, terms_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
+from einsmith.tuning.kernels.decisions import explain
 from tests.kernels.runner import NARROW, WIDE, check
 from tests.kernels.samples import add, axes, div, kernel_of, mod, mul, num, plain, read, sub
 from tests.nest_interp import run

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from einsmith.cost.facts import Target
-from einsmith.decisions import changed, show_space
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import genes, space_of
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel
+from einsmith.tuning.kernels.decisions import changed, show_space
 from tests.kernels.runner import WIDE, compare, fresh, host, reference
 from tests.kernels.samples import (
     batched,

@@ -13,7 +13,6 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
 from einsmith.codegen.loopnest.address import Affine, address, affine_of, compared, stored
 from einsmith.codegen.loopnest.nest import show
-from einsmith.decisions import lowered
 from einsmith.ir.nodes import Piece, Scatter, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scatter.pattern import ScatterAdd
@@ -23,6 +22,7 @@ from einsmith.kernels.stencil.write_combining import gathered
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.schedule.serial import from_data, to_data
 from einsmith.schedule.split_axes import split_kernels
+from einsmith.tuning.kernels.decisions import lowered
 from tests.kernels import samples as s
 from tests.kernels.cover import NAMES, Case, cases, pairwise
 from tests.kernels.layouts import LAYOUTS, Layout, channels_last, in_order, laid_out

@@ -15,12 +15,12 @@ from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.compile import predicted
 from einsmith.cost.facts import Target
-from einsmith.decisions import lowered
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.plan import fuse
+from einsmith.tuning.kernels.decisions import lowered
 from tests import nest_interp
 
 _lines = ctypes.c_int64()

@@ -45,7 +45,7 @@ TRAIN = """
 """
 
 TUNE = """
-    from einsmith.tune import bench, records
+    from einsmith.tuning.kernels import bench, records
     started = bench.BenchProcess._start
     def start(self):
         started(self)

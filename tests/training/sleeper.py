@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from einsmith.tune import worker
+from einsmith.tuning.kernels import worker
 
 
 class Sleeper:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from einsmith.training.budget import QUIET, RESUMED, SUSPENDED, Budget
+from einsmith.tuning.programs.budget import QUIET, RESUMED, SUSPENDED, Budget
 
 
 def test_what_is_lost_is_what_steps_take_beyond_the_usual() -> None:

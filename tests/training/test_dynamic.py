@@ -19,17 +19,17 @@ from einsmith.backends import cpu, workshop
 from einsmith.backends.backend import Proposed
 from einsmith.base.errors import ArgumentError
 from einsmith.compile import Executable
-from einsmith.decisions import written
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.runtime.beside import Beside
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.training import dynamic, exploring
-from einsmith.training.budget import Budget
-from einsmith.training.dynamic import Exploration
-from einsmith.training.trial import told_apart
-from einsmith.tune import database, records
-from tests.tune.planted import FAULTS, SHAPE, Planted
+from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels.decisions import written
+from einsmith.tuning.programs import exploring, online
+from einsmith.tuning.programs.budget import Budget
+from einsmith.tuning.programs.online import Exploration
+from einsmith.tuning.programs.trial import told_apart
+from tests.tuning.planted import FAULTS, SHAPE, Planted
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +111,10 @@ def simulated(monkeypatch) -> Simulated:
     """Workshops are this one, which compiles nothing; trying may cost as much as it likes."""
     made = Simulated()
     monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self, target, threads: made)
-    monkeypatch.setattr(dynamic, "LOST", inf)
-    monkeypatch.setattr(dynamic, "UNSTEADY", inf)
-    monkeypatch.setattr(dynamic, "WORTH", 0.0)
-    monkeypatch.setattr(dynamic, "LEFT", 0.0)
+    monkeypatch.setattr(online, "LOST", inf)
+    monkeypatch.setattr(online, "UNSTEADY", inf)
+    monkeypatch.setattr(online, "WORTH", 0.0)
+    monkeypatch.setattr(online, "LEFT", 0.0)
     return made
 
 
@@ -133,7 +133,7 @@ def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: fl
 
 
 def test_the_results_are_those_of_static_mode(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "told_apart", at_random)
+    monkeypatch.setattr(online, "told_apart", at_random)
     made = step("dynamic")
     losses = explored(made, simulated)
     x = exploration(made)
@@ -149,7 +149,7 @@ def at_random(ratios: list[float]) -> bool:
 
 
 def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -162,7 +162,7 @@ def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monke
 
 
 def test_what_is_not_faster_is_dropped(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: False)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: False)
     made = step("dynamic")
     explored(made, simulated)
     x, (run,) = exploration(made), made._programs.values()
@@ -173,7 +173,7 @@ def test_what_is_not_faster_is_dropped(simulated, monkeypatch) -> None:
 
 def test_what_makes_other_results_in_a_step_never_stays(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not found before."""
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     difference = Beside.difference
 
     def planted(self: Beside) -> str:
@@ -228,7 +228,7 @@ def test_what_fails_in_the_training_thread_ends_exploring_alone(simulated, monke
 
 def test_the_time_for_it(simulated, monkeypatch) -> None:
     clock = Clock()
-    for module in (dynamic, exploring):
+    for module in (online, exploring):
         monkeypatch.setattr(module, "time", clock)
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
@@ -243,9 +243,9 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
 
 
 def test_a_busy_machine(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "UNSTEADY", -1.0)
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: None)
-    monkeypatch.setattr(dynamic, "BARREN", 1000)
+    monkeypatch.setattr(online, "UNSTEADY", -1.0)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: None)
+    monkeypatch.setattr(online, "BARREN", 1000)
     made = step("dynamic")
     explored(made, simulated)
     assert exploration(made).over == "the machine is too busy" and not exploration(made).kept
@@ -283,10 +283,10 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     """However short a step is: steps in which something is tried take twice as long, and others a third longer while
     the other process works."""
     clock = Clock()
-    for module in (dynamic, exploring):
+    for module in (online, exploring):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(dynamic, "LOST", 0.02)
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: None if len(ratios) < 5 else True)
+    monkeypatch.setattr(online, "LOST", 0.02)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: None if len(ratios) < 5 else True)
     tried, paused, lost, total = [], [], 0.0, 0.0
 
     def passes(run: Executable) -> None:
@@ -321,7 +321,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
 def test_what_is_tried_counts_as_memory(simulated, monkeypatch) -> None:
     """Beside a program that holds all that it may nothing is tried; with a little more fewer kernels at once."""
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
     (run,) = plain._programs.values()
@@ -345,7 +345,7 @@ def test_what_is_tried_counts_as_memory(simulated, monkeypatch) -> None:
         assert x.over == "nothing is left to gain" and all(held <= made.memory_limit for _, held in tried)
         assert ("are more than memory_limit" in made.explored) is (not more) and bool(x.kept) is bool(more)
         most = max((n for n, _ in tried), default=0)
-        assert 0 < most < dynamic.TOGETHER if 0 < more < 1e6 else most == dynamic.TOGETHER * bool(more)
+        assert 0 < most < online.TOGETHER if 0 < more < 1e6 else most == online.TOGETHER * bool(more)
 
 
 def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]:
@@ -366,7 +366,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
 
 def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) -> None:
     """It has run beside the program, which takes less."""
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     large: list[tuple[Kernel | Rows, str]] = []
 
     def vetted(kernel: Kernel | Rows, text: str) -> str:
@@ -387,7 +387,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
 
 
 def test_what_there_is_memory_for_apart_is_tried_apart(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     refused = refuse(monkeypatch, lambda texts: len(texts) > 1)
     made = step("dynamic")
     explored(made, simulated)
@@ -399,7 +399,7 @@ def test_what_there_is_memory_for_apart_is_tried_apart(simulated, monkeypatch) -
 @pytest.mark.parametrize("stepping", [True, False], ids=["another step", "no step more"])
 def test_what_wins_as_exploring_ends_is_installed_or_not_confirmed(simulated, monkeypatch, stepping: bool) -> None:
     """The budget is used up by the pairs of steps that decide, and then there is no time left."""
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: True)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: True)
     may, won = Budget.may, []
     monkeypatch.setattr(Budget, "may", lambda own, seconds=0.0: not won and may(own, seconds))
     pair = Exploration._pair
@@ -482,7 +482,7 @@ def test_the_time_ends_where_nobody_trains_on(simulated) -> None:
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()
-    for _ in range(dynamic.PROFILED + 1):
+    for _ in range(online.PROFILED + 1):
         made(*BATCH)
     end = time.monotonic() + 20
     while not exploration(made).over and time.monotonic() < end:
@@ -547,9 +547,9 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 
 
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "LOST", 0.5)
-    monkeypatch.setattr(dynamic, "UNSTEADY", inf)
-    monkeypatch.setattr(dynamic, "told_apart", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
+    monkeypatch.setattr(online, "LOST", 0.5)
+    monkeypatch.setattr(online, "UNSTEADY", inf)
+    monkeypatch.setattr(online, "told_apart", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
     made = step("dynamic")
     made.compile(*BATCH)
     x, losses = exploration(made), []

@@ -15,7 +15,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import files
-from einsmith.tune import database, records
+from einsmith.tuning.kernels import database, records
 
 STARTED = 3.0
 """Seconds after which a process has begun its work, about: what has to have happened is waited for."""
@@ -42,7 +42,7 @@ import sys
 from math import inf
 from pathlib import Path
 from einsmith.backends import workshop
-from einsmith.training import dynamic
+from einsmith.tuning.programs import online
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
 dynamic.LOST, dynamic.UNSTEADY, dynamic.WORTH, dynamic.BARREN, dynamic.LEFT = inf, inf, 0.0, 10**9, 0.0

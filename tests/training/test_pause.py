@@ -12,7 +12,7 @@ import pytest
 
 from einsmith.backends import workshop
 from einsmith.compile import Executable
-from einsmith.training import dynamic
+from einsmith.tuning.programs import online
 from tests.training.test_dynamic import BATCH, Simulated, exploration, simulated, step, store
 
 __all__ = ["simulated", "store"]
@@ -75,7 +75,7 @@ def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
 
 
 def test_what_begins_and_ends_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
-    monkeypatch.setattr(dynamic, "LOST", 0.0)
+    monkeypatch.setattr(online, "LOST", 0.0)
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made._programs.values()

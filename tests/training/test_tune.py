@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import tuning
 from einsmith.backends.backend import Found
 from einsmith.backends.cpu import Cpu
 from einsmith.base.errors import ArgumentError
 from einsmith.kernels import autoconfig
-from einsmith.tune import records
-from einsmith.tune.genetic import Candidate
+from einsmith.tuning.kernels import records
+from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.programs import kernel_search
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +49,12 @@ def _others(self, parts, target, threads, seconds, tell):
 
 def inside(monkeypatch, ratio):
     """Inside the program every kernel takes this part of its time."""
-    real = tuning.alternated
+    real = kernel_search.alternated
 
     def alternated(first, second, *rest):
         return (*real(first, second, *rest)[:2], {c.kernel: ratio for c in first.calls})
 
-    monkeypatch.setattr(tuning, "alternated", alternated)
+    monkeypatch.setattr(kernel_search, "alternated", alternated)
 
 
 def told_of_settling(monkeypatch):
@@ -104,7 +104,7 @@ def test_a_search_changes_no_weight_and_no_state(batch, monkeypatch):
     (run,) = step._programs.values()
     before = {n: a.copy() for n, a in step.model.state_dict().items()}
     state = {n: s.data.copy() for n, s in step.current_state().items()}
-    report = tuning.tune(run, [*batch], 0.5)
+    report = kernel_search.tune(run, [*batch], 0.5)
     assert report.before > 0 and report.after > 0 and str(report).startswith(f"{3 * len(report.found)} candidates")
     for n, a in step.model.state_dict().items():
         np.testing.assert_array_equal(a, before[n])

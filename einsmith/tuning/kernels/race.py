@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from einsmith.tune import load
+from einsmith.tuning.calibration import load
 
 LEAST, MOST = 5, 60
 """Fewest and most rounds of a race. From 5 rounds on, the smallest and largest ratio of paired runs bound their median

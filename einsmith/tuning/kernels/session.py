@@ -19,9 +19,9 @@ from einsmith.cost.facts import KEPT, Target
 from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tune.bench import CHOICE, BenchProcess, Failed, Lost
-from einsmith.tune.genetic import Candidate, Search
-from einsmith.tune.race import bounds, paired
+from einsmith.tuning.kernels.bench import CHOICE, BenchProcess, Failed, Lost
+from einsmith.tuning.kernels.genetic import Candidate, Search
+from einsmith.tuning.kernels.race import bounds, paired
 
 GENERATION = 4
 """Candidates that race at once with the choice."""

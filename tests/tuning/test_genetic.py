@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.decisions import changed
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import genes
-from einsmith.tune.genetic import Candidate, Search
+from einsmith.tuning.kernels.decisions import changed
+from einsmith.tuning.kernels.genetic import Candidate, Search
 from tests.kernels.runner import WIDE
-from tests.tune.test_measure import kernel_of
+from tests.tuning.test_measure import kernel_of
 
 FORMULAS = {
     "product": ("C[i,j] = sum[k](A[i,k] * B[k,j])", (37, 300), (300, 65)),

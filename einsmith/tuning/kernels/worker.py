@@ -1,7 +1,8 @@
 """Compile, time and check candidates in a process of its own, which may crash or hang without harm.
 
-`tune.bench` starts the process and talks to it in pickles, each after its length in 8 bytes. A request is the name of
-a method of `Bench` and its arguments; an answer is True and the returned value, or False and the error in words.
+`tuning.kernels.bench` starts the process and talks to it in pickles, each after its length in 8 bytes. A request is the
+name of a method of `Bench` and its arguments; an answer is True and the returned value, or False and the error in
+words.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tune import load, measure
-from einsmith.tune.bench import CHOICE
-from einsmith.tune.genetic import Candidate
-from einsmith.tune.race import LEAST, MOST, WHOLE, told_apart
+from einsmith.tuning.calibration import load
+from einsmith.tuning.kernels import measure
+from einsmith.tuning.kernels.bench import CHOICE
+from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.kernels.race import LEAST, MOST, WHOLE, told_apart
 
 COPIES = 64
 """Most copies of a kernel's data; with the smallest kernels, some copies stay in a cache all the same."""

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import graph_tuning
 from einsmith.backends.backend import Raced
 from einsmith.compile import Executable
 from einsmith.passes import pipeline
-from einsmith.tune import database, records
+from einsmith.tuning.kernels import database, records
+from einsmith.tuning.programs import graph_search
 
 
 @pytest.fixture(autouse=True)
@@ -53,17 +53,17 @@ def raced(monkeypatch, seconds: Callable[[Executable], float]) -> None:
         a, b = seconds(first), seconds(second)
         return Raced(a, b, b / a, b / a, b / a, "", True)
 
-    monkeypatch.setattr(graph_tuning, "race", race)
+    monkeypatch.setattr(graph_search, "race", race)
 
 
 def test_what_is_faster_is_kept_and_found_again(batch, monkeypatch) -> None:
     plain = made()
     run = program(plain, batch)
-    gene, *others = graph_tuning.genes(run)
+    gene, *others = graph_search.genes(run)
     assert others, "several genes"
     raced(monkeypatch, lambda r: 1.0 if gene in r.without else 2.0)
-    monkeypatch.setattr(graph_tuning, "FAR", 1e9)
-    report = graph_tuning.tune(run, [*batch], 60)
+    monkeypatch.setattr(graph_search, "FAR", 1e9)
+    report = graph_search.tune(run, [*batch], 60)
     assert report.without == {gene} and (report.before, report.after) == (2.0, 1.0) and report.tried > 1
     assert f"without {gene}" in str(report)
     again = made()
@@ -76,18 +76,18 @@ def test_what_is_faster_is_kept_and_found_again(batch, monkeypatch) -> None:
     assert program(made(), batch).without == frozenset()
     monkeypatch.delenv("EINSMITH_TUNED")
     raced(monkeypatch, lambda r: 2.0 if gene in r.without else 1.0)
-    assert graph_tuning.tune(other, [*batch], 60).without == frozenset(), "it is switched back"
+    assert graph_search.tune(other, [*batch], 60).without == frozenset(), "it is switched back"
     assert records.every() == [] and program(made(), batch).without == frozenset()
 
 
 def test_another_process_finds_it(batch, monkeypatch) -> None:
     """A graph is known by its structure: leaves have other numbers there."""
     run = program(made(), batch)
-    gene = graph_tuning.genes(run)[0]
+    gene = graph_search.genes(run)[0]
     run.backend.keep_without(run.given, run.target, frozenset({gene}), 1.0, 0.0, 2.0)
     code = (
         "import numpy as np, einsmith as es\n"
-        "from tests.test_graph_tuning import made, program\n"
+        "from tests.tuning.test_graph_search import made, program\n"
         "es.jit(lambda x: x + 1)(np.ones(3, np.float32))\n"
         "batch = np.zeros((7, 3, 12, 12), np.float32), np.zeros(7, np.int64)\n"
         "print(sorted(program(made(), batch).without), sorted(program(made(), tuple(a[:3] for a in batch)).without))\n"
@@ -99,7 +99,7 @@ def test_another_process_finds_it(batch, monkeypatch) -> None:
 def test_what_computes_something_else_is_never_kept(batch, monkeypatch) -> None:
     run = program(made(), batch)
     raced(monkeypatch, lambda r: 1.0 if r.without else 2.0)
-    monkeypatch.setattr(graph_tuning, "FAR", 1e9)
+    monkeypatch.setattr(graph_search, "FAR", 1e9)
     call = Executable.__call__
     weight = next(a for leaf, a in run.bound.items() if leaf.shape == (4, 3, 3, 3))
 
@@ -109,7 +109,7 @@ def test_what_computes_something_else_is_never_kept(batch, monkeypatch) -> None:
         return out
 
     monkeypatch.setattr(Executable, "__call__", wrong)
-    report = graph_tuning.tune(run, [*batch], 60)
+    report = graph_search.tune(run, [*batch], 60)
     assert not report.without and records.every() == []
     assert any("never used: what is stored into f32" in line for line in report.log)
 
@@ -118,29 +118,29 @@ def test_a_race_in_whole_steps_changes_nothing(batch) -> None:
     step = made()
     run = program(step, batch)
     before = {n: a.copy() for n, a in step.model.state_dict().items()}
-    report = graph_tuning.tune(run, [*batch], 5.0)
+    report = graph_search.tune(run, [*batch], 5.0)
     assert report.tried and report.log and all(line.strip() for line in report.log)
     for n, a in step.model.state_dict().items():
         np.testing.assert_array_equal(a, before[n])
-    found = graph_tuning.race(run, run, [*batch], 10.0)
+    found = graph_search.race(run, run, [*batch], 10.0)
     assert found is not None and found.first > 0 and 0 < found.low <= found.ratio <= found.high
-    assert graph_tuning.difference(run, run, [*batch]) == ""
+    assert graph_search.difference(run, run, [*batch]) == ""
 
 
 def test_a_loss_that_is_not_finite_tells_nothing(batch) -> None:
     run = program(made(), batch)
     bad = [np.full_like(batch[0], np.nan), batch[1]]
-    report = graph_tuning.tune(run, bad, 5.0)
+    report = graph_search.tune(run, bad, 5.0)
     assert not report.without and (not report.tried or "cannot be compared" in str(report))
 
 
 def test_a_step_that_is_asked_for_it(batch, monkeypatch) -> None:
-    from einsmith import tuning
+    from einsmith.tuning.programs import kernel_search
 
-    monkeypatch.setattr(tuning, "GRAPH_SECONDS", 1.0)
-    gene = graph_tuning.genes(program(made(), batch))[0]
+    monkeypatch.setattr(kernel_search, "GRAPH_SECONDS", 1.0)
+    gene = graph_search.genes(program(made(), batch))[0]
     raced(monkeypatch, lambda r: 1.0 if gene in r.without else 2.0)
-    monkeypatch.setattr(graph_tuning, "FAR", 1e9)
+    monkeypatch.setattr(graph_search, "FAR", 1e9)
     step, plain = made(tune="graph"), made()
     found, wanted = [step(*batch) for _ in range(3)], [plain(*batch) for _ in range(3)]
     np.testing.assert_allclose(found, wanted, rtol=1e-5)

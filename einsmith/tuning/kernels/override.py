@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from einsmith.base.errors import CompileError
-from einsmith.decisions import name_of
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tuning.kernels.decisions import name_of
 
 SHORTEST = 4
 """Fewest hexadecimal digits of a kernel's digest that an override may give."""

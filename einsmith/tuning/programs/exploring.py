@@ -14,7 +14,7 @@ from einsmith.backends.backend import Workshop
 from einsmith.schedule.kernel import Kernel, Rows
 
 if TYPE_CHECKING:
-    from einsmith.training.dynamic import Exploration
+    from einsmith.tuning.programs.online import Exploration
 
 LOOK = 0.1
 """Seconds between two polls of a waiting thread."""

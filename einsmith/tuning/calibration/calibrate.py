@@ -4,8 +4,8 @@ Kernels are chosen by predicted cost, so the coefficients decide what is compute
 measured once a machine and then read from the store: a choice never changes between two runs. They are rounded
 coarsely. A figure whose runs disagree is measured again while there is time. A figure that stays unsteady, or that is
 far from what the static facts say, is left out: the static figure stands, and the record, and `einsmith info`, say
-why. A figure measured while the machine does something else (`tune.load`) is not stored: the process that has measured
-it uses it, and the next process measures again.
+why. A figure measured while the machine does something else (`tuning.calibration.load`) is not stored: the process that
+has measured it uses it, and the next process measures again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
-from einsmith.tune import store
-from einsmith.tune.load import Watch
-from einsmith.tune.probes import PLAIN, Probe, probes
+from einsmith.tuning.calibration import store
+from einsmith.tuning.calibration.load import Watch
+from einsmith.tuning.calibration.probes import PLAIN, Probe, probes
 
 _SAID = Once("why a machine is not measured", 64)
 

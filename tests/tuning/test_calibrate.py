@@ -23,7 +23,7 @@ from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.tune import calibrate, load, probes, store
+from einsmith.tuning.calibration import calibrate, load, probes, store
 from tests import untrusted
 
 
@@ -125,7 +125,7 @@ def test_measured_once_and_kept(static, monkeypatch):
     calibrate.forget()
     assert calibrate.target() == first and len(calls) == 1
     assert calibrate.target(1).cores == 1 and calibrate.target(1024) == first
-    code = "from einsmith.tune import calibrate; print(repr(calibrate.target()))"
+    code = "from einsmith.tuning.calibration import calibrate; print(repr(calibrate.target()))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == repr(first)
     assert oct(store.path_of(static).parent.stat().st_mode)[-3:] == "700"

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 
 from einsmith.compile import Executable
-from einsmith.training.dynamic import Exploration
+from einsmith.tuning.programs.online import Exploration
 
 
 class Explorer:

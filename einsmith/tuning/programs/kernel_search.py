@@ -15,8 +15,8 @@ import numpy as np
 from einsmith.backends.backend import Found, Part, Tell
 from einsmith.base.errors import ArgumentError
 from einsmith.compile import FINITE, Executable
-from einsmith.decisions import name_of
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tuning.kernels.decisions import name_of
 
 ROUNDS = 25
 """Most runs of a program in each of the two forms that are run in turns."""

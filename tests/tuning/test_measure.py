@@ -14,7 +14,7 @@ from einsmith import modes
 from einsmith.backends import cpu
 from einsmith.compile import Executable
 from einsmith.kernels import autoconfig
-from einsmith.tune.measure import seconds_of
+from einsmith.tuning.kernels.measure import seconds_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,8 +22,9 @@ import pytest
 from einsmith.base.errors import StoreError
 from einsmith.cost.facts import Target
 from einsmith.schedule.kernel import Kernel
-from einsmith.tune import database, records, store
-from einsmith.tune.records import Record
+from einsmith.tuning.calibration import store
+from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels.records import Record
 from tests import untrusted
 from tests.kernels.samples import conv, product
 
@@ -329,9 +330,9 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 WRITER = """
 import sys
-from einsmith.tune import database, records
+from einsmith.tuning.kernels import database, records
 from tests.kernels.samples import product
-from tests.tune.test_records import HERE, record
+from tests.tuning.test_records import HERE, record
 database.PATIENCE = 30.0
 first, count = int(sys.argv[1]), int(sys.argv[2])
 for n in range(first, first + count):

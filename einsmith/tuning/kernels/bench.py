@@ -21,7 +21,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tune.genetic import Candidate
+from einsmith.tuning.kernels.genetic import Candidate
 
 CHOICE = 0
 """The number of the model's choice, with which all other candidates are compared."""
@@ -72,7 +72,7 @@ class BenchProcess:
     """A `worker.Bench` (or the server that `module` names) in a process of its own. The process starts when it is
     first needed, and again after it was lost. One thread at a time may use it; `with` ends the process."""
 
-    module = "einsmith.tune.worker"
+    module = "einsmith.tuning.kernels.worker"
 
     def __init__(self, limit: float | None = None):
         self.limit = LIMIT if limit is None else limit

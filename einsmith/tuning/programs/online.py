@@ -5,7 +5,7 @@ connects them, and both use a low-priority process (`backends.backend.Workshop`)
 kernels at a time. In one step the candidates run in addition to the program's own kernels, into separate memory, and a
 candidate whose result differs is dropped. Then steps alternate between the current program and the candidate program,
 and each kernel is timed. A candidate that is significantly faster is installed and recorded. Every step is a training
-step on the user's data, whichever program runs it. A budget of time limits all of this (`training.budget`).
+step on the user's data, whichever program runs it. A budget of time limits all of this (`tuning.programs.budget`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,19 @@ from einsmith.backends.backend import Workshop
 from einsmith.base import environment, locks
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.compile import FINITE, Executable
-from einsmith.decisions import name_of
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.training.budget import Budget
-from einsmith.training.exploring import LOOK, Flag, Kept, close, loop, record
-from einsmith.training.trial import FEWEST, KernelRecord, Seconds, Trial, of_kernels, spread, told_apart
+from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.programs.budget import Budget
+from einsmith.tuning.programs.exploring import LOOK, Flag, Kept, close, loop, record
+from einsmith.tuning.programs.trial import (
+    FEWEST,
+    KernelRecord,
+    Seconds,
+    Trial,
+    of_kernels,
+    spread,
+    told_apart,
+)
 
 LOST = 0.02
 """Fraction of the time of all steps that exploring may cost."""

@@ -18,11 +18,11 @@ import numpy as np
 
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
-from einsmith.decisions import changed, choice_of, written
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.tuning.kernels.decisions import changed, choice_of, written
 
 FIRST = 8
 """Candidates of the first generation, which are measured before children are bred."""

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple, TypeVar
 from einsmith.base import files
 from einsmith.base.errors import StoreError
 from einsmith.cost.facts import Target
-from einsmith.decisions import name_of
 from einsmith.ir.nodes import Compute, Graph, Leaf, postorder
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.structure import extents, structure
-from einsmith.tune import database, store
+from einsmith.tuning.calibration import store
+from einsmith.tuning.kernels import database
+from einsmith.tuning.kernels.decisions import name_of
 
 MOST_RECORDS = 20_000
 """Most records kept; the oldest are removed first."""

@@ -45,7 +45,7 @@ def sources(*patterns: str) -> str:
     Raises:
         ValueError: if a pattern matches no file.
     """
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     out = hashlib.blake2b(digest_size=8)
     matches = {pattern: list(root.glob(pattern)) for pattern in patterns}
     if missing := [pattern for pattern, paths in matches.items() if not paths]:
@@ -57,7 +57,7 @@ def sources(*patterns: str) -> str:
 
 def version() -> str:
     """Return a hash of the sources that make the measured code: figures of other code do not apply."""
-    return sources("codegen/**/*.py", "tune/probes.py", "tune/calibrate.py")
+    return sources("codegen/**/*.py", "tuning/calibration/probes.py", "tuning/calibration/calibrate.py")
 
 
 def path_of(target: Target, pattern: str = "") -> Path:

@@ -19,15 +19,15 @@ from einsmith.base.errors import EinsmithWarning
 from einsmith.compile import Executable
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
-from einsmith.tune import bench as bench_module
-from einsmith.tune.bench import BenchProcess, Failed, Lost
-from einsmith.tune.genetic import Candidate
-from einsmith.tune.measure import example_buffers, make
-from einsmith.tune.race import LEAST, bounds, told_apart
-from einsmith.tune.session import Part, tune
-from einsmith.tune.worker import fault_of, subject_of
-from tests.tune.planted import FAULTS, SHAPE, Planted
-from tests.tune.test_measure import kernel_of
+from einsmith.tuning.kernels import bench as bench_module
+from einsmith.tuning.kernels.bench import BenchProcess, Failed, Lost
+from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.kernels.measure import example_buffers, make
+from einsmith.tuning.kernels.race import LEAST, bounds, told_apart
+from einsmith.tuning.kernels.session import Part, tune
+from einsmith.tuning.kernels.worker import fault_of, subject_of
+from tests.tuning.planted import FAULTS, SHAPE, Planted
+from tests.tuning.test_measure import kernel_of
 
 OK = ("prints",)
 
@@ -76,9 +76,9 @@ def test_every_fault_is_named_and_the_next_candidate_is_measured_all_the_same(pl
 
 def test_faults_are_never_kept(planted, scaled, monkeypatch):
     kernel, target = scaled
-    monkeypatch.setattr("einsmith.tune.bench.LIMIT", 3.0)
+    monkeypatch.setattr("einsmith.tuning.kernels.bench.LIMIT", 3.0)
     told = {}
-    monkeypatch.setattr("einsmith.tune.session.MOST", 24)
+    monkeypatch.setattr("einsmith.tuning.kernels.session.MOST", 24)
     (found,) = tune([Part(kernel)], target, 1, 60.0, lambda f, c, s: told.__setitem__(c, s))
     named = {c.config for c, _ in found.faults}
     assert found.best is None or found.best.pattern != "planted" or found.best.config in OK
@@ -156,10 +156,10 @@ def test_a_worker_ends_with_the_process_that_started_it(planted, scaled):
     code = (
         "import sys, numpy as np, einsmith as es\n"
         "from einsmith.kernels import autoconfig\n"
-        "from einsmith.tune.bench import BenchProcess\n"
-        "from einsmith.tune.genetic import Candidate\n"
-        "from tests.tune.planted import SHAPE, Planted\n"
-        "from tests.tune.test_measure import kernel_of\n"
+        "from einsmith.tuning.kernels.bench import BenchProcess\n"
+        "from einsmith.tuning.kernels.genetic import Candidate\n"
+        "from tests.tuning.planted import SHAPE, Planted\n"
+        "from tests.tuning.test_measure import kernel_of\n"
         "autoconfig.register(Planted())\n"
         "bench = BenchProcess()\n"
         "bench.begin(*kernel_of(es.op('y[i,j] = x[i,j] * 2.5'), np.ones(SHAPE, np.float32)), 1)\n"
