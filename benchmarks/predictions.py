@@ -28,8 +28,8 @@ def planned(name: str, threads: int) -> dict[str, float]:
     """The figures of one training step."""
     from benchmarks.models import TRAINING
     from benchmarks.peers import einsmith_peer
-    from einsmith.backends.cpu import CPU
-    from einsmith.compile import predicted
+    from einsmith.driver.compile import predicted
+    from einsmith.driver.cpu import CPU
     from einsmith.runtime.assemble import CompiledKernel
 
     def compile_nothing(kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:

@@ -61,7 +61,7 @@ def _makers() -> dict[str, Any]:
 def measure(kernel: Any, threads: int, count: int) -> dict:
     """One cell: for every strategy the best time so far after each candidate, over the choice's, and what its best and
     the choice take in a common race."""
-    from einsmith.backends import registry
+    from einsmith.driver import registry
     from einsmith.tuning.kernels import session
     from einsmith.tuning.kernels.bench import BenchProcess
     from einsmith.tuning.kernels.genetic import Candidate

@@ -13,7 +13,7 @@ import numpy as np
 
 from einsmith.cli.info import cpu_name
 from einsmith.cli.programs import program, to_be_written
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost

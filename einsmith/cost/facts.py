@@ -41,7 +41,7 @@ MAX_THREADS = 4096
 class Target:
     """A machine: sizes, rates and overheads. Hashable, so that it can be part of a cache key.
 
-    `backend` names the back end that compiles and runs code for it (`backends.registry`); another kind of machine is a
+    `backend` names the back end that compiles and runs code for it (`driver.registry`); another kind of machine is a
     subclass with another `backend`.
 
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.backends.backend import AheadOfTime, Backend
 from einsmith.base.errors import VerifyError
-from einsmith.compile import Executable
 from einsmith.cost.facts import Target
+from einsmith.driver.backend import AheadOfTime, Backend
+from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
 

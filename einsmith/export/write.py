@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import einsmith
-from einsmith.backends import registry
 from einsmith.base import environment, folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.cost.facts import MAX_THREADS
+from einsmith.driver import registry
 from einsmith.export import build, traces
 from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject

@@ -45,7 +45,7 @@ PATTERNS: list[Pattern] = [
 Of equal costs the earlier pattern wins."""
 
 OTHERS: dict[str, Sequence[Pattern]] = {}
-"""The patterns of back ends other than the CPU's, by back end name (`backends.registry.register`)."""
+"""The patterns of back ends other than the CPU's, by back end name (`driver.registry.register`)."""
 
 
 @dataclass(frozen=True)

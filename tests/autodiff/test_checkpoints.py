@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import FormulaError, GradientError, KindError
 from einsmith.base.trees import flatten
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.verify import verify_graph
 from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.modes import trace_call
 from tests.counting import python_calls
 

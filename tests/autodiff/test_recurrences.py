@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.trees import flatten
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Axis, Recurrence, postorder
 from einsmith.ir.verify import verify_graph

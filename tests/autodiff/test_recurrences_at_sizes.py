@@ -10,7 +10,7 @@ import pytest
 import einsmith as es
 from einsmith import nn
 from einsmith.base.trees import flatten
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.autodiff.split_bodies import MOST, split_body
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import Compute, postorder
 from einsmith.modes import trace_call
 from tests.counting import python_calls

@@ -22,7 +22,7 @@ BARE = {
     "einsmith.base.locks",
 }
 """Modules of Einsmith that a bare import loads."""
-COMPILER = {"einsmith.compile", "einsmith.passes", "einsmith.kernels", "einsmith.codegen", "llvmlite"}
+COMPILER = {"einsmith.driver.compile", "einsmith.passes", "einsmith.kernels", "einsmith.codegen", "llvmlite"}
 NETWORK = {"urllib.request", "http.client", "ssl", "email"}
 COMMANDS = {"click", "rich", "matplotlib"}
 ALL = COMPILER | NETWORK | COMMANDS | {

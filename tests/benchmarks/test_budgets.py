@@ -33,7 +33,7 @@ def test_the_networks_kernels_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(kernels, target):
         raise Planned(kernels)
 
-    monkeypatch.setattr("einsmith.backends.cpu.CPU.compile", found)
+    monkeypatch.setattr("einsmith.driver.cpu.CPU.compile", found)
     with pytest.raises(Planned) as planned:
         budgets.step_budgets()
     (kernels,) = planned.value.args

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile
-from einsmith.backends import cpu
 from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.check.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
+from einsmith.driver import compile, cpu
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.kernels.emit import combine

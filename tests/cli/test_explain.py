@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from einsmith import compile
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
+from einsmith.driver import compile
 from einsmith.schedule.layout.laid_out import Decided, free
 from einsmith.schedule.plan import Laid, Plan
 from einsmith.tuning.calibration import calibrate, store

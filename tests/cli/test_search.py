@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from einsmith.backends.backend import Raced
 from einsmith.cli import main
 from einsmith.cli.search import Dot, draw
+from einsmith.driver.backend import Raced
 from einsmith.tuning.programs import graph_search, kernel_search
 
 

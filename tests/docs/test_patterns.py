@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 

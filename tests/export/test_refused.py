@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends import registry
 from einsmith.cost.facts import Target
+from einsmith.driver import registry
 from einsmith.export import build, processors, write
 from tests.export.common import batch, compiler, small
 

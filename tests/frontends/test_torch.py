@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile
 from einsmith.base import environment
 from einsmith.base.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
-from einsmith.compile import Executable
+from einsmith.driver import compile
+from einsmith.driver.compile import Executable
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
 from einsmith.frontends import torch as torch_frontend  # noqa: E402

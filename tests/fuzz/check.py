@@ -9,7 +9,7 @@ import numpy as np
 
 import einsmith as es
 from einsmith.base.arrays import to_array
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph
 from einsmith.modes import trace_call

@@ -16,8 +16,8 @@ import numpy as np
 import einsmith as es
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
-from einsmith.compile import Executable
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
 from einsmith.tuning.calibration import calibrate

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from einsmith.backends import cpu
 from einsmith.base import environment
 from einsmith.check import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
+from einsmith.driver import cpu
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.runtime.pool import native_entry

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.modes import trace_call
 
 SIZES = (1, 7, 15, 16, 17, 33)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.compile import predicted
 from einsmith.cost.facts import Target
 from einsmith.cost.memory_traffic import held
+from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, Tiled, WindowSetting, sides

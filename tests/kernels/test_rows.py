@@ -10,8 +10,8 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.codegen.loopnest.nest import Op
-from einsmith.compile import Executable
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import autoconfig

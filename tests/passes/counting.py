@@ -13,8 +13,8 @@ import numpy as np
 
 from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.codegen.loopnest.nest import Op
-from einsmith.compile import predicted
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose

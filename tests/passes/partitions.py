@@ -12,8 +12,8 @@ from itertools import combinations
 from math import inf
 
 from einsmith.base.errors import CompileError
-from einsmith.compile import predicted
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.loop import LoweredLoop

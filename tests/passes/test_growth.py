@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile
-from einsmith.backends.cpu import CPU
+from einsmith.driver import compile
+from einsmith.driver.cpu import CPU
 from einsmith.runtime.assemble import CompiledKernel
 from tests.passes import families
 from tests.passes.counting import executed_lines

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate, evaluate_template
 from einsmith.ir.nodes import (
     Axis,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import Compute, Piece, Reduce, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import Compute, postorder
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes

@@ -13,8 +13,8 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
-from einsmith.compile import predicted
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.modes import trace_shapes

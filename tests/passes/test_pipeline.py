@@ -10,8 +10,8 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import KnobError
-from einsmith.compile import Executable, predicted
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.modes import trace_call

@@ -10,8 +10,8 @@ import pytest
 import einsmith as es
 from einsmith import functional as F
 from einsmith.base import dtypes as dt
-from einsmith.compile import predicted
 from einsmith.cost.facts import Target
+from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
@@ -208,7 +208,7 @@ def test_a_training_step_holds_less_for_the_backward_pass(net, shape, part):
 def test_dropped_out_activations_are_the_same(monkeypatch):
     """Where kernels are priced by the bytes that they move, from beyond the caches. Blocks of rows are chosen by what a
     kernel reads, so that sums of gradients may be added in another order."""
-    monkeypatch.setattr("einsmith.compile.predicted", moved)
+    monkeypatch.setattr("einsmith.driver.compile.predicted", moved)
     monkeypatch.setattr("einsmith.passes.algebra.recompute.FAR", 1 << 40)
     found = []
     for without in ("", "recompute"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.modes import trace_call
 from einsmith.schedule.plan import LoopCall

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile, nn
-from einsmith.backends import cpu
+from einsmith import nn
 from einsmith.base import environment
+from einsmith.driver import compile, cpu
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
 

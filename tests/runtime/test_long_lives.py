@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile
-from einsmith.backends import cpu
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
+from einsmith.driver import compile, cpu
 from einsmith.functional import call
 from einsmith.ir import interned
 from einsmith.kernels import autoconfig

@@ -13,7 +13,7 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import VerifyError
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import compile
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
-from einsmith.compile import Executable, predicted
 from einsmith.cost.facts import Target
+from einsmith.driver import compile
+from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.nodes import Tensor
 from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes

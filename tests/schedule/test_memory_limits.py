@@ -12,7 +12,7 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import size_of
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.schedule import rematerialize
 
 F = es.functional
@@ -247,7 +247,7 @@ def test_a_plan_takes_at_least_its_peak(monkeypatch):
 
         return fit(plan, outside, allowed, cost, measured)
 
-    monkeypatch.setattr("einsmith.compile.fit", checked)
+    monkeypatch.setattr("einsmith.driver.compile.fit", checked)
     rng = np.random.default_rng(5)
     for name in ("lenet5", "pointwise"):
         with pytest.raises(MemoryLimitError):

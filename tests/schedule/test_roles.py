@@ -5,7 +5,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.compile import Executable, predicted
+from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.ir.rebuild import exchanged

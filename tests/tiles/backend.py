@@ -19,7 +19,7 @@ from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
-from tests.backends.evaluated import Evaluated, Steps
+from tests.driver.evaluated import Evaluated, Steps
 from tests.tiles import interp, stand_in
 from tests.tiles.memory import Memory
 from tests.tiles.running import SMALL, functions_of

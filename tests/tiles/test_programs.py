@@ -10,10 +10,10 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.backends import registry
 from einsmith.base.environment import CHECK
+from einsmith.driver import registry
 from einsmith.kernels import autoconfig
-from tests.backends.test_second_backend import NETWORKS, trained
+from tests.driver.test_second_backend import NETWORKS, trained
 from tests.gallery.entries import ENTRIES, Entry
 from tests.gallery.test_gallery import Problem
 from tests.tiles.backend import Tiles

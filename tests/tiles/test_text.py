@@ -9,7 +9,7 @@ import pytest
 from einsmith.base.errors import CompileError
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.triton_text import OPTIONS, signature, triton_text
-from tests.backends.test_second_backend import trained
+from tests.driver.test_second_backend import trained
 from tests.tiles import stand_in
 from tests.tiles.memory import Fault, Memory
 from tests.tiles.test_programs import seated  # noqa: F401

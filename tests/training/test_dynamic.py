@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends import cpu, workshop
-from einsmith.backends.backend import Proposed
 from einsmith.base.errors import ArgumentError
-from einsmith.compile import Executable
+from einsmith.driver import cpu, workshop
+from einsmith.driver.backend import Proposed
+from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.runtime.beside import Beside

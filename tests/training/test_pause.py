@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from einsmith.backends import workshop
-from einsmith.compile import Executable
+from einsmith.driver import workshop
+from einsmith.driver.compile import Executable
 from einsmith.tuning.programs import online
 from tests.training.test_dynamic import BATCH, Simulated, exploration, simulated, step, store
 

@@ -280,7 +280,7 @@ def test_what_memory_held_before_does_not_matter(n, dtype):
 
 def test_timing_kernels_writes_into_living_memory(monkeypatch):
     """The outputs whose addresses a run has set stay alive while it goes on."""
-    from einsmith import compile
+    from einsmith.driver import compile
 
     f = es.value_and_grad(lambda x: es.functional.sum(x * x))
     x = np.ones((300, 300), np.float32)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends.backend import Found
-from einsmith.backends.cpu import Cpu
 from einsmith.base.errors import ArgumentError
+from einsmith.driver.backend import Found
+from einsmith.driver.cpu import Cpu
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import records
 from einsmith.tuning.kernels.genetic import Candidate

@@ -16,7 +16,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import EinsmithWarning
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
 from einsmith.modes import trace_call
 from einsmith.tuning.kernels import bench as bench_module

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends.backend import Raced
-from einsmith.compile import Executable
+from einsmith.driver.backend import Raced
+from einsmith.driver.compile import Executable
 from einsmith.passes import pipeline
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.programs import graph_search

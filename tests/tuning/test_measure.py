@@ -11,8 +11,8 @@ import numpy as np
 
 import einsmith as es
 from einsmith import modes
-from einsmith.backends import cpu
-from einsmith.compile import Executable
+from einsmith.driver import cpu
+from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels.measure import seconds_of
 

@@ -12,7 +12,7 @@ from einsmith import functional as F
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import EinsmithError, TraceError
-from einsmith.compile import PROGRAMS, Executable
+from einsmith.driver.compile import PROGRAMS, Executable
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory

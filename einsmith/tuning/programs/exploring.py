@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from einsmith.backends.backend import Workshop
+from einsmith.driver.backend import Workshop
 from einsmith.schedule.kernel import Kernel, Rows
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from math import sqrt
 
 import numpy as np
 
-from einsmith.backends.backend import Raced
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
-from einsmith.compile import FINITE, Executable
+from einsmith.driver.backend import Raced
+from einsmith.driver.compile import FINITE, Executable
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.printer import layouts
 

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import numpy as np
 
-from einsmith.backends.backend import Found, Part, Tell
 from einsmith.base.errors import ArgumentError
-from einsmith.compile import FINITE, Executable
+from einsmith.driver.backend import Found, Part, Tell
+from einsmith.driver.compile import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 

@@ -1,7 +1,7 @@
 """Dynamic mode: tune a program's kernels while the program trains.
 
 An exploring thread proposes configurations and a code-generating thread has them compiled and vetted; a bounded queue
-connects them, and both use a low-priority process (`backends.backend.Workshop`). The training thread tries several
+connects them, and both use a low-priority process (`driver.backend.Workshop`). The training thread tries several
 kernels at a time. In one step the candidates run in addition to the program's own kernels, into separate memory, and a
 candidate whose result differs is dropped. Then steps alternate between the current program and the candidate program,
 and each kernel is timed. A candidate that is significantly faster is installed and recorded. Every step is a training
@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from einsmith.backends.backend import Workshop
 from einsmith.base import environment, locks
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
-from einsmith.compile import FINITE, Executable
+from einsmith.driver.backend import Workshop
+from einsmith.driver.compile import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget

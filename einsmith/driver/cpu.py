@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from einsmith.backends.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
 from einsmith.base import environment, locks
 from einsmith.base.caches import Bound, Cache, Once
 from einsmith.base.errors import CompileError, EinsmithWarning
@@ -17,6 +16,7 @@ from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest import nest
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
+from einsmith.driver.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
@@ -198,7 +198,7 @@ class Cpu(Backend):
 
     def workshop(self, target: Target, threads: int) -> Workshop:
         with locks.IMPORTING:
-            from einsmith.backends import workshop  # imported late: it imports this module
+            from einsmith.driver import workshop  # imported late: it imports this module
 
         return workshop.ProcessWorkshop(target, threads)
 
@@ -238,7 +238,7 @@ class Cpu(Backend):
 
     def ahead(self) -> AheadOfTime:
         with locks.IMPORTING:
-            from einsmith.backends.objects import ObjectCode  # imported late: it is a Cpu itself
+            from einsmith.driver.objects import ObjectCode  # imported late: it is a Cpu itself
 
         return ObjectCode()
 

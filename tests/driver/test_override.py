@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import CompileError
-from einsmith.compile import Executable
+from einsmith.driver.compile import Executable
 from einsmith.modes import trace_call
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import name_of

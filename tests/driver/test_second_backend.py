@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends import registry
-from einsmith.backends.cpu import CPU
 from einsmith.base.environment import CHECK
 from einsmith.base.errors import CheckError, CompileError, IndexOutOfRange, NonFiniteError
 from einsmith.cli import explain
 from einsmith.codegen.cache import native
-from einsmith.compile import Executable
+from einsmith.driver import registry
+from einsmith.driver.compile import Executable
+from einsmith.driver.cpu import CPU
 from einsmith.kernels import autoconfig
 from einsmith.runtime import pool
 from einsmith.runtime.arena import Block
-from tests.backends.evaluated import Evaluated, Machine
+from tests.driver.evaluated import Evaluated, Machine
 
 
 @pytest.fixture

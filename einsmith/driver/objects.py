@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from einsmith.backends.backend import AheadOfTime, ProgramTable, Runnable, Watched
-from einsmith.backends.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
 from einsmith.base.errors import CheckError
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
+from einsmith.driver.backend import AheadOfTime, ProgramTable, Runnable, Watched
+from einsmith.driver.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends import cpu
-from einsmith.backends.backend import Backend
 from einsmith.base.errors import ArgumentError, CompileError
-from einsmith.compile import Executable
+from einsmith.driver import cpu
+from einsmith.driver.backend import Backend
+from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.beside import ZONE, Beside
 from einsmith.schedule.kernel import Kernel, Rows

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.backends import registry
-from einsmith.backends.backend import Backend, Runnable, Watched
 from einsmith.base import environment, locks
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange, MemoryLimitError, TraceError
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import KEPT_BESIDE, Target
+from einsmith.driver import registry
+from einsmith.driver.backend import Backend, Runnable, Watched
 from einsmith.ir.analysis.views import producer, storage
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.ir.origins import Origins

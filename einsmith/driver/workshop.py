@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from math import inf
 
-from einsmith.backends import cpu
-from einsmith.backends.backend import Proposed, Tried
 from einsmith.base import locks
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
+from einsmith.driver import cpu
+from einsmith.driver.backend import Proposed, Tried
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
@@ -103,7 +103,7 @@ class Shop:
 class _Aside(BenchProcess):
     """The workshop process, seen from its parent."""
 
-    module = "einsmith.backends.workshop"
+    module = "einsmith.driver.workshop"
     idle = True
     over = False
 

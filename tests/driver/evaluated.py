@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.backends.backend import Backend
 from einsmith.check.expected import written_buffers
 from einsmith.check.guarded import view
 from einsmith.cost.facts import Target
+from einsmith.driver.backend import Backend
 from einsmith.ir.evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.backends import cpu
-from einsmith.backends.objects import ObjectCode
 from einsmith.cli.explain import gather, text_of
 from einsmith.cli.report_page import page
-from einsmith.compile import Executable
 from einsmith.cost.facts import Target
+from einsmith.driver import cpu
+from einsmith.driver.compile import Executable
+from einsmith.driver.objects import ObjectCode
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.modes import trace_call

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from einsmith.backends.backend import Backend
-from einsmith.backends.cpu import CPU
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
+from einsmith.driver.backend import Backend
+from einsmith.driver.cpu import CPU
 from einsmith.kernels import autoconfig
 
 BACKENDS: dict[str, Backend] = {CPU.name: CPU}
