@@ -34,14 +34,14 @@ MEDIAN_REGRET, MOST_REGRET, CHOOSE_SECONDS = 0.10, 0.30, 5e-3
 def kernels_of(case: Case) -> list[Any]:
     """What is launched for a case, once the passes are done."""
     from benchmarks.peers.einsmith_kernels import function
-    from einsmith import modes
+    from einsmith.api import jit
     from einsmith.base import dtypes as dt
     from einsmith.passes.pipeline import run_passes
     from einsmith.schedule.plan import KernelCall, fuse
 
     f, names = function(case)
     assert case.shapes is not None
-    plan = fuse(run_passes(modes.trace_shapes(f, [(case.shapes[n], dt.f32) for n in names]).graph), None)
+    plan = fuse(run_passes(jit.trace_shapes(f, [(case.shapes[n], dt.f32) for n in names]).graph), None)
     return [call.kernel for call in plan.calls if isinstance(call, KernelCall)]
 
 

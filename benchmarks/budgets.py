@@ -57,8 +57,8 @@ def chain(layers: int) -> tuple[Callable, tuple]:
 def python_seconds(tensors: int) -> tuple[int, float]:
     """(how many tensors the training graph has, at least `tensors`; seconds of Python until its kernels are known)."""
     import einsmith as es
+    from einsmith.api.jit import trace_call
     from einsmith.ir.nodes import postorder
-    from einsmith.modes import trace_call
     from einsmith.passes.pipeline import run_passes
     from einsmith.schedule.plan import fuse
 

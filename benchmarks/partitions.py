@@ -30,10 +30,10 @@ NODES = 9
 
 def gallery() -> Iterator[tuple[str, Any]]:
     """(name, training graph) of the entries whose gradients are a few tensors."""
+    from einsmith.api.jit import trace_call
     from einsmith.ir.analysis.views import is_view
     from einsmith.ir.loop import LoweredLoop
     from einsmith.ir.nodes import Compute, Recurrence, postorder
-    from einsmith.modes import trace_call
     from tests.passes.partitions import unfused
 
     for name, both, x in differentiated():

@@ -8,6 +8,9 @@ from einsmith.base import late
 if TYPE_CHECKING:
     from einsmith import callbacks, data, functional, metrics, models, nn, optim
     from einsmith import frontends as frontends
+    from einsmith.api.batching import hessian, vmap
+    from einsmith.api.jit import jit
+    from einsmith.api.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
     from einsmith.base.caches import cache_clear
     from einsmith.base.errors import (
         ArgumentError,
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
         UnknownOptionError,
         VerifyError,
     )
-    from einsmith.batching import hessian, vmap
     from einsmith.checkpoint import load, save
     from einsmith.export import Library, export, load_library
     from einsmith.lang.builder import (
@@ -66,11 +68,9 @@ if TYPE_CHECKING:
         where,
     )
     from einsmith.lang.op import op
-    from einsmith.modes import jit
     from einsmith.nn import manual_seed
     from einsmith.runtime.thread_count import set_threads
     from einsmith.training import TrainStep
-    from einsmith.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
 
 __version__ = "0.1.0"
 
@@ -87,7 +87,7 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
-    "einsmith.batching": "hessian vmap",
+    "einsmith.api.batching": "hessian vmap",
     "einsmith.base.caches": "cache_clear",
     "einsmith.checkpoint": "load save",
     "einsmith.base.errors":
@@ -100,11 +100,11 @@ _PLACES = {
         "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod relu rsqrt "
         "sigmoid sign sin sqrt sum tanh where",
     "einsmith.lang.op": "op",
-    "einsmith.modes": "jit",
+    "einsmith.api.jit": "jit",
     "einsmith.nn": "manual_seed",
     "einsmith.runtime.thread_count": "set_threads",
     "einsmith.training": "TrainStep",
-    "einsmith.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
+    "einsmith.api.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
 }  # fmt: skip
 """Public names by the module that defines them; a module is imported when one of its names is first used."""
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from einsmith import models, modes, optim
+from einsmith import models, optim
+from einsmith.api import jit
 from einsmith.base.arguments import described
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import EinsmithError
@@ -77,7 +78,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
     if static:
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
-    traced = modes.trace_call(f, inputs, {}, static)
+    traced = jit.trace_call(f, inputs, {}, static)
     run = Executable(traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins)
     leaves = flatten([x for n, x in enumerate(inputs) if n not in static])[0]
     arrays = [x for x in leaves if not isinstance(x, (str, bool, type(None)))]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from einsmith.api.jit import Jitted, arguments_of, names_of, trace_arguments, trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten
 from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
-from einsmith.modes import Jitted, arguments_of, names_of, trace_arguments, trace_call
 from einsmith.nn import Module
 from einsmith.training import TrainStep
 from einsmith.training.evaluate import evaluated

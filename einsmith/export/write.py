@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import einsmith
+from einsmith.api.jit import Jitted
 from einsmith.base import environment, folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
@@ -28,7 +29,6 @@ from einsmith.export.program import Portable
 from einsmith.export.source import LibrarySource, saved, weights
 from einsmith.lang import trace
 from einsmith.manifest import has_format
-from einsmith.modes import Jitted
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from einsmith.api.jit import trace_shapes
+from einsmith.api.transforms import batched, jvp, vjp
 from einsmith.base import locks
 from einsmith.base.arguments import described
 from einsmith.base.caches import Bound, Cache
@@ -35,10 +37,8 @@ from einsmith.frontends.torch_register import Program, register
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
-from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-from einsmith.transforms import batched, jvp, vjp
 
 _PART = re.compile(r"(\d+)([:>*])([\d,]*)")
 """A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how

@@ -14,6 +14,7 @@ import torch.fx.experimental._config as _sizes
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from einsmith.api.jit import trace_shapes
 from einsmith.base.arguments import described
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import ALL, dtype_of
@@ -25,7 +26,6 @@ from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
 from einsmith.frontends.torch_nodes import KNOWN, kind_of, line_of, node_of, operator_name
 from einsmith.lang import trace
-from einsmith.modes import trace_shapes
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
 

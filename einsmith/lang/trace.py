@@ -19,7 +19,7 @@ _CURRENT: ContextVar[Trace | None] = ContextVar("einsmith_trace", default=None)
 
 
 def _load_then_run(f: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    _load("einsmith.modes")
+    _load("einsmith.api.jit")
     return run_arrays(f, args, kwargs)
 
 
@@ -35,10 +35,10 @@ def _load(module: str) -> None:
 
 
 run_arrays: Callable[..., Any] = _load_then_run
-"""Set by einsmith.modes: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
+"""Set by einsmith.api.jit: `run_arrays(f, args, kwargs)` traces, compiles and runs a callable that was given arrays."""
 
 plan_of: Callable[[Any], str] = lambda f: ""  # noqa: E731  # nothing is compiled before
-"""Set by einsmith.modes: returns a description of what is compiled for a callable that was given arrays."""
+"""Set by einsmith.api.jit: returns a description of what is compiled for a callable that was given arrays."""
 
 random_key: Callable[[], Any] = _load_then_draw
 """Set by einsmith.functional: returns the seed and the step, [2], for random numbers of the next call outside training

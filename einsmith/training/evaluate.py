@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsmith.api.jit import Jitted
 from einsmith.base.arguments import described, shown
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
 from einsmith.functional.losses.classes import IGNORED
 from einsmith.metrics import predicted
-from einsmith.modes import Jitted
 from einsmith.training.losses import named
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsmith.api.jit import bound, names_of
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
@@ -17,7 +18,6 @@ from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
-from einsmith.modes import bound, names_of
 from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value
 from einsmith.training.counts import CountGroup

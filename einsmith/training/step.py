@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.api.jit import Jitted
 from einsmith.base import environment, html
 from einsmith.base.arguments import Count, check_options, checked, described
 from einsmith.base.arrays import to_array
@@ -22,7 +23,6 @@ from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonF
 from einsmith.base.sizes import size_of
 from einsmith.driver.compile import FINITE, PROGRAMS, Executable
 from einsmith.lang import trace
-from einsmith.modes import Jitted
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.nested import check_store, under_way

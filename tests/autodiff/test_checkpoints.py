@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.errors import FormulaError, GradientError, KindError
 from einsmith.base.trees import flatten
 from einsmith.driver.compile import Executable
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES
 
 NAMES = [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.errors import GradientError, ShapeError
 from einsmith.ir.nodes import Compute, postorder
-from einsmith.modes import trace_call
 
 CONVOLUTION = es.op("Y[b,k,p,q] = sum[c,r,s](X[b,c,2*p+r,2*q+s] * W[k,c,r,s])")
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.autodiff.adjoint.rules import RULES
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import GradientError
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Compute, Read, Reduce, leaf, postorder
-from einsmith.modes import trace_call
 from tests.autodiff.formulas import F, check_gradients, compute, constant, fn, run, where
 
 RNG = np.random.default_rng(7)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 
 PATHS = " + ".join(f"where(i >= {k}, {k}.0*tanh(x[i-1]*w[i]), 0.0)" for k in range(1, 8))
 """More paths to one product than are kept apart, each under a guard of its own."""

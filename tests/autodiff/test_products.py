@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.nodes import Compute, Reduce, postorder
 from einsmith.ir.rewrite.simplify import values_only
-from einsmith.modes import trace_call
 
 ORDERS = (1, 2, 3)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.driver.compile import Executable
-from einsmith.modes import trace_call
 from tests.counting import python_calls
 
 MOST_CALLS = 5_000_000

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.trees import flatten
 from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Axis, Recurrence, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES
 
 FLOATS = [n for n, c in CASES.items() if all(x.dtype.kind == "f" for x in c.inputs[:1])]

@@ -9,10 +9,10 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
+from einsmith.api.jit import trace_call
 from einsmith.base.trees import flatten
 from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
-from einsmith.modes import trace_call
 from tests.lang.recurrences import CASES
 
 SIZES: dict[str, tuple] = {

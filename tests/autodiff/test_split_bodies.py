@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.autodiff.split_bodies import MOST, split_body
 from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import Compute, postorder
-from einsmith.modes import trace_call
 from tests.counting import python_calls
 
 N = 40

@@ -32,9 +32,9 @@ ROOT = Path(es.__file__).parent
 # Module-level containers that may grow beside caches, and with what.
 GROWING = {
     "einsmith.ir.interned._TABLE": "nodes, which are held weakly",
-    "einsmith.modes._JITTED": "functions, which are held weakly",
-    "einsmith.transforms._PULLBACKS": "functions, which are held weakly",
-    "einsmith.transforms._JVPS": "functions, which are held weakly",
+    "einsmith.api.jit._JITTED": "functions, which are held weakly",
+    "einsmith.api.transforms._PULLBACKS": "functions, which are held weakly",
+    "einsmith.api.transforms._JVPS": "functions, which are held weakly",
     "einsmith.base.locks._free_in_child": "locks, which are held weakly",
     "einsmith.base.locks._inside": "threads that hold a lock",
     "einsmith.runtime.buffers._blocks": "memory of results, of which KEPT bytes are kept",

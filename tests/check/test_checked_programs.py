@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.check.program import CheckedProgram
@@ -21,7 +22,6 @@ from einsmith.driver import compile, cpu
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.kernels.emit import combine
-from einsmith.modes import trace_call
 from einsmith.passes import pipeline
 from einsmith.runtime import assemble
 from einsmith.runtime.program import Program

@@ -7,11 +7,11 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.api.jit import trace_call
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import fuse
 from einsmith.tuning.kernels.decisions import lowered

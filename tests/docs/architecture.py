@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import wrap
 
 import einsmith as es
+from einsmith.api.jit import trace_shapes
 from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest import nest
@@ -20,7 +21,6 @@ from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.printer import show, show_graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
-from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import PASSES, PassContext
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
 from einsmith.schedule.plan import Plan, fuse

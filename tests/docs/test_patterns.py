@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
-from einsmith.modes import trace_call
 
 PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)

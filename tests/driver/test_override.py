@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.errors import CompileError
 from einsmith.driver.compile import Executable
-from einsmith.modes import trace_call
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.override import overriding

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.cli.explain import gather, text_of
 from einsmith.cli.report_page import page
 from einsmith.cost.facts import Target
@@ -19,7 +20,6 @@ from einsmith.driver.compile import Executable
 from einsmith.driver.objects import ObjectCode
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
-from einsmith.modes import trace_call
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import decided, written

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import numpy as np
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph
-from einsmith.modes import trace_call
 from tests.fuzz.generate import Case
 from tests.fuzz.tolerance import errors
 

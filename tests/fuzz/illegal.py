@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.nodes import Compute, Recurrence, postorder
-from einsmith.modes import trace_call
 from tests.fuzz.generate import Generator
 from tests.gallery.entries import ENTRIES
 from tests.lang.recurrences import CASES

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
-from einsmith.modes import trace_call
 from einsmith.tuning.calibration import calibrate
 from tests.fuzz import memory, torch_twin
 from tests.fuzz.case import Case

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.driver.compile import Executable
-from einsmith.modes import trace_call
 
 SIZES = (1, 7, 15, 16, 17, 33)
 

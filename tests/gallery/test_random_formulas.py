@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import PASSES, PassContext
 
 AXES = "ijkl"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
@@ -15,7 +16,6 @@ from einsmith.ir.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, 
 from einsmith.ir.rewrite import contraction_order as order
 from einsmith.ir.rewrite.contraction_order import order_contraction
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
@@ -38,7 +39,6 @@ from einsmith.kernels.contraction.features import operand_plan
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import Problem, problems, with_companion
 from einsmith.kernels.pattern import Lowered
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import fuse

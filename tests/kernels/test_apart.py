@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
-from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.apart import apart, stages_apart
 from einsmith.schedule.kernel import Kernel, Rows

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
@@ -19,7 +20,6 @@ from einsmith.kernels.contraction import features
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.reduction import cost as reduction_plan
-from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import fuse

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.api.jit import trace_call
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import Executable
@@ -18,7 +19,6 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ROWS
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.lang import builder
-from einsmith.modes import trace_call
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.footprint import touched

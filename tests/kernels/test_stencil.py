@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
@@ -20,7 +21,6 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import AHEAD, short, turned, waits
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.kernels.stencil.terms import stencils
-from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.plan import fuse

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
 from einsmith.lang import builder
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.plan import fuse

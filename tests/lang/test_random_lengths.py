@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
-from einsmith.modes import trace_call
 
 GUARDS = (
     "t < n[b]", "t+1 <= n[b]", "t+1 < n[b]", "t < n[b] + 1", "t <= n[b]", "n[b] > t", "not (n[b] <= t)",

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.trees import flatten
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Recurrence, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.analysis.index_checks import index_checks

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.trees import flatten
-from einsmith.modes import trace_call
 
 STATES = np.array([1, 0, 1])
 CELLS = """

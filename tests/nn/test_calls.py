@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from einsmith import functional as F
-from einsmith import nn, transforms
+from einsmith import nn
+from einsmith.api import transforms
 from einsmith.base.errors import IndexOutOfRange, ShapeError
 from einsmith.functional import call
 

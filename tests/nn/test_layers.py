@@ -10,12 +10,12 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
+from einsmith.api.transforms import vjp
 from einsmith.autodiff.reverse import gradients
 from einsmith.base.dtypes import f32
 from einsmith.ir.nodes import Compute, leaf, postorder
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import Trace, tracing
-from einsmith.transforms import vjp
 from tests.nn.layer_table import TABLE, Draw, draws
 
 ALL = [d for layer in TABLE for d in draws(layer)]

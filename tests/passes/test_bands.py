@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
-from einsmith.modes import trace_call
 from tests.passes.counting import run_counted
 
 FORMULAS = {

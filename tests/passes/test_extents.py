@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from einsmith.api.jit import trace_shapes
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.cost.facts import Target
 from einsmith.driver import compile, cpu
-from einsmith.modes import trace_shapes
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel
 from tests.passes.counting import executed_lines

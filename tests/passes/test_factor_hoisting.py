@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Reduce, postorder
 from einsmith.ir.printer import show
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra.factor_hoisting import factor_hoisting
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify

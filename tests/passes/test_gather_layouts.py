@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, has_read, postorder, reads
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra.gather_layouts import gather_layouts
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
 from einsmith.driver.compile import Executable
@@ -24,7 +25,6 @@ from einsmith.ir.nodes import (
     cast,
     leaf,
 )
-from einsmith.modes import trace_call
 from einsmith.schedule.plan import LoopCall, Plan
 from tests.lang.recurrences import CASES
 from tests.passes import ragged

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import Compute, postorder
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from tests.fuzz.check import agree
 

@@ -12,12 +12,12 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
+from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
-from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import fuse

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.errors import KnobError
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
-from einsmith.modes import trace_call
 from einsmith.passes import pipeline
 from einsmith.passes.pipeline import PASSES, Pass, PassContext, graph_pass, ordered, run_passes
 from einsmith.schedule.plan import fuse

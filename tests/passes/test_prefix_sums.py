@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Recurrence, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra import prefix_sums as passes
 from einsmith.passes.algebra.prefix_sums import BLOCK, ROWS, STEPS, prefix_sums
 from einsmith.passes.algebra.simplify import simplify

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
+from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
@@ -17,7 +18,6 @@ from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_shapes
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
 

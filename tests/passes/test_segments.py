@@ -7,11 +7,11 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
+from einsmith.api.jit import trace_call
 from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra import segments as passes
 from einsmith.passes.algebra.segments import MANY, segments
 from einsmith.passes.algebra.simplify import simplify

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Apply, Compute, Graph, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.simplify import simplify

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Graph, Read, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.modes import trace_call
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.algebra.store_post_activation import store_post_activation

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.driver.compile import Executable
 from einsmith.ir.evaluator import evaluate
-from einsmith.modes import trace_call
 from einsmith.schedule.plan import LoopCall
 from tests.passes import ragged
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import postorder
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 
 FORWARD = es.op("s[t,i] = where(t > 0, s[t-1,i], a[i]) + sum[k](x[t,i,k] * x[t,i,k])")

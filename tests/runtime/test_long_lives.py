@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import run_arrays
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
 from einsmith.driver import compile, cpu
@@ -22,7 +23,6 @@ from einsmith.functional import call
 from einsmith.ir import interned
 from einsmith.kernels import autoconfig
 from einsmith.lang import op
-from einsmith.modes import run_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import VerifyError
 from einsmith.driver.compile import Executable
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced

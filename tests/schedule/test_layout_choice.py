@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
@@ -19,7 +20,6 @@ from einsmith.cost.facts import Target
 from einsmith.driver import compile
 from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.nodes import Tensor
-from einsmith.modes import trace_call
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout import choice, price

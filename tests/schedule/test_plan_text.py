@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_shapes
 from einsmith.base.dtypes import f32
 from einsmith.cost.facts import Target
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import Graph, Item, postorder
 from einsmith.ir.printer import show
-from einsmith.modes import trace_shapes
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.arena import arena
 from einsmith.schedule.plan import Plan, fuse

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.ir.functions import COMBINERS, FUNCTIONS
 from einsmith.ir.nodes import Compute, Reduce, postorder
 from einsmith.lang import parser
 from einsmith.lang.composed import COMPOSED
-from einsmith.modes import trace_call
 from tests.semantics.derivatives import CASES, compare, same
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.driver import cpu, workshop
 from einsmith.driver.backend import Proposed
 from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
-from einsmith.modes import trace_call
 from einsmith.runtime.beside import Beside
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import database, records

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.jit import trace_call
 from einsmith.base.errors import EinsmithWarning
 from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
-from einsmith.modes import trace_call
 from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess, Failed, Lost
 from einsmith.tuning.kernels.genetic import Candidate

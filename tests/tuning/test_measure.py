@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import einsmith as es
-from einsmith import modes
+from einsmith.api import jit
 from einsmith.driver import cpu
 from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def kernel_of(f, *arrays):
-    traced = modes.trace_call(f, arrays, {})
+    traced = jit.trace_call(f, arrays, {})
     run = Executable(traced.graph, traced.bind, 1)
     return run.plan.calls[0].kernel, run.target
 

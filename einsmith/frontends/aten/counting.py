@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.api.transforms import vjp
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import promoted, tensor
@@ -16,7 +17,6 @@ from einsmith.functional.common import dimension
 from einsmith.functional.indexing import at
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.transforms import vjp
 
 # ------------------------------------------------------------------------------------------------------- sorted rows
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import functional as F
+from einsmith.api.transforms import vjp
 from einsmith.frontends.aten.contractions import convolution
 from einsmith.frontends.aten.table import TABLE, aten, enter
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
-from einsmith.transforms import vjp
 
 Ints = Sequence[int]
 

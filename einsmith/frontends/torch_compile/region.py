@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from einsmith import functional as F
+from einsmith.api.jit import trace_shapes
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import EinsmithError, TraceError
@@ -21,7 +22,6 @@ from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.ir.nodes import Graph, size
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.modes import trace_shapes
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
 

@@ -14,6 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.random import default_rng
 
+from einsmith.api.jit import (
+    Argument,
+    Derived,
+    Jitted,
+    arguments_of,
+    in_trace,
+    is_traced,
+    kept,
+    names_of,
+    run_arrays,
+    trace_arguments,
+)
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.reverse import gradients
@@ -28,18 +40,6 @@ from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
-from einsmith.modes import (
-    Argument,
-    Derived,
-    Jitted,
-    arguments_of,
-    in_trace,
-    is_traced,
-    kept,
-    names_of,
-    run_arrays,
-    trace_arguments,
-)
 from einsmith.passes.analysis.index_checks import violation
 
 # ------------------------------------------------------------------------------------------------------ gradients

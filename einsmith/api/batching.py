@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from einsmith.api.transforms import Transformed, batched, grad, jvp
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import checked, described
 from einsmith.base.dtypes import is_whole
@@ -14,7 +15,6 @@ from einsmith.base.errors import ArgumentError, GradientError, ShapeError
 from einsmith.base.trees import flatten, unflatten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
-from einsmith.transforms import Transformed, batched, grad, jvp
 
 
 @checked
