@@ -213,9 +213,9 @@ class Cpu(Backend):
 
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
-            from einsmith.check import others  # imported late: only checked runs need them
-            from einsmith.check.kernel_check import CheckedKernel
-            from einsmith.check.program import CheckedProgram, ReportContext
+            from einsmith.checking import others  # imported late: only checked runs need them
+            from einsmith.checking.kernel_check import CheckedKernel
+            from einsmith.checking.program import CheckedProgram, ReportContext
 
         given, bind, target = watched.graph, watched.bind, watched.target
         graph = Graph((*bind, *watched.inputs), given.outputs, given.updates, given.checks)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.check.expected import written_buffers
-from einsmith.check.guarded import view
+from einsmith.checking.expected import written_buffers
+from einsmith.checking.guarded import view
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend
 from einsmith.ir.evaluator import evaluate_template

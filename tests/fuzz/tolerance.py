@@ -1,5 +1,5 @@
-"""How far a computed result may lie from the exact one: `einsmith.check.tolerance` of this checkout, also where another
-checkout's einsmith is under test."""
+"""How far a computed result may lie from the exact one: `einsmith.checking.tolerance` of this checkout, also where
+another checkout's einsmith is under test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 _spec = importlib.util.spec_from_file_location(
-    "tests.fuzz.own_tolerance", Path(__file__).resolve().parents[2] / "einsmith" / "check" / "tolerance.py"
+    "tests.fuzz.own_tolerance", Path(__file__).resolve().parents[2] / "einsmith" / "checking" / "tolerance.py"
 )
 assert _spec is not None and _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from einsmith.base import environment
-from einsmith.check import trap
+from einsmith.checking import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target

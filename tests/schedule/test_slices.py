@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
-from einsmith.check.kernel_check import KernelFault, _untouched, elements
+from einsmith.checking.kernel_check import KernelFault, _untouched, elements
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.plan import fuse

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.check.guarded import view
+from einsmith.checking.guarded import view
 from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler, CompiledKernel

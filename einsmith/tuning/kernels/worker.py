@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from einsmith.base.errors import CompileError
-from einsmith.check.expected import written_buffers
-from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
-from einsmith.check.others import apart
+from einsmith.checking.expected import written_buffers
+from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault, KernelSource, check, elements, evaluate
+from einsmith.checking.others import apart
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsmith.base.dtypes import DType
-from einsmith.check.kernel_check import (
+from einsmith.checking.kernel_check import (
     CheckedKernel,
     Held,
     KernelFault,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith.base.dtypes import DType
-from einsmith.check.tolerance import Pair, pair_of, template_errors
+from einsmith.checking.tolerance import Pair, pair_of, template_errors
 from einsmith.ir.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.schedule.kernel import Kernel, Rows

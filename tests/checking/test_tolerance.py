@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.check.tolerance import template_errors
+from einsmith.checking.tolerance import template_errors
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.check import others
-from einsmith.check.kernel_check import CheckedKernel, Held, KernelSource
+from einsmith.checking import others
+from einsmith.checking.kernel_check import CheckedKernel, Held, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
 from einsmith.schedule.kernel import Kernel

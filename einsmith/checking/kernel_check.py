@@ -11,9 +11,9 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.base.errors import IndexOutOfRange
-from einsmith.check import trap
-from einsmith.check.expected import Difference, difference, read_buffers, wanted, written_buffers
-from einsmith.check.guarded import Guarded, GuardedBlock
+from einsmith.checking import trap
+from einsmith.checking.expected import Difference, difference, read_buffers, wanted, written_buffers
+from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cost.facts import Target
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch

@@ -14,9 +14,9 @@ import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.errors import CheckError
-from einsmith.check import kernel_check, others
-from einsmith.check.expected import written_buffers
-from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
+from einsmith.checking import kernel_check, others
+from einsmith.checking.expected import written_buffers
+from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault, KernelSource
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
 from einsmith.ir.interned import Node
@@ -35,7 +35,7 @@ Einsmith that is installed, which shows whether the fault is still there.
 import sys
 from pathlib import Path
 
-from einsmith.check.report import replay
+from einsmith.checking.report import replay
 
 replay(Path(__file__).parent, anew="--anew" in sys.argv[1:])
 print("no fault")
@@ -48,7 +48,7 @@ from pathlib import Path
 
 os.environ["EINSMITH_CHECK"] = "2"
 
-from einsmith.check.report import graph_of
+from einsmith.checking.report import graph_of
 from einsmith.driver.compile import Executable
 
 graph, inputs, facts = graph_of(Path(__file__).parent)

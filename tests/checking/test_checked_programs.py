@@ -15,7 +15,7 @@ import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base import environment
 from einsmith.base.caches import Cache
-from einsmith.check.program import CheckedProgram
+from einsmith.checking.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.driver import compile, cpu
@@ -99,7 +99,7 @@ def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
     assert type(compile.Executable(on.graph, on.bind, 1).program) is Program
     code = (
         "import sys, numpy as np, einsmith as es\nes.jit(lambda x: x + 1)(np.ones(3))\n"
-        "print(any(m == 'einsmith.check' for m in sys.modules))"
+        "print(any(m == 'einsmith.checking' for m in sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base.errors import CheckError
-from einsmith.check import kernel_check, report, trap
-from einsmith.check.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
-from einsmith.check.guarded import view
-from einsmith.check.kernel_check import CheckedKernel, Held, KernelFault
-from einsmith.check.tolerance import errors
+from einsmith.checking import kernel_check, report, trap
+from einsmith.checking.expected import WORK, Wanted, difference, read_buffers, work, written_buffers
+from einsmith.checking.guarded import view
+from einsmith.checking.kernel_check import CheckedKernel, Held, KernelFault
+from einsmith.checking.tolerance import errors
 from einsmith.codegen.entry.entry_program import RUN_WORDS
 from einsmith.ir.nodes import Compute, Graph, Leaf, Recurrence, postorder
 from einsmith.runtime.assemble import Assembler, At, PointerTarget

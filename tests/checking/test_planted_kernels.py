@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsmith.check import report
-from einsmith.check.kernel_check import KernelFault
-from tests.check.planted import (
+from einsmith.checking import report
+from einsmith.checking.kernel_check import KernelFault
+from tests.checking.planted import (
     N,
     doubled,
     held,
@@ -195,7 +195,7 @@ def test_the_folder_of_a_fault_shows_it_again(name, rng, tmp_path, monkeypatch):
 
 def test_other_machine_code_is_a_second_opinion(rng, monkeypatch):
     """Where the evaluator cannot be afforded, the same text compiled in other ways is compared."""
-    monkeypatch.setattr("einsmith.check.expected.WORK", 0)
+    monkeypatch.setattr("einsmith.checking.expected.WORK", 0)
     kernel = reduction("sum")
     report.opinions(subject(kernel, with_declarations(folded("0.0", PLUS))), held(kernel, rng))
     with pytest.raises(KernelFault, match="by the pattern|not those of"):
@@ -204,7 +204,7 @@ def test_other_machine_code_is_a_second_opinion(rng, monkeypatch):
 
 def test_a_fault_of_the_optimiser_is_noticed(rng, monkeypatch):
     """Machine code that is not what its text says, as a wrong optimisation gives."""
-    monkeypatch.setattr("einsmith.check.expected.WORK", 0)
+    monkeypatch.setattr("einsmith.checking.expected.WORK", 0)
     kernel = pointwise()
     right, wrong = (subject(kernel, with_declarations(loop(doubled(*at)))) for at in ((), ("0",)))
     with pytest.raises(KernelFault, match="unoptimised"):
@@ -213,8 +213,8 @@ def test_a_fault_of_the_optimiser_is_noticed(rng, monkeypatch):
 
 def test_large_kernels_are_evaluated_in_parts(rng, monkeypatch):
     """The first and the last elements of an output are among those that are compared."""
-    monkeypatch.setattr("einsmith.check.expected.WORK", 40)
-    monkeypatch.setattr("einsmith.check.report.others.compare", lambda *a: None)
+    monkeypatch.setattr("einsmith.checking.expected.WORK", 40)
+    monkeypatch.setattr("einsmith.checking.report.others.compare", lambda *a: None)
     kernel = pointwise()
     buffers = held(kernel, rng)
     report.opinions(subject(kernel, with_declarations(loop(doubled()))), buffers)
