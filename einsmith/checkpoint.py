@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import functional, manifest, models, optim
+from einsmith import manifest, models, ops, optim
 from einsmith.base import folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
@@ -164,7 +164,7 @@ def load(
     if loss is None:
         if meta["loss"] is None:
             raise SaveError(f"{source} was trained with a loss of your own; pass it: es.load(path, loss=...)")
-        loss = getattr(functional, meta["loss"])
+        loss = getattr(ops, meta["loss"])
     if optimizer is None:
         if meta["optimizer"] is None:
             raise SaveError(f"{source} has an optimizer of your own; pass it: es.load(path, optimizer=...)")

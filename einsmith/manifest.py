@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from einsmith import functional
+from einsmith import ops
 from einsmith.base.errors import SaveError
 from einsmith.training.settings import Settings
 from einsmith.training.step import MODES
@@ -25,8 +25,8 @@ SIGNED = 6
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
     name
-    for name, f in sorted(vars(functional).items())
-    if callable(f) and getattr(f, "__module__", "").startswith("einsmith.functional.losses.")
+    for name, f in sorted(vars(ops).items())
+    if callable(f) and getattr(f, "__module__", "").startswith("einsmith.ops.losses.")
 )
 """Names of the losses of `functional`, which are restored by name."""
 
@@ -238,7 +238,7 @@ def digest(path: Path) -> str:
 
 def loss_name(loss: Callable) -> str | None:
     """Return the name by which a loss is restored, None for the user's own."""
-    return next((n for n in LOSSES if getattr(functional, n) is loss), None)
+    return next((n for n in LOSSES if getattr(ops, n) is loss), None)
 
 
 def _short(x: Any) -> str:

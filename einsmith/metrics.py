@@ -16,7 +16,7 @@ import numpy as np
 from einsmith.base.arguments import Count, Shown, checked
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
-from einsmith.functional.losses.classes import IGNORED
+from einsmith.ops.losses.classes import IGNORED
 
 
 def _classes(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ LAYERS = [
     ["driver"],
     ["tuning.programs"],
     ["api"],
-    ["functional", "nn", "optim", "models", "data", "metrics"],
+    ["ops", "functional", "nn", "optim", "models", "data", "metrics"],
     ["training"],
     ["manifest", "checkpoint"],
     ["export"],

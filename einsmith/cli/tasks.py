@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import click
 import numpy as np
 
-from einsmith import functional, models
+from einsmith import models, ops
 from einsmith.base.errors import DataError
 from einsmith.data import (
     Batches,
@@ -77,7 +77,7 @@ class Task:
     options: tuple[str, ...] = ()
     usual: Mapping[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
-    loss: Callable = functional.cross_entropy
+    loss: Callable = ops.cross_entropy
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         """Read the data for a run. say: prints remarks. Raises DataError."""
@@ -229,7 +229,7 @@ class Windows(TextTask):
 
 def token_loss(logits: Any, target: Any) -> Any:
     """Return the mean cross entropy of logits [B, T, vocabulary] and target tokens [B, T]."""
-    return functional.cross_entropy(functional.flatten(logits, 0, 1), functional.flatten(target))
+    return ops.cross_entropy(ops.flatten(logits, 0, 1), ops.flatten(target))
 
 
 IMAGES = ImageTask(
@@ -255,7 +255,7 @@ WINDOWS = Windows(
     {"steps": 128, "unit": "character"}, "perplexity", token_loss,
 )  # fmt: skip
 TASKS: dict[str, Task] = {
-    "lstm-lm": TEXT, "gpt_small": WINDOWS, "capsulenet": replace(IMAGES, loss=functional.margin_loss),
+    "lstm-lm": TEXT, "gpt_small": WINDOWS, "capsulenet": replace(IMAGES, loss=ops.margin_loss),
 } | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
 """Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
 ELSEWHERE = {"bert_base": "ids of words", "unet": "images with a class for each pixel"}

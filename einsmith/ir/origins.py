@@ -22,7 +22,7 @@ class Origin:
         source_shape: shape of `source`.
         template, slot, source_slot: the template that has the index, and its arguments for both tensors.
         text, offset: the formula and the index's place in it, where it is one of the formula language.
-        function: the function of `einsmith.functional` under way, or "".
+        function: the function of `einsmith.ops` under way, or "".
     """
 
     tensor: str

@@ -13,7 +13,7 @@ from einsmith.lang import trace
 def _function(name: str) -> Callable[..., Any]:
     """Return the function of tensors of that name, which is defined in a higher layer."""
     if name not in trace.functions:
-        raise TraceError(f"the method {name} needs einsmith.functional; `import einsmith` loads it")
+        raise TraceError(f"the method {name} needs einsmith.ops; `import einsmith` loads it")
     return trace.functions[name]
 
 

@@ -24,7 +24,7 @@ def _load_then_run(f: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _load_then_draw() -> Any:
-    _load("einsmith.functional.random")
+    _load("einsmith.ops.random")
     return random_key()
 
 
@@ -41,7 +41,7 @@ plan_of: Callable[[Any], str] = lambda f: ""  # noqa: E731  # nothing is compile
 """Set by einsmith.api.jit: returns a description of what is compiled for a callable that was given arrays."""
 
 random_key: Callable[[], Any] = _load_then_draw
-"""Set by einsmith.functional: returns the seed and the step, [2], for random numbers of the next call outside training
+"""Set by einsmith.ops: returns the seed and the step, [2], for random numbers of the next call outside training
 steps."""
 
 functions: Mapping[str, Callable[..., Any]] = {}
@@ -49,7 +49,7 @@ functions: Mapping[str, Callable[..., Any]] = {}
 
 
 def provide_functions(found: Mapping[str, Callable[..., Any]]) -> None:
-    """Set the functions that traced tensors have as methods. Called by einsmith.functional alone."""
+    """Set the functions that traced tensors have as methods. Called by einsmith.ops alone."""
     global functions
     functions = found
 
@@ -151,7 +151,7 @@ class Trace:
     A live object (a Parameter, a buffer) has one leaf. `updates`: new values for live objects, stored at the end of the
     step; `depends`: objects whose `trace_key()` decided what was traced; `checked`: tensors that were differentiated,
     whose indices are checked even where nothing needs the values; `origins`: of indices that are read from tensors;
-    `function`: the outermost function of `einsmith.functional` under way; `key`: the seed and the step of random
+    `function`: the outermost function of `einsmith.ops` under way; `key`: the seed and the step of random
     numbers, as ints or 0-d tensors, where they are known; `streams`: number of draws from each random stream; `paths`:
     names of modules, by id.
     """

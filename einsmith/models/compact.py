@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Share
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.random import layer_drop
 from einsmith.lang.builder import Value
 from einsmith.nn import (
     AdaptiveAvgPool2d,
@@ -26,6 +25,7 @@ from einsmith.nn import (
     Sequential,
     init,
 )
+from einsmith.ops.random import layer_drop
 
 Width = Annotated[float, 0, 64]
 """Factor of the numbers of channels."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder

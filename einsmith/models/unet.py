@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Share
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder

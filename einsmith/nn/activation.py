@@ -1,19 +1,19 @@
-"""Define activations as layers, under torch.nn's names, arguments and defaults. `einsmith.functional` computes them."""
+"""Define activations as layers, under torch.nn's names, arguments and defaults. `einsmith.ops` computes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.activation import random_relu
-from einsmith.functional.common import tensor
-from einsmith.functional.random import layer_stream
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.init import constant_
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.ops.activation import random_relu
+from einsmith.ops.common import tensor
+from einsmith.ops.random import layer_stream
 
 
 class _Pointwise(Module):

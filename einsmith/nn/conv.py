@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Size, whole_numbers
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.common import tensor
-from einsmith.functional.conv import same_padding
 from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset
 from einsmith.nn.module import Module
+from einsmith.ops.common import tensor
+from einsmith.ops.conv import same_padding
 
 Ints = Count | Sequence[Count]
 Amounts = Size | Sequence[Size]

@@ -13,8 +13,8 @@ import numpy as np
 from einsmith.base import locks
 from einsmith.base.arguments import Magnitude, Size, checked
 from einsmith.base.errors import ArgumentError
-from einsmith.functional import random
 from einsmith.nn.parameter import Stored
+from einsmith.ops import random
 
 _generator = np.random.Generator(np.random.PCG64())
 _drawing = locks.Awaited("drawing random numbers")

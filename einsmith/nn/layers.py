@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.common import dimension, tensor
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
+from einsmith.ops.common import dimension, tensor
 
 
 class Identity(Module):

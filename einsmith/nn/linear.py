@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Size
 from einsmith.base.dtypes import dtype_of
 from einsmith.lang.builder import Value

@@ -1,15 +1,15 @@
-"""Define losses as modules, under torch.nn's names, arguments and defaults. `einsmith.functional` computes them."""
+"""Define losses as modules, under torch.nn's names, arguments and defaults. `einsmith.ops` computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Share
-from einsmith.functional.losses.reduction import REDUCTIONS, check_reduction
 from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
+from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction
 
 
 class _Loss(Module):

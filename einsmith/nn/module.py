@@ -21,12 +21,12 @@ from einsmith.base.errors import (
     UnknownAttributeError,
     UnknownNameError,
 )
-from einsmith.functional.call import call_with_arrays, in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.trace import current_trace, override, overriding, touch
 from einsmith.nn.hooks import Handle, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
+from einsmith.ops.call import call_with_arrays, in_trace
 from einsmith.runtime.signals import Deferred
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Magnitude
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, ShapeError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.errors import ShapeError
-from einsmith.functional.common import tensor
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import repeated
 from einsmith.nn.module import Module
+from einsmith.ops.common import tensor
 
 
 def _amounts(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:

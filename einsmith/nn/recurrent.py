@@ -11,17 +11,17 @@ from functools import lru_cache
 from math import sqrt
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.common import tensor
-from einsmith.functional.random import layer_drop
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.ops.common import tensor
+from einsmith.ops.random import layer_drop
 
 RNN_FORMULA = """
     p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]

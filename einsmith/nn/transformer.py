@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.common import tensor
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.attention import MultiheadAttention
@@ -20,6 +19,7 @@ from einsmith.nn.dropout import Dropout
 from einsmith.nn.linear import Linear
 from einsmith.nn.module import Module
 from einsmith.nn.norm import LayerNorm
+from einsmith.ops.common import tensor
 
 
 def _activation(name: str, given: Any) -> Callable[[Value], Value]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.resize import RANKS
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes
 from einsmith.nn.module import Module
+from einsmith.ops.resize import RANKS
 
 Factors = float | Sequence[float] | None
 

@@ -11,8 +11,8 @@ from einsmith.api.jit import Jitted
 from einsmith.base.arguments import described, shown
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
-from einsmith.functional.losses.classes import IGNORED
 from einsmith.metrics import predicted
+from einsmith.ops.losses.classes import IGNORED
 from einsmith.training.losses import named
 
 if TYPE_CHECKING:

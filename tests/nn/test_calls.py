@@ -9,7 +9,7 @@ from einsmith import functional as F
 from einsmith import nn
 from einsmith.api import transforms
 from einsmith.base.errors import IndexOutOfRange, ShapeError
-from einsmith.functional import call
+from einsmith.ops import call
 
 
 def test_functions_on_arrays(torch, rng) -> None:

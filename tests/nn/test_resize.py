@@ -12,7 +12,7 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
 from einsmith.base.errors import ArgumentError, EinsmithError, ShapeError
-from einsmith.functional.resize import _Positions
+from einsmith.ops.resize import _Positions
 
 SCALES = [0.3, 0.5, 0.77, 1.0, 1.1, 1.5, 2, 2.3, 3.0, 3.7]
 

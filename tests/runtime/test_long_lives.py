@@ -19,10 +19,10 @@ from einsmith.api.jit import run_arrays
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
 from einsmith.driver import compile, cpu
-from einsmith.functional import call
 from einsmith.ir import interned
 from einsmith.kernels import autoconfig
 from einsmith.lang import op
+from einsmith.ops import call
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.frontends.aten.table import aten
 from einsmith.lang.builder import Value
 

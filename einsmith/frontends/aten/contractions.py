@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter

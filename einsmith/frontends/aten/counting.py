@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import promoted, tensor
 from einsmith.frontends.aten.reductions import sort
 from einsmith.frontends.aten.table import aten
-from einsmith.functional.common import dimension
-from einsmith.functional.indexing import at
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import dimension
+from einsmith.ops.indexing import at
 
 # ------------------------------------------------------------------------------------------------------- sorted rows
 

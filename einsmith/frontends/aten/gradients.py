@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.frontends.aten.contractions import convolution
 from einsmith.frontends.aten.table import TABLE, aten, enter

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
-from einsmith.functional.common import dimension
-from einsmith.functional.indexing import at, scattering
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
+from einsmith.ops.common import dimension
+from einsmith.ops.indexing import at, scattering
 
 
 @aten("embedding.default")

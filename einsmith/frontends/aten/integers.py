@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import DtypeError

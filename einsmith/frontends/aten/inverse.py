@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import pi
 from typing import Any
 
-from einsmith.functional.common import each, pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import each, pointwise
 
 TERMS = 12
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value

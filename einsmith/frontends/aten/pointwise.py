@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.inverse import acos, acosh, asin, asinh, atan, atan2, atanh
 from einsmith.frontends.aten.promotion import DEFAULT, promoted, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.functional.common import each, pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import each, pointwise
 
 
 def _add(names: str, formula: str, f: Callable[..., Any], floats: bool = False) -> None:

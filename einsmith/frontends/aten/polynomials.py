@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.frontends.aten.inverse import acos, acosh
 from einsmith.frontends.aten.promotion import promoted, tensor
 from einsmith.frontends.aten.table import enter

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from math import pi
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.table import aten
 from einsmith.frontends.graph import layer
-from einsmith.functional.random import WORDS, drop, random_bits
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.random import WORDS, drop, random_bits
 
 
 def _stream() -> str:

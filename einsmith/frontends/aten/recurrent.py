@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.graph import layer
-from einsmith.functional.random import drop
 from einsmith.lang.builder import Value
 from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
+from einsmith.ops.random import drop
 
 
 def _layers(

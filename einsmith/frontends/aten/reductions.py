@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import DEFAULT
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.aten.views import select, unsqueeze
-from einsmith.functional.attention import softmax_of_some
-from einsmith.functional.common import dimensions
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.attention import softmax_of_some
+from einsmith.ops.common import dimensions
 
 Dims = Sequence[int] | int | None
 

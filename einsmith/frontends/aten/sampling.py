@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.frontends.aten.table import aten
-from einsmith.functional.common import all_of
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import all_of
 
 CUBIC = -0.75
 

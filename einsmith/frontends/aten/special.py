@@ -14,9 +14,9 @@ from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.expansions import QUANTILE, QUANTILE_FAR
 from einsmith.frontends.aten.promotion import DEFAULT, promoted, tensor
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.functional.common import each, pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import each, pointwise
 
 SHIFT = 10
 """Smallest argument at which the asymptotic series are evaluated."""

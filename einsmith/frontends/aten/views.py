@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ShapeError
 from einsmith.frontends.aten.promotion import result_type
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.functional.common import dimension
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import dimension
 
 
 def _dimension(d: int, rank: int) -> int:

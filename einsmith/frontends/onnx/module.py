@@ -18,10 +18,10 @@ from einsmith.frontends.graph import Kind, ModulePart, Taken
 from einsmith.frontends.onnx.evaluate import EvaluationContext, evaluate
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
-from einsmith.functional.call import in_trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored
+from einsmith.ops.call import in_trace
 
 MOST_STATIC = 4096
 """Most elements of an input whose values decide extents; a program is compiled for each of its values."""

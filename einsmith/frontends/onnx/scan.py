@@ -9,13 +9,13 @@ from typing import Any
 from einsmith.autodiff.batch import batch
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
-from einsmith.functional.common import read
 from einsmith.ir.nodes import Leaf, Tensor, leaf
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.recurrence.define import solve
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import current_trace
+from einsmith.ops.common import read
 
 Step = Callable[[Value, list[Value], list[Value]], tuple[list[Value], list[Value]]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.api.jit import trace_shapes
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of

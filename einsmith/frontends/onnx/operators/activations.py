@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.functional.common import pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import pointwise
 
 
 def clipped(e: Any, low: float, high: float) -> Any:

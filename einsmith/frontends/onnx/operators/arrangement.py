@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall, Several
 from einsmith.frontends.onnx.operators.axes import axes_of, axis
 from einsmith.frontends.onnx.table import onnx
-from einsmith.functional.common import read
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
+from einsmith.ops.common import read
 
 
 @onnx("Reshape", static=(1,))

@@ -11,9 +11,9 @@ from einsmith.base.errors import DtypeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
-from einsmith.functional.common import pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import pointwise
 
 
 def to_element(x: Value, to: ElementType, saturate: bool = True) -> Value:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
-from einsmith.functional.conv import _biased, _correlate
-from einsmith.functional.window import Window, transposed
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.conv import _biased, _correlate
+from einsmith.ops.window import Window, transposed
 
 
 @onnx("MatMul")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten import TABLE
@@ -14,9 +14,9 @@ from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.functional.common import read
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import read
 
 
 def wrapped(k: Value, extent: int) -> Value:

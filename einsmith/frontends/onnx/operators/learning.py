@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.indexing import wrapped
 from einsmith.frontends.onnx.table import onnx
-from einsmith.functional.common import pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import pointwise
 
 
 @onnx("ai.onnx.ml.ArrayFeatureExtractor")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
 from einsmith.frontends.graph import layer
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.table import onnx
-from einsmith.functional.random import drop
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn.parameter import Buffer
+from einsmith.ops.random import drop
 
 
 def _along(v: Value, rank: int, d: int) -> Value:

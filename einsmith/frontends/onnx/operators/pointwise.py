@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.functional.common import pointwise
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import pointwise
 
 SAME = {
     "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sqrt": "sqrt",

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.contractions import pads_of
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.functional.pooling import _max
-from einsmith.functional.window import Window, read, transposed
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.pooling import _max
+from einsmith.ops.window import Window, read, transposed
 
 
 def _windows(n: NodeCall, x: Value) -> list[Window]:

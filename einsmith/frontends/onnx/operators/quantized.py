@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall

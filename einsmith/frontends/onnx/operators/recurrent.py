@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.onnx.evaluate import NodeCall

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import NodeCall

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith import functional as F
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten.sampling import _cubic, _linear, _reflected

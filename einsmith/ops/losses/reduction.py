@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.common import tensor
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 

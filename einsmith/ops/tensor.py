@@ -11,11 +11,11 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import promote
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, dimensions, merge, tensor, without
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimension, dimensions, merge, tensor, without
 
 Dim = int | Sequence[int] | None
 

@@ -17,11 +17,11 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ShapeError, TraceError
-from einsmith.functional.call import traced
-from einsmith.functional.common import tensor
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import Trace, current_trace, provide_random_key
+from einsmith.ops.call import traced
+from einsmith.ops.common import tensor
 from einsmith.runtime.memory import Memory
 
 WORDS = 2**31

@@ -8,11 +8,11 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, dimensions, merge, tensor, without
-from einsmith.functional.random import WORDS, random_bits
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimension, dimensions, merge, tensor, without
+from einsmith.ops.random import WORDS, random_bits
 
 
 def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:

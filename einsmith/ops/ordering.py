@@ -13,13 +13,13 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, tensor, without
-from einsmith.functional.indexing import at
-from einsmith.functional.tensor import cat
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimension, tensor, without
+from einsmith.ops.indexing import at
+from einsmith.ops.tensor import cat
 
 _TOTALS = {
     "cumsum": "c[@] = sum[k](where(k <= {t}, x[@k], 0))",

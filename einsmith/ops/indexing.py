@@ -11,11 +11,11 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import all_of, dimension, tensor
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
+from einsmith.ops.call import traced
+from einsmith.ops.common import all_of, dimension, tensor
 
 
 def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:

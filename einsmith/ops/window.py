@@ -7,10 +7,10 @@ from typing import Any
 
 from einsmith.autodiff.reverse import gradients
 from einsmith.base.errors import ShapeError
-from einsmith.functional.common import all_of
 from einsmith.ir.nodes import leaf
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import all_of
 
 Ints = int | Sequence[int]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import each, tensor
-from einsmith.functional.distance import pairwise_distance
-from einsmith.functional.losses.reduction import check_reduction, equal_shapes, floats, positive, reduced
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import each, tensor
+from einsmith.ops.distance import pairwise_distance
+from einsmith.ops.losses.reduction import check_reduction, equal_shapes, floats, positive, reduced
 
 
 def _above(x: Any) -> Any:

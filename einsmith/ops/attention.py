@@ -8,12 +8,12 @@ from typing import Any
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import tensor
-from einsmith.functional.random import drop
-from einsmith.functional.softmax import _softmax
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import tensor
+from einsmith.ops.random import drop
+from einsmith.ops.softmax import _softmax
 
 
 def attend(

@@ -9,10 +9,10 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Size, shown
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.call import traced
-from einsmith.functional.common import tensor
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import tensor
 
 
 def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:

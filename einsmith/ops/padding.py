@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import all_of, tensor
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import all_of, tensor
 
 MODES = "constant", "reflect", "replicate", "circular"
 

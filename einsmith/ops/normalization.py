@@ -13,10 +13,10 @@ import numpy as np
 
 from einsmith.base.arguments import Count, Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, merge, tensor, without
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimension, merge, tensor, without
 
 
 def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:

@@ -9,11 +9,11 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, merge, pointwise, root, tensor, without
-from einsmith.functional.random import WORDS, random_bits
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimension, merge, pointwise, root, tensor, without
+from einsmith.ops.random import WORDS, random_bits
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The fixed point of zero mean and unit variance. Source: Klambauer et al. 2017, arXiv 1706.02515."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import all_of, ints, tensor
-from einsmith.functional.window import Ints, Window, read
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+from einsmith.ops.call import traced
+from einsmith.ops.common import all_of, ints, tensor
+from einsmith.ops.window import Ints, Window, read
 
 Sizes = int | Sequence[int | None] | None
 

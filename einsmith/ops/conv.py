@@ -7,11 +7,11 @@ from typing import Any
 
 from einsmith.base.dtypes import promote
 from einsmith.base.errors import ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import ints, tensor
-from einsmith.functional.window import Ints, Window, read, transposed
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import ints, tensor
+from einsmith.ops.window import Ints, Window, read, transposed
 
 
 @traced

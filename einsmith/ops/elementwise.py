@@ -9,10 +9,10 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.call import traced
-from einsmith.functional.common import each, pointwise, tensor
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import each, pointwise, tensor
 
 
 def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:

@@ -6,12 +6,12 @@ from typing import Any
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import tensor
-from einsmith.functional.losses.reduction import check_reduction
-from einsmith.functional.softmax import softmax_parts
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import tensor
+from einsmith.ops.losses.reduction import check_reduction
+from einsmith.ops.softmax import softmax_parts
 
 IGNORED = -100
 """Label that is ignored by default."""

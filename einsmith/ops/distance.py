@@ -8,11 +8,11 @@ from typing import Any
 
 from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimension, dimensions, merge, pointwise, root, tensor, without
-from einsmith.functional.product import einsum
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimension, dimensions, merge, pointwise, root, tensor, without
+from einsmith.ops.product import einsum
 
 
 def _exponent(name: str, p: Any) -> float:

@@ -6,18 +6,11 @@ from math import log, pi
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import each, tensor
-from einsmith.functional.losses.reduction import (
-    REDUCTIONS,
-    check_reduction,
-    equal_shapes,
-    floats,
-    positive,
-    reduced,
-)
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import each, tensor
+from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction, equal_shapes, floats, positive, reduced
 
 
 def _pair(name: str, input: Any, target: Any, reduction: str) -> tuple[Value, Value]:

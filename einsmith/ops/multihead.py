@@ -9,16 +9,16 @@ from typing import Any
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.functional.arrangement import expand
-from einsmith.functional.attention import attend
-from einsmith.functional.call import traced
-from einsmith.functional.common import tensor
-from einsmith.functional.conv import linear
-from einsmith.functional.padding import pad
-from einsmith.functional.random import drop
-from einsmith.functional.tensor import cat
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.arrangement import expand
+from einsmith.ops.attention import attend
+from einsmith.ops.call import traced
+from einsmith.ops.common import tensor
+from einsmith.ops.conv import linear
+from einsmith.ops.padding import pad
+from einsmith.ops.random import drop
+from einsmith.ops.tensor import cat
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
-from einsmith.functional.call import traced
-from einsmith.functional.common import dimensions, merge, root, tensor, without
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import dimensions, merge, root, tensor, without
 
 Dim = int | Sequence[int] | bool | None
 

@@ -12,12 +12,12 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import all_of, ints, tensor
-from einsmith.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
-from einsmith.functional.window import Ints, Window, read, transposed
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import all_of, ints, tensor
+from einsmith.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
+from einsmith.ops.window import Ints, Window, read, transposed
 
 RANKS = {
     "nearest": (3, 4, 5), "nearest-exact": (3, 4, 5), "area": (3, 4, 5),

@@ -9,11 +9,11 @@ from typing import Any
 
 from einsmith.base.arguments import shown
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.functional.call import traced
-from einsmith.functional.common import all_of, dimension, dimensions, merge, tensor, without
-from einsmith.functional.tensor import cat
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
+from einsmith.ops.call import traced
+from einsmith.ops.common import all_of, dimension, dimensions, merge, tensor, without
+from einsmith.ops.tensor import cat
 
 
 def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
