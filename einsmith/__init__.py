@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         UnknownOptionError,
         VerifyError,
     )
-    from einsmith.checkpoint import load, save
     from einsmith.export import Library, export, load_library
     from einsmith.lang.builder import (
         abs,
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from einsmith.nn import manual_seed
     from einsmith.runtime.thread_count import set_threads
     from einsmith.training import TrainStep
+    from einsmith.training.checkpoint import load, save
 
 __version__ = "0.1.0"
 
@@ -89,7 +89,7 @@ __all__ = [
 _PLACES = {
     "einsmith.api.batching": "hessian vmap",
     "einsmith.base.caches": "cache_clear",
-    "einsmith.checkpoint": "load save",
+    "einsmith.training.checkpoint": "load save",
     "einsmith.base.errors":
         "ArgumentError BoundsError BusyError CheckError CompileError DataError DtypeError EinsmithError "
         "EinsmithWarning FormulaError GradientError IndexOutOfRange KindError KnobError LibraryError NonFiniteError "

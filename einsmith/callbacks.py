@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from einsmith import checkpoint
 from einsmith.base import files, locks
 from einsmith.base.arguments import Count, Magnitude, checked
 from einsmith.base.errors import ArgumentError, SaveError
-from einsmith.training import TrainStep
+from einsmith.training import TrainStep, checkpoint
 from einsmith.training.fit import Callback
 
 

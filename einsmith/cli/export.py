@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from einsmith import checkpoint, manifest, models, optim
+from einsmith import models, optim
 from einsmith.cli.tasks import defaults, model_arguments, task_of
 from einsmith.export.write import MANIFEST, export
-from einsmith.training import TrainStep
+from einsmith.training import TrainStep, checkpoint, manifest
 
 
 def export_command(

@@ -19,12 +19,12 @@ from typing import Any
 import click
 import numpy as np
 
-from einsmith import checkpoint, manifest, models, nn, optim
+from einsmith import models, nn, optim
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
 from einsmith.cli.tasks import Loaded, fitting, model_arguments, task_of
 from einsmith.data import Batches, Stream
-from einsmith.training import TrainStep
+from einsmith.training import TrainStep, checkpoint, manifest
 
 MATRICES = ("muon",)
 """Optimizers of matrices only; AdamW at a tenth of the rate updates all other parameters."""

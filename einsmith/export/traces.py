@@ -15,7 +15,7 @@ from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, T
 from einsmith.nn import Module
 from einsmith.training import TrainStep
 from einsmith.training.evaluate import evaluated
-from einsmith.training.graph import StepGraph
+from einsmith.training.step_graph import StepGraph
 
 STEPS, GATHERED, SAMPLES = "training/steps", "training/gathered", "training/gathered_samples"
 UPDATES, VALUES = "training/updates", "training/values"

@@ -28,9 +28,9 @@ from einsmith.export.processors import Processor, named, of_target
 from einsmith.export.program import Portable
 from einsmith.export.source import LibrarySource, saved, weights
 from einsmith.lang import trace
-from einsmith.manifest import has_format
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
+from einsmith.training.manifest import has_format
 
 FORMAT, VERSION = "einsmith-export", 1
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"

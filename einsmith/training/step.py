@@ -29,7 +29,7 @@ from einsmith.runtime.nested import check_store, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import ParameterStore, Slot
 from einsmith.runtime.thread_count import get_threads
-from einsmith.training import graph
+from einsmith.training import step_graph
 from einsmith.training.counts import Counts
 from einsmith.training.evaluate import evaluate
 from einsmith.training.fit import Fit
@@ -128,7 +128,7 @@ class TrainStep:
             self.store.add_parameter(name, p)
         self.store.protect(b.memory for b in model.buffers())
         self.rules: Mapping[str, tuple[str, Any]] = optimizer.assign(model)
-        graph.check_rules(self)
+        step_graph.check_rules(self)
         self._hyper: dict[str, np.ndarray] = {}
         self._count = np.zeros((), np.float64)
         self.counts = Counts(self.store.parameters)
@@ -232,7 +232,7 @@ class TrainStep:
         with self.store.guard:
             made = self.traced(arrays, gather)
             key, generation = self._key(arrays, gather), self._generation
-            apart = graph.untouched_bytes(self, made)
+            apart = step_graph.untouched_bytes(self, made)
         run = Executable(
             made.graph, made.bind, key[1], finite=made.graph.outputs[0], winograd=self.winograd, shared=self._arena,
             memory=self._memory, apart=apart, guard=self.store.guard, origins=made.origins,
@@ -280,11 +280,11 @@ class TrainStep:
         self.store.parameters = parameters
         self.store.protect(x.memory for x in (*parameters.values(), *self.model.buffers()))
         if new_rules:
-            self.store.keep(graph.OWN)
+            self.store.keep(step_graph.OWN)
             self.counts = Counts(parameters)
-            graph.check_rules(self)
+            step_graph.check_rules(self)
         if structure != self._made_for[2]:
-            self.store.drop({graph.GRADIENT, *({graph.AVERAGE} if self.ema is None else ())})
+            self.store.drop({step_graph.GRADIENT, *({step_graph.AVERAGE} if self.ema is None else ())})
             self.gathered, self.gathered_samples = 0, 0
         moved = any(o.memory is not memory for o, memory in self._live.values())
         if replaced or moved or new_rules or self._made_for[1] is not self.loss or structure != self._made_for[2]:
@@ -309,12 +309,12 @@ class TrainStep:
             self._compare()
             return self.store.state
 
-    def traced(self, arrays: list[np.ndarray], gather: bool = False) -> graph.StepGraph:
+    def traced(self, arrays: list[np.ndarray], gather: bool = False) -> step_graph.StepGraph:
         """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
         with self.store.guard:
             self._compare()
             with trace.compiling(), self.model.in_mode(training=True):
-                made = graph.build(self, arrays, gather)
+                made = step_graph.build(self, arrays, gather)
             self._live |= {id(o): (o, memory) for o, memory in made.live}
             self._depends |= made.depends
             if not gather or not self._reports:
@@ -465,7 +465,7 @@ class TrainStep:
         if self.ema is None:
             raise ArgumentError("no average is kept; make the step with ema=, as TrainStep(..., ema=0.999)")
         with self.store.guard:
-            slots = {id(p): self.store.state.get(f"{n}/{graph.AVERAGE}") for n, p in self.store.parameters.items()}
+            slots = {id(p): self.store.state.get(f"{n}/{step_graph.AVERAGE}") for n, p in self.store.parameters.items()}
             state = self.model.state_dict()
             for name, p in self.model.named_parameters(remove_duplicate=False):  # a parameter may have several names
                 slot = slots.get(id(p))

@@ -194,7 +194,11 @@ NAMES = [
     "es.TrainStep", "es.nn.Linear", "es.functional.relu", "exec('from einsmith import functional, models, op')",
     "es.op('Y[i] = 2*X[i]')([1.0])", "es.data.batches",
 ]  # fmt: skip
-STATEMENTS = ["exec('import einsmith.nn')", "exec('import einsmith.models')", "exec('import einsmith.checkpoint')"]
+STATEMENTS = [
+    "exec('import einsmith.nn')",
+    "exec('import einsmith.models')",
+    "exec('import einsmith.training.checkpoint')",
+]
 """Python holds locks of modules for as long, of which a fork leaves its child no key: forks are not for these."""
 RACE = """
 import os, threading, time

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith import checkpoint, manifest
-from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
+from einsmith.training import checkpoint, manifest
+from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
 
 
 def tiny() -> es.nn.Module:

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import einsmith as es
-from einsmith import manifest
+from einsmith.training import manifest
 from tests.review.test_steps import Net, data, make, same, values
 
 META = "step.json"

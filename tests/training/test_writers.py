@@ -13,6 +13,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base import folders
+from einsmith.training import checkpoint
 from tests.export.common import compiler
 
 SAVE = """
@@ -121,7 +122,7 @@ def test_a_save_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytes
     for n, step in enumerate(steps):
         step.model.weight.data[...] = step.steps = n
     es.save(steps[0], tmp_path / "run")
-    tensors = es.checkpoint._tensors
+    tensors = checkpoint._tensors
 
     def replaced(source: Path, name: str) -> dict[str, np.ndarray]:
         monkeypatch.setattr(es.checkpoint, "_tensors", tensors)

@@ -19,14 +19,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from einsmith import manifest, models, ops, optim
+from einsmith import models, ops, optim
 from einsmith.base import folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import EinsmithError, EinsmithWarning, SaveError
-from einsmith.manifest import FILES, META, PLAN, STATE, WEIGHTS
 from einsmith.nn import Module
-from einsmith.training import TrainStep
-from einsmith.training.graph import OWN
+from einsmith.training import TrainStep, manifest
+from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
+from einsmith.training.step_graph import OWN
 from einsmith.tuning.programs import kernel_search
 
 _READS = 100
