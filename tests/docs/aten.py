@@ -1,4 +1,4 @@
-"""docs/aten.md: the table of operators, made of the table itself."""
+"""Generate the tables of docs/aten.md from the table of operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARK = "<!-- generated: python -m tests.docs --update -->\n"
 
 
 def page(text: str) -> str:
-    """The page with what stands under the mark made anew."""
+    """Return the page with everything below the mark generated again."""
     return text.partition(MARK)[0] + MARK + "\n" + "\n".join(_tables())
 
 
@@ -23,11 +23,11 @@ def _tables() -> list[str]:
         by_formula: dict[str, list[str]] = {}
         for e in entries:
             by_formula.setdefault(e.formula, []).append(e.name)
-        lines += [f"## {family}", "", (module.__doc__ or "").strip(), ""]
-        lines += ["| operators | what they give |", "| --- | --- |"]
+        lines += [f"### {family}", "", (module.__doc__ or "").strip(), ""]
+        lines += ["| operators | result |", "| --- | --- |"]
         lines += [f"| {', '.join(f'`{n}`' for n in names)} | {_cell(said)} |" for said, names in by_formula.items()]
         lines.append("")
-    lines += ["## Refused", "", "| operator | why |", "| --- | --- |"]
+    lines += ["## Refused", "", "| operator | reason |", "| --- | --- |"]
     lines += [f"| `{name}` | {_cell(why)} |" for name, why in sorted(REFUSED.items())]
     return [*lines, ""]
 

@@ -1,4 +1,4 @@
-"""Bessel's functions and Airy's: power series and Chebyshev series, with cosines where they oscillate. Sources:
+"""Bessel and Airy functions: power series and Chebyshev series, with cosines where the functions oscillate. Sources:
 Clenshaw 1955; Abramowitz, Stegun 1964, 9 and 10."""
 
 from __future__ import annotations

@@ -99,13 +99,13 @@ def convolution(
 
 @aten("_cdist_forward.default")
 def cdist(a: Value, b: Value, p: float, compute_mode: int | None = None) -> Value:
-    """(sum[k](|a[.., i, k] - b[.., j, k]|**p))**(1/p), with the derivative 0 at 0"""
+    """(sum[k](|a[.., i, k] - b[.., j, k]|**p))**(1/p); the derivative at 0 is 0"""
     return F.cdist(a, b, float(p))
 
 
 @aten("_pdist_forward.default")
 def pdist(x: Value, p: float = 2) -> Value:
-    """the distances of all pairs of rows i < j"""
+    """distances of all pairs of rows i < j"""
     pairs = [(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])]
     if not pairs:
         return builder.full((0,), 0.0, x.dtype)

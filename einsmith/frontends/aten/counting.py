@@ -1,4 +1,4 @@
-"""Operators that compare and count: positions in sorted rows, histograms, the most frequent element, segments."""
+"""Counting operators: search in sorted rows, histograms, modes, reductions of segments."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def searchsorted(
     rows: Value, x: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:  # fmt: skip
-    """number of elements of sorted rows below x, or not above it where right"""
+    """number of elements of a sorted row that are < x, or <= x if right"""
     ordered = rows if sorter is None else F.gather(rows, rows.ndim - 1, sorter)
     return _found(ordered, x, right or side == "right", out_int32)
 
 
 @aten("bucketize.Tensor bucketize.Scalar")
 def bucketize(x: Any, boundaries: Value, out_int32: bool = False, right: bool = False) -> Value:
-    """number of boundaries below x, or not above it where right"""
+    """number of boundaries that are < x, or <= x if right"""
     return _found(boundaries, x, right, out_int32)
 
 
@@ -88,7 +88,7 @@ def _counted(place: Value, inside: Value, weight: Value | None, bins: int, dtype
 
 @aten("histc.default")
 def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
-    """number of elements in each of `bins` equal parts of [min, max], or of the elements' range"""
+    """number of elements in each of `bins` equal bins of [min, max], or of the elements' range"""
     flat = builder.stop_gradient(x).reshape((-1,))
     low, high = _range(flat, min, max)
     same = low == high
@@ -139,7 +139,7 @@ def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: 
 
 @aten("histogram.bins_tensor")
 def histogram(x: Value, bins: Value, weight: Value | None = None, density: bool = False) -> tuple[Value, Value]:
-    """(number, or weight, of the elements between neighbouring edges; the edges)"""
+    """(number or weight of the elements in each bin, edges)"""
     return _histogram(x.reshape((-1, 1)), [bins], weight, density), bins
 
 
@@ -148,7 +148,7 @@ def histogram_of_equal_parts(
     x: Value, bins: int = 100, range: Sequence[float] | None = None, weight: Value | None = None,
     density: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """histogram.bins_tensor, with `bins` equal parts"""
+    """histogram.bins_tensor with `bins` equal bins"""
     return histogram(x, _edges(x.reshape((-1,)), bins, range or ()), weight, density)
 
 
@@ -161,7 +161,7 @@ def histogramdd_edges(
     x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
     density: bool = False,
 ) -> list[Value]:  # fmt: skip
-    """the edges of `bins` equal parts along each coordinate"""
+    """the edges of `bins` equal bins along each coordinate"""
     given = list(range or ())
     return [_edges(_points(x)[:, d], n, given[2 * d : 2 * d + 2]) for d, n in enumerate(bins)]
 
@@ -171,13 +171,13 @@ def histogramdd(
     x: Value, bins: Sequence[int], range: Sequence[float] | None = None, weight: Value | None = None,
     density: bool = False,
 ) -> Value:  # fmt: skip
-    """number, or weight, of the points in each cell of `bins` equal parts along each coordinate"""
+    """number or weight of the points in each cell of `bins` equal bins along each coordinate"""
     return _histogram(_points(x), histogramdd_edges(x, bins, range), weight, density)
 
 
 @aten("_histogramdd_from_bin_tensors.default")
 def histogramdd_between(x: Value, bins: Sequence[Value], weight: Value | None = None, density: bool = False) -> Value:
-    """number, or weight, of the points in each cell between the edges along each coordinate"""
+    """number or weight of the points in each cell between the edges along each coordinate"""
     return _histogram(_points(x), bins, weight, density)
 
 
@@ -192,7 +192,7 @@ def _one(x: Value, place: Value, dim: int, keepdim: bool) -> Value:
 
 @aten("nanmedian.dim")
 def nanmedian(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """(the middle of the elements along dim that are numbers, the lower one of two, its place)"""
+    """(the lower median along dim without NaN, its index)"""
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "nanmedian")
@@ -204,13 +204,13 @@ def nanmedian(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
 
 @aten("nanmedian.default")
 def nanmedian_all(x: Value) -> Value:
-    """the middle of all elements that are numbers, the lower one of two"""
+    """the lower median of all elements without NaN"""
     return nanmedian(x.reshape((-1,)), 0)[0]
 
 
 @aten("mode.default")
 def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """(the most frequent element along dim, the least one of several, its last place)"""
+    """(the most frequent element along dim, the smallest if there are several, its last index)"""
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "mode")
@@ -291,7 +291,7 @@ def segment_reduce(
     x: Value, reduce: str, lengths: Value | None = None, indices: Value | None = None, offsets: Value | None = None,
     axis: int = 0, unsafe: bool = False, initial: float | None = None,
 ) -> Value:  # fmt: skip
-    """the sum, mean, product, max or min of the elements of each segment along axis"""
+    """sum, mean, product, max or min of each segment along axis"""
     return _reduced(x, reduce, lengths, offsets, axis, initial)
 
 
@@ -306,7 +306,7 @@ def segment_reduce_backward(
 
 @aten("nonzero_static.default")
 def nonzero_static(x: Value, size: int, fill_value: int = -1) -> Value:
-    """the places of the first elements that are not 0, as rows, and fill_value behind them"""
+    """indices of the first nonzero elements, as rows, followed by rows of fill_value"""
     chosen = (x if x.dtype.is_bool else x != 0).reshape((-1,))
     if not size or not x.ndim or not x.size:
         return builder.full((size, x.ndim), fill_value, dt.i64)

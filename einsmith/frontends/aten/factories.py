@@ -1,4 +1,4 @@
-"""Tensors made of numbers."""
+"""Tensors of constants and ranges."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from einsmith.lang.builder import Value
 
 @aten("full.default")
 def full(size: Sequence[int], value: Any, dtype: DType | None = None) -> Value:
-    """a number everywhere"""
+    """a constant"""
     dtype = dtype or type_of(value)
     return builder.full(tuple(size), convert(value, dtype), dtype)
 
 
 @aten("full_like.default")
 def full_like(x: Value, value: Any, dtype: DType | None = None) -> Value:
-    """a number everywhere, in the shape of x"""
+    """a constant, in the shape of x"""
     return full(x.shape, value, dtype or x.dtype)
 
 
 @aten("fill.Scalar")
 def fill(x: Value, value: Any) -> Value:
-    """a number everywhere, in the shape and type of x"""
+    """a constant, in the shape and type of x"""
     return full(x.shape, value, x.dtype)
 
 
 @aten("fill.Tensor")
 def fill_tensor(x: Value, value: Value) -> Value:
-    """a 0-d tensor everywhere, in the shape and type of x"""
+    """the value of a 0-d tensor, in the shape and type of x"""
     return F.broadcast_to(value.astype(x.dtype), x.shape)
 
 
@@ -50,7 +50,7 @@ def _sized(value: float) -> Any:
 
 
 enter(
-    "zeros.default _efficientzerotensor.default empty.memory_format", "0; also for memory that is to be written first",
+    "zeros.default _efficientzerotensor.default empty.memory_format", "0; also for uninitialized tensors",
     _sized(0),
 )  # fmt: skip
 enter("ones.default", "1", _sized(1))
@@ -58,13 +58,13 @@ enter("ones.default", "1", _sized(1))
 
 @aten("empty_strided.default")
 def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: DType | None = None) -> Value:
-    """0, for memory that is to be written first"""
+    """0, for uninitialized tensors"""
     return full(size, 0, dtype or type_of(1.0))
 
 
 @aten("new_empty_strided.default new_empty.default")
 def new_empty_strided(x: Value, size: Sequence[int], stride: Sequence[int] = (), dtype: DType | None = None) -> Value:
-    """0, for memory that is to be written first, in the type of x"""
+    """0, for uninitialized tensors, in the type of x"""
     return full(size, 0, dtype or x.dtype)
 
 

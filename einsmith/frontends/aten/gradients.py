@@ -1,6 +1,6 @@
-"""Operators of PyTorch's gradient graphs: pullbacks of the forward formulas, or sums over what the forward saved.
+"""Operators of PyTorch's backward graphs: pullbacks of the forward formulas, or formulas of the saved tensors.
 
-Derivatives that a mask excludes are not computed."""
+Derivatives excluded by an output mask are not computed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _sampling(name: str) -> None:
         found = vjp(lambda v, g: sampled(v, g, mode, padding, align_corners), x, grid)[1](grad)
         return tuple(v if wanted else None for v, wanted in zip(found, output_mask, strict=True))
 
-    enter(f"{name}_backward.default", f"the pullback of {name} by x and grid", run)
+    enter(f"{name}_backward.default", f"the pullback of {name} with respect to x and grid", run)
 
 
 _sampling("grid_sampler_2d")
@@ -70,7 +70,7 @@ _sampling("grid_sampler_3d")
 
 @aten("_cdist_backward.default")
 def cdist_backward(grad: Value, a: Value, b: Value, p: float, cdist: Value) -> Value:
-    """the pullback of _cdist_forward by a"""
+    """the pullback of _cdist_forward with respect to a"""
     lead = views.broadcast([a.shape[:-2], b.shape[:-2]])
     whole = F.broadcast_to(a, (*lead, *a.shape[-2:]))
     return vjp(lambda v: TABLE["_cdist_forward.default"].run(v, b, p), whole)[1](grad)[0]
@@ -81,7 +81,7 @@ _pullback("_pdist_backward.default", "_pdist_forward.default", lambda grad, x, p
 
 @aten("soft_margin_loss_backward.default")
 def soft_margin_loss_backward(grad: Value, x: Value, target: Value, reduction: int = 1) -> Value:
-    """-target*sigmoid(-target*x)*grad, whose digits do not cancel where the loss is small"""
+    """-target*sigmoid(-target*x)*grad, without cancellation where the loss is small"""
     found = -target * F.sigmoid(-target * x) * grad
     return found / float(max(x.size, 1)) if reduction == 1 else found
 
@@ -91,7 +91,7 @@ def convolution_backward(
     grad: Value, x: Value, weight: Value, bias_sizes: Ints | None, stride: Ints, padding: Ints, dilation: Ints,
     transposed: bool, output_padding: Ints, groups: int, output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
-    """the pullback of convolution by x, weight and bias"""
+    """the pullback of convolution with respect to x, weight and bias"""
     options = stride, padding, dilation, transposed, output_padding, groups
     dx, dw = vjp(lambda v, w: convolution(v, w, None, *options), x, weight)[1](grad)
     db = F.sum(grad, tuple(d for d in range(grad.ndim) if d != 1))
@@ -107,7 +107,7 @@ def _at_maxima(name: str, n: int) -> None:
         sums = F.scatter_add(flat, -1, places.reshape((*lead, -1)), grad.reshape((*lead, -1)))
         return sums.reshape(x.shape)
 
-    enter(f"{name}.default", "grad added up at the places that the forward found", run)
+    enter(f"{name}.default", "grad accumulated at the indices that the forward pass returned", run)
 
 
 for _n in (2, 3):
@@ -117,7 +117,7 @@ for _n in (2, 3):
 
 @aten("embedding_dense_backward.default")
 def embedding_backward(grad: Value, indices: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool) -> Value:
-    """grad added up at the rows that were read"""
+    """grad accumulated at the rows that were read"""
     places = indices.reshape((-1,))
     source = grad.reshape((places.size, grad.shape[-1]))
     if scale_grad_by_freq:
@@ -143,7 +143,7 @@ def layer_norm_backward(
     grad: Value, x: Value, shape: Ints, mean: Value, rstd: Value, weight: Value | None, bias: Value | None,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
-    """rstd*(g - mean(g) - u*mean(g*u)) of g = grad*weight and the normalized u; the sums of grad*u and of grad"""
+    """rstd*(g - mean(g) - u*mean(g*u)), g = grad*weight, u the normalized x; the sums of grad*u and of grad"""
     lead = x.ndim - len(shape)
     dx, unit = _normalized(grad, x, mean, rstd, range(lead, x.ndim), weight)
     over = tuple(range(lead))
@@ -156,7 +156,7 @@ def group_norm_backward(
     grad: Value, x: Value, mean: Value, rstd: Value, weight: Value | None, n: int, c: int, hxw: int, group: int,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
-    """native_layer_norm_backward of each sample's groups of channels"""
+    """native_layer_norm_backward for each sample's channel groups"""
     shape = n, group, c // group, hxw
 
     def grouped(v: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Elements chosen by tensors of integers or by masks. Where PyTorch takes negative integers they count from the end;
-one out of range is an IndexError at the call."""
+"""Selection of elements by integer tensors or masks. Negative indices count from the end where PyTorch allows them; an
+index out of range is an IndexError at the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from einsmith.ops.indexing import at, scattering
 def embedding(
     weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Value:
-    """weight[indices[..], k]; the row padding_idx gets no derivative"""
+    """weight[indices[..], k]; the row padding_idx has no derivative"""
     return F.embedding(indices, weight, padding_idx if padding_idx >= 0 else None, None, 2.0, scale_grad_by_freq)
 
 
@@ -34,7 +34,7 @@ def embedding_bag(
     sparse: bool = False, per_sample_weights: Value | None = None, include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Value]:  # fmt: skip
-    """sum, mean or max of the rows of each bag; what PyTorch keeps for its backward is left out"""
+    """sum, mean or max of the rows of each bag, without the tensors that PyTorch saves"""
     how = ("sum", "mean", "max")[mode]
     skipped = padding_idx if padding_idx >= 0 else None
     return (
@@ -80,7 +80,7 @@ def _put(x: Value, dim: int, index: Value, src: Value) -> Value:
 
 @aten("scatter.src")
 def scatter(x: Value, dim: int, index: Value, src: Value) -> Value:
-    """x with src[i] at [.., index[i], ..], the last of those at one place; all of them have the derivative"""
+    """x with src[i] at [.., index[i], ..]; of repeated indices the last is stored, all have the derivative"""
     return _put(x, dim, index, src)
 
 
@@ -92,14 +92,14 @@ def scatter_value(x: Value, dim: int, index: Value, value: Any) -> Value:
 
 @aten("scatter.reduce scatter.value_reduce")
 def scatter_multiply(x: Value, dim: int, index: Value, src: Any, reduce: str) -> Value:
-    """x with src[i] added to what is at [.., index[i], ..], or multiplied with it"""
+    """x with src[i] added to, or multiplied with, the element at [.., index[i], ..]"""
     values = src if isinstance(src, Value) else builder.full(index.shape, convert(src, x.dtype), x.dtype)
     return F.scatter(x, dim, index, values, reduce=reduce)
 
 
 @aten("scatter_reduce.two")
 def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True) -> Value:
-    """x[.., j, ..] and all src[i] with index[i] = j: their sum, product, mean, max or min"""
+    """sum, product, mean, max or min of x[.., j, ..] and all src[i] with index[i] = j"""
     if not x.ndim:
         x, index, src = (v.reshape((1,)) for v in (x, index, src))
         return scatter_reduce(x, 0, index, src, reduce, include_self).reshape(())
@@ -182,7 +182,7 @@ def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Valu
 
 @aten("index.Tensor _unsafe_index.Tensor")
 def index(x: Value, indices: Sequence[Value | None]) -> Value:
-    """x[index0[i], index1[i], ..]: integers that broadcast; their dimensions come first unless they are neighbours"""
+    """x[index0[i], index1[i], ..]; indices broadcast, and their dimensions come first unless they are adjacent"""
     given = _integers(x, indices)
     if not given:
         return x
@@ -208,7 +208,7 @@ def index(x: Value, indices: Sequence[Value | None]) -> Value:
 
 @aten("index_put.default _unsafe_index_put.default")
 def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x with values at, or added at, x[index0[i], index1[i], ..]; by one mask and one number, where(mask, number, x)"""
+    """x with values stored or added at [index0[i], index1[i], ..]; for one mask and a number, where(mask, number, x)"""
     masks = [i for i in indices if i is not None and i.dtype.is_bool]
     if len(masks) == 1 and len(indices) == 1 and values.size == 1:
         mask = masks[0].reshape((*masks[0].shape, *(1,) * (x.ndim - masks[0].ndim)))
@@ -247,7 +247,7 @@ def _checked(place: Value, n: int) -> Value:
 
 @aten("masked_scatter.default")
 def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
-    """where(mask, source[the number of true elements before it], x)"""
+    """where(mask, source[n], x), where n is the number of true elements before"""
     shape = views.broadcast([mask.shape, x.shape])
     where, x = F.broadcast_to(mask, shape).reshape((-1,)), F.broadcast_to(x, shape)
     count = F.cumsum(where.astype(dt.i64), 0)
@@ -262,14 +262,14 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
 
 @aten("take.default")
 def take(x: Value, index: Value) -> Value:
-    """the elements of x in row-major order at the places of the index"""
+    """elements of flattened x at the indices"""
     flat = x.reshape((-1,))
     return F.index_select(flat, 0, _wrapped(index, flat.size).reshape((-1,))).reshape(index.shape)
 
 
 @aten("put.default")
 def put(x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    """x with the source's elements put, or added, at the places of the index in row-major order"""
+    """x with the elements of source stored or added at indices of flattened x"""
     if not index.size:
         return x
     return index_put(x.reshape((-1,)), [index.reshape((-1,))], source.reshape((-1,)), accumulate).reshape(x.shape)
@@ -277,7 +277,7 @@ def put(x: Value, index: Value, source: Value, accumulate: bool = False) -> Valu
 
 @aten("index_reduce.default")
 def index_reduce(x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True) -> Value:
-    """x[.., index[i], ..] and source[.., i, ..]: their product, mean, max or min"""
+    """product, mean, max or min of x[.., index[i], ..] and source[.., i, ..]"""
     if not x.ndim:
         whole = index_reduce(x.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce, include_self)
         return whole.reshape(())
@@ -288,7 +288,7 @@ def index_reduce(x: Value, dim: int, index: Value, source: Value, reduce: str, i
 
 @aten("masked_scatter_backward.default")
 def masked_scatter_backward(grad: Value, mask: Value, sizes: Sequence[int]) -> Value:
-    """grad at the places where the mask holds, in order, and 0 for what masked_scatter did not read"""
+    """elements of grad where the mask is true, in order, then 0 for elements that masked_scatter did not read"""
     count = prod(sizes)
     chosen, found = F.broadcast_to(mask, grad.shape).reshape((-1,)), grad.reshape((-1,))
     if not count or not grad.size:
@@ -305,7 +305,7 @@ def masked_scatter_backward(grad: Value, mask: Value, sizes: Sequence[int]) -> V
 def as_strided_scatter(
     x: Value, src: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Value:
-    """contiguous x with src's elements at storage_offset + sum of stride*i"""
+    """contiguous x with the elements of src at storage_offset + sum of stride*i"""
     places = np.full(tuple(size), storage_offset or 0, np.int64)
     for d, (n, step) in enumerate(zip(size, stride, strict=True)):
         places += (np.arange(n) * step).reshape(at((1,) * len(size), d, n))

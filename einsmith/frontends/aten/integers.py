@@ -1,4 +1,4 @@
-"""Arithmetic that only integers have: shifts of their bits, greatest common divisors."""
+"""Integer arithmetic: bit shifts and greatest common divisors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _shifts(way: str) -> str:
 
 @aten(_shifts("left"))
 def shifted_left(x: Any, n: Any) -> Value:
-    """x*2**n, of which the lowest bits are kept; 0 where n is no place of a bit"""
+    """x*2**n, wrapped; 0 if n is negative or not below the number of bits"""
     a, b, common = _pair(x, n)
     product = a.astype(dt.i64) * _power(b)
     last = builder.where(a % 2 == 0, 0, -(2**62)).astype(dt.i64) * 2  # the highest of 64 bits is the sign
@@ -53,7 +53,7 @@ def shifted_left(x: Any, n: Any) -> Value:
 
 @aten(_shifts("right"))
 def shifted_right(x: Any, n: Any) -> Value:
-    """floor(x/2**n); 0, or -1 of what is negative, where n is no place of a bit"""
+    """floor(x/2**n); 0, or -1 for negative x, if n is negative or not below the number of bits"""
     a, b, common = _pair(x, n)
     whole = (a.astype(dt.i64) // _power(b)).astype(common)
     none = builder.where(a < 0, -1, 0).astype(common)
@@ -76,7 +76,7 @@ STEPS = 92
 
 @aten("gcd.default")
 def gcd(x: Value, y: Value) -> Value:
-    """the greatest number that divides x and y, by Euclid's algorithm"""
+    """the greatest common divisor, by Euclid's algorithm"""
     a, b, common = _pair(x, y)
     if not a.size:
         return a
@@ -87,7 +87,7 @@ def gcd(x: Value, y: Value) -> Value:
 
 @aten("lcm.default")
 def lcm(x: Value, y: Value) -> Value:
-    """the least number that x and y divide, 0 where one is 0"""
+    """the least common multiple; 0 if an operand is 0"""
     a, b, common = _pair(x, y)
     divisor = gcd(a, b)
     one = builder.where(divisor == 0, 1, divisor).astype(common)

@@ -1,8 +1,8 @@
-"""Factorizations and systems of equations: elimination is a recurrence along the rows, its matrix the state.
+"""Factorizations and linear systems. Elimination is a recurrence along the rows whose state is the matrix.
 
-Leading dimensions are batches. Matrices are numbered as LAPACK packs them: below the diagonal the factors of the
-elimination, or the reflectors, on it and above the triangle. Sources: Golub, Van Loan 2013, algorithms 3.1.1, 3.4.1,
-4.2.1, 5.1.1 and 5.2.1.
+Leading dimensions are batch dimensions. Factorizations are packed as in LAPACK: the triangular factor on and above the
+diagonal, the multipliers of the elimination or the Householder vectors below it. Sources: Golub, Van Loan 2013,
+algorithms 3.1.1, 3.4.1, 4.2.1, 5.1.1 and 5.2.1.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _info(diagonal: Value, holds: Callable[[Value], Value]) -> Value:
 
 @aten("linalg_lu_factor_ex.default")
 def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple[Value, Value, Value]:
-    """(L below the diagonal and U of a's rows in an order, the row from 1 that each step exchanged, the first zero)"""
+    """(packed L and U of the row-permuted a, pivot row of each step from 1, position of the first zero pivot from 1)"""
     if not pivot:
         raise ArgumentError("elimination without pivots is not built")
     packed, rows = factored(a)
@@ -187,7 +187,7 @@ def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple
 def lu_unpack(
     packed: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Value, Value, Value]:
-    """(the permutation P, L, U) of what linalg_lu_factor_ex gives"""
+    """(P, L, U) from the results of linalg_lu_factor_ex"""
     nothing = builder.full((0,), 0, packed.dtype)
     p = lower = upper = nothing
     m, n = packed.shape[-2:]
@@ -206,14 +206,14 @@ def lu_unpack(
 
 @aten("linalg_lu.default")
 def lu(a: Value, pivot: bool = True) -> tuple[Value, Value, Value]:
-    """(P, L, U) of a = P*L*U, by elimination with the largest element of a column as its pivot"""
+    """(P, L, U) with a = P*L*U, by elimination with partial pivoting"""
     packed, pivots, _ = lu_factor(a, pivot)
     return lu_unpack(packed, pivots)
 
 
 @aten("linalg_lu_solve.default")
 def lu_solve(packed: Value, pivots: Value, b: Value, left: bool = True, adjoint: bool = False) -> Value:
-    """x of a*x = b, of a's transpose where adjoint, x*a = b where not left, by what linalg_lu_factor_ex gives of a"""
+    """solution x of a*x = b from the results of linalg_lu_factor_ex; adjoint: a transposed; not left: x*a = b"""
     if not left:
         return _turned(lu_solve(packed, pivots, _turned(b), True, not adjoint))
     lead = views.broadcast([packed.shape[:-2], b.shape[:-2]])
@@ -226,7 +226,7 @@ def lu_solve(packed: Value, pivots: Value, b: Value, left: bool = True, adjoint:
 
 @aten("_linalg_solve_ex.default")
 def solve(a: Value, b: Value, left: bool = True, check_errors: bool = False) -> tuple[Value, Value, Value, Value]:
-    """(x of a*x = b, or of x*a = b where not left, and what linalg_lu_factor_ex gives of a)"""
+    """(solution x of a*x = b, or of x*a = b if not left; the results of linalg_lu_factor_ex)"""
     packed, pivots, info = lu_factor(a)
     vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
     x = lu_solve(packed, pivots, b.reshape((*b.shape, 1)) if vector else b, left)
@@ -235,7 +235,7 @@ def solve(a: Value, b: Value, left: bool = True, check_errors: bool = False) -> 
 
 @aten("linalg_inv_ex.default")
 def inverse(a: Value, check_errors: bool = False) -> tuple[Value, Value]:
-    """(x of a*x = 1, by elimination; the first zero that it meets on the diagonal, from 1)"""
+    """(inverse of a, by elimination; position of the first zero pivot, from 1)"""
     packed, pivots, info = lu_factor(a)
     return lu_solve(packed, pivots, _eye(a, a.shape[-1], a.shape[-1])), info
 
@@ -245,7 +245,7 @@ def inverse(a: Value, check_errors: bool = False) -> tuple[Value, Value]:
 
 @aten("linalg_solve_triangular.default")
 def solve_triangular(a: Value, b: Value, upper: bool, left: bool = True, unitriangular: bool = False) -> Value:
-    """x[i] = (b[i] - sum[j](a[i, j]*x[j]))/a[i, i] of the x before; x*a = b where not left"""
+    """solution x of a*x = b by substitution, x[i] = (b[i] - sum[j](a[i, j]*x[j]))/a[i, i]; not left: x*a = b"""
     if not left:
         return _turned(solved(_turned(a), _turned(b), not upper, unitriangular))
     return solved(a, b, upper, unitriangular)
@@ -255,7 +255,7 @@ def solve_triangular(a: Value, b: Value, upper: bool, left: bool = True, unitria
 def triangular_solve(
     b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Value, Value]:
-    """(x of a*x = b as linalg_solve_triangular, a)"""
+    """(solution x of a*x = b, as linalg_solve_triangular; a)"""
     lead = views.broadcast([a.shape[:-2], b.shape[:-2]])
     x = solved(_turned(a) if transpose else a, b, upper != transpose, unitriangular)
     return x, _spread(a, lead)
@@ -281,27 +281,27 @@ def _root(a: Value, upper: bool) -> Value:
 
 @aten("linalg_cholesky_ex.default")
 def cholesky_ex(a: Value, upper: bool = False, check_errors: bool = False) -> tuple[Value, Value]:
-    """(L of a = L*L^T, or its transpose; the first place, from 1, at which a is not positive)"""
+    """(L with a = L*L^T, or its transpose; order of the first leading minor that is not positive)"""
     lower = _root(a, upper)
     return (_turned(lower) if upper else lower), _info(_diagonal(lower), lambda d: d > 0)
 
 
 @aten("cholesky.default")
 def cholesky(a: Value, upper: bool = False) -> Value:
-    """L of a = L*L^T: L[i, j] = (a[i, j] - sum[l](L[i, l]*L[j, l]))/L[j, j] of the columns l before"""
+    """L with a = L*L^T: L[i, j] = (a[i, j] - sum[l](L[i, l]*L[j, l]))/L[j, j] over columns l < j"""
     return cholesky_ex(a, upper)[0]
 
 
 @aten("cholesky_solve.default _cholesky_solve_helper.default")
 def cholesky_solve(b: Value, root: Value, upper: bool = False) -> Value:
-    """x of L*L^T*x = b"""
+    """solution x of L*L^T*x = b"""
     lower = _turned(root) if upper else root
     return solved(_turned(lower), solved(lower, b, False), True)
 
 
 @aten("cholesky_inverse.default")
 def cholesky_inverse(root: Value, upper: bool = False) -> Value:
-    """x of L*L^T*x = 1"""
+    """inverse of L*L^T"""
     return cholesky_solve(_eye(root, root.shape[-1], root.shape[-1]), root, upper)
 
 
@@ -310,7 +310,7 @@ def cholesky_inverse(root: Value, upper: bool = False) -> Value:
 
 @aten("geqrf.default")
 def geqrf(a: Value) -> tuple[Value, Value]:
-    """(R, and below it the vectors v of reflections 1 - tau*v*v^T, which make zeros below the diagonal; tau)"""
+    """(R, with the Householder vectors v of the reflections 1 - tau*v*v^T below the diagonal; tau)"""
     k = min(a.shape[-2:])
     lead = a.shape[:-2]
     if not a.size:
@@ -330,13 +330,13 @@ def _reflected(v: Value, tau: Value, c: Value, forward: bool) -> Value:
 
 @aten("linalg_householder_product.default orgqr.default")
 def householder_product(v: Value, tau: Value) -> Value:
-    """the first columns of the product of the reflections 1 - tau*v*v^T of v's columns"""
+    """the first columns of the product of the reflections 1 - tau*v*v^T, one for each column of v"""
     return _reflected(v, tau, _eye(v, *v.shape[-2:]), False)
 
 
 @aten("ormqr.default")
 def ormqr(v: Value, tau: Value, c: Value, left: bool = True, transpose: bool = False) -> Value:
-    """q*c of q = linalg_householder_product, or of its transpose; c*q where not left"""
+    """q*c with q = linalg_householder_product, or its transpose; c*q if not left"""
     if left:
         return _reflected(v, tau, c, transpose)
     return _turned(_reflected(v, tau, _turned(c), not transpose))
@@ -344,7 +344,7 @@ def ormqr(v: Value, tau: Value, c: Value, left: bool = True, transpose: bool = F
 
 @aten("linalg_qr.default")
 def qr(a: Value, mode: str = "reduced") -> tuple[Value, Value]:
-    """(q, r) of a = q*r, by reflections"""
+    """(q, r) with a = q*r, by Householder reflections"""
     m, n = a.shape[-2:]
     k = min(m, n)
     packed, tau = geqrf(a)

@@ -23,7 +23,7 @@ def _nll(x: Value, target: Value, weight: Value | None, reduction: int, ignore_i
 
 
 enter("nll_loss_forward.default nll_loss2d_forward.default",
-      "(-weight[t]*x[.., t, ..] of the targets t, reduced; the sum of the weights)", _nll)  # fmt: skip
+      "(-weight[t]*x[.., t, ..] for the targets t, reduced; the sum of the weights)", _nll)  # fmt: skip
 
 
 @aten("mse_loss.default")

@@ -1,4 +1,5 @@
-"""Normalization. What PyTorch keeps for its backward pass comes along: means and 1/sqrt(variance + eps)."""
+"""Normalization. Results include the tensors that PyTorch saves for its backward pass: means and
+1/sqrt(variance + eps)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def layer_norm(
 def group_norm(
     x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hxw: int, group: int, eps: float
 ) -> tuple[Value, Value, Value]:
-    """(each sample's groups of channels normalized, mean, rsqrt(variance + eps)), the latter [N, group]"""
+    """(each sample's channel groups normalized, mean, rsqrt(variance + eps)); statistics are [N, group]"""
     y = F.group_norm(x, group, weight, bias, eps)
     mean, rstd = _kept(x.reshape((n, group, c // group * hxw)), (2,), eps)
     return y, mean.reshape((n, group)), rstd.reshape((n, group))
@@ -67,7 +68,7 @@ def batch_norm_functional(
     x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, training: bool, momentum: float,
     eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """(each channel normalized, mean, rsqrt(variance + eps), the running mean and variance with the batch's in them)"""
+    """(each channel normalized, mean, rsqrt(variance + eps), updated running mean, updated running variance)"""
     return _batch(x, weight, bias, mean, variance, training, momentum, eps)
 
 
@@ -83,7 +84,7 @@ def batch_norm_no_stats(
 def batch_norm_no_training(
     x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float, eps: float
 ) -> tuple[Value, ...]:
-    """(each channel normalized by the running mean and variance, nothing, nothing)"""
+    """(each channel normalized by the running mean and variance, empty, empty)"""
     return _batch(x, weight, bias, mean, variance, False, momentum, eps)[:3]
 
 

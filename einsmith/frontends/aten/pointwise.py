@@ -1,4 +1,4 @@
-"""Operators of each element, with broadcasting and type promotion."""
+"""Elementwise operators with broadcasting and type promotion."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for _name, _formula, _f in (
     ("reciprocal", "1/x", F.reciprocal), ("sin", "sin(x)", F.sin), ("cos", "cos(x)", F.cos),
     ("tan", "sin(x)/cos(x)", F.tan), ("sinh", "(expm1(x) - expm1(-x))/2", F.sinh),
     ("cosh", "(exp(x) + exp(-x))/2", F.cosh), ("tanh", "tanh(x)", F.tanh), ("sigmoid", "sigmoid(x)", F.sigmoid),
-    ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x), to the digits of 1", lambda x: 1.0 - F.erf(x)),
+    ("erf", "erf(x)", F.erf), ("erfc", "1 - erf(x); digits cancel for large x", lambda x: 1.0 - F.erf(x)),
     ("atan", "4*(t - t**3/3 + ..), t = tan(atan(x)/4)", atan),
     ("asin", "atan(x/sqrt(1 - x*x)), pi/2 - 2*asin(sqrt((1 - x)/2)) near 1", asin),
     ("acos", "pi/2 - asin(x), 2*asin(sqrt((1 - x)/2)) near 1", acos),
@@ -59,11 +59,11 @@ for _name, _formula, _f in (
 _of_any("floor.default", "floor(x)", F.floor, _same)
 _of_any("ceil.default", "-floor(-x)", F.ceil, _same)
 _of_any("trunc.default", "floor(x) where x >= 0, -floor(-x) elsewhere", F.trunc, _same)
-_of_any("round.default", "the nearest integer, halves to the even one", F.round, _same)
+_of_any("round.default", "the nearest integer, ties to even", F.round, _same)
 _of_any("neg.default", "-x", F.neg, F.neg)
 _of_any("abs.default", "abs(x)", F.abs, lambda x: x if not x.dtype.signed else F.abs(x))
 for _name in ("sign.default", "sgn.default"):
-    _of_any(_name, "sign(x), 0 of NaN", lambda x: builder.where(x == x, F.sign(x), 0.0),
+    _of_any(_name, "sign(x); 0 for NaN", lambda x: builder.where(x == x, F.sign(x), 0.0),
             lambda x: x if x.dtype.is_bool else F.sign(x))  # fmt: skip
 _of_any("relu.default", "where(x <= 0, 0, x)", F.relu, lambda x: builder.maximum(x, 0))
 
@@ -88,7 +88,7 @@ def _scaled(y: Any, alpha: Any) -> Any:
 
 @aten("add.Tensor add.Scalar")
 def add(x: Any, y: Any, alpha: Any = 1) -> Value:
-    """x + alpha*y; of bools, x or y"""
+    """x + alpha*y; for bools, x or y"""
     (a, b), common = promoted(x, y)
     if common.is_bool:
         return _logical(a) | (_logical(b) & bool(alpha))
@@ -110,14 +110,14 @@ def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
 
 @aten("mul.Tensor mul.Scalar")
 def mul(x: Any, y: Any) -> Value:
-    """x*y; of bools, x and y"""
+    """x*y; for bools, x and y"""
     (a, b), common = promoted(x, y)
     return _logical(a) & _logical(b) if common.is_bool else tensor(a * b, common)
 
 
 @aten("div.Tensor div.Scalar")
 def div(x: Any, y: Any) -> Value:
-    """x/y, a float"""
+    """x/y, in a float type"""
     (a, b), common = promoted(x, y, floats=True)
     return tensor(a / b, common)
 
@@ -130,7 +130,7 @@ def _rest(a: Any, b: Any) -> Any:
 
 @aten("div.Tensor_mode div.Scalar_mode")
 def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
-    """x/y, floor(x/y) or trunc(x/y) by rounding_mode; of integers without a float between"""
+    """x/y, floor(x/y) or trunc(x/y), as rounding_mode says; for integers, exact"""
     if rounding_mode is None:
         return div(x, y)
     (a, b), common = promoted(x, y)
@@ -149,14 +149,14 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
 
 @aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
 def remainder(x: Any, y: Any) -> Value:
-    """x - y*floor(x/y), which has the sign of y"""
+    """x - y*floor(x/y), with the sign of y"""
     (a, b), common = promoted(x, y)
     return tensor(a % b, common)
 
 
 @aten("fmod.Tensor fmod.Scalar")
 def fmod(x: Any, y: Any) -> Value:
-    """x - y*trunc(x/y), which has the sign of x"""
+    """x - y*trunc(x/y), with the sign of x"""
     (a, b), common = promoted(x, y)
     return tensor(_rest(tensor(a, common), tensor(b, common)), common)
 
@@ -176,7 +176,7 @@ def _whole_power(base: Any, exponent: Any, common: DType) -> Value:
 
 @aten("pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar")
 def power(x: Any, y: Any) -> Value:
-    """x**y; of integers by repeated multiplication"""
+    """x**y; for integers, by repeated multiplication"""
     (a, b), common = promoted(x, y)
     if not common.is_float:
         return _whole_power(a, b, common if common.is_int else dt.i64)
@@ -187,7 +187,7 @@ def power(x: Any, y: Any) -> Value:
 
 @aten("atan2.default")
 def atan2_(y: Any, x: Any) -> Value:
-    """the angle of the point (x, y): atan(y/x), or -atan(x/y) where |y| > |x|, and what the quadrant adds"""
+    """the angle of the point (x, y): atan(y/x), or -atan(x/y) where |y| > |x|, plus a constant for the quadrant"""
     (a, b), common = promoted(y, x, floats=True)
     return tensor(atan2(tensor(a, common), tensor(b, common)), common)
 
@@ -206,7 +206,7 @@ _extreme("minimum.default", "min(x, y)", builder.minimum, lambda a, b: a & b)
 
 @aten("clamp.default clamp.Tensor")
 def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
-    """min(max(x, low), high), with the derivative 1 from bound to bound"""
+    """min(max(x, low), high); the derivative is 1 from low to high, bounds included"""
     bounds = [b for b in (low, high) if b is not None]
     common = result_type(x, *bounds)
     value = F.clamp(x.astype(common), *(None if b is None else tensor(b, common) for b in (low, high)))
@@ -221,13 +221,13 @@ def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
 
 @aten("clamp_min.default clamp_min.Tensor")
 def clamp_min(x: Value, low: Any) -> Value:
-    """max(x, low), with the derivative 1 at the bound"""
+    """max(x, low); the derivative at the bound is 1"""
     return clamp(x, low)
 
 
 @aten("clamp_max.default clamp_max.Tensor")
 def clamp_max(x: Value, high: Any) -> Value:
-    """min(x, high), with the derivative 1 at the bound"""
+    """min(x, high); the derivative at the bound is 1"""
     return clamp(x, None, high)
 
 
@@ -243,13 +243,17 @@ def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> N
     enter(name, formula, run)
 
 
-_or_the_other("fmax.default", "max(x, y), x or y where the other is NaN", lambda a, b: a >= b, lambda a, b: a | b)
-_or_the_other("fmin.default", "min(x, y), x or y where the other is NaN", lambda a, b: a <= b, lambda a, b: a & b)
+_or_the_other(
+    "fmax.default", "max(x, y); if one operand is NaN, the other one", lambda a, b: a >= b, lambda a, b: a | b
+)
+_or_the_other(
+    "fmin.default", "min(x, y); if one operand is NaN, the other one", lambda a, b: a <= b, lambda a, b: a & b
+)
 
 
 @aten("copysign.Tensor copysign.Scalar")
 def copysign(x: Any, y: Any) -> Value:
-    """abs(x), or -abs(x) where y is below 0 or minus zero"""
+    """abs(x) with the sign of y, including that of a zero"""
     (a, b), common = promoted(x, y, floats=True)
     first, second = tensor(a, common), tensor(b, common)
     value = builder.where(signbit(second), -builder.abs(first), builder.abs(first))
@@ -258,7 +262,7 @@ def copysign(x: Any, y: Any) -> Value:
 
 @aten("signbit.default")
 def signbit(x: Value) -> Value:
-    """x < 0, or minus zero, of which 1/x is minus infinity"""
+    """x < 0, or x is minus zero (1/x is minus infinity)"""
     if x.dtype.is_bool:
         return builder.full(x.shape, False, dt.bool_)
     return pointwise(x, lambda e: (e < 0) | ((e == 0) & (1.0 / e < 0))) if x.dtype.is_float else x < 0
@@ -266,7 +270,7 @@ def signbit(x: Value) -> Value:
 
 @aten("hypot.default")
 def hypot(x: Value, y: Value) -> Value:
-    """sqrt(x*x + y*y), by the larger of the two, so that no square overflows"""
+    """sqrt(x*x + y*y), scaled by the larger operand so that no square overflows"""
     (a, b), common = promoted(x, y)
     big = builder.stop_gradient(builder.maximum(builder.abs(a), builder.abs(b)))
     big = builder.where((big == 0) | (big - big != 0), 1.0, big)
@@ -316,10 +320,10 @@ _compare("le", "<=", lambda a, b: a <= b)
 _compare("gt", ">", lambda a, b: a > b)
 _compare("ge", ">=", lambda a, b: a >= b)
 
-enter("logical_not.default", "not x, numbers being true where they are not 0", lambda x: ~_logical(x))
+enter("logical_not.default", "not x; numbers other than 0 are true", lambda x: ~_logical(x))
 enter("logical_and.default", "x and y", lambda x, y: _logical(x) & _logical(y))
 enter("logical_or.default", "x or y", lambda x, y: _logical(x) | _logical(y))
-enter("logical_xor.default", "x != y, of truth values", lambda x, y: F.logical_xor(_logical(x), _logical(y)))
+enter("logical_xor.default", "x != y, for truth values", lambda x, y: F.logical_xor(_logical(x), _logical(y)))
 
 _POWERS = np.array([1 << n for n in range(63)], np.int64)
 
@@ -346,24 +350,24 @@ def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value],
     return run
 
 
-enter("bitwise_and.Tensor bitwise_and.Scalar", "the sum over bits of p*q, of bits p and q of x and y",
+enter("bitwise_and.Tensor bitwise_and.Scalar", "sum over bits of p*q, where p and q are bits of x and y",
       _bits(lambda p, q: p * q, lambda a, b: a & b))  # fmt: skip
-enter("bitwise_or.Tensor bitwise_or.Scalar", "the sum over bits of p + q - p*q",
+enter("bitwise_or.Tensor bitwise_or.Scalar", "sum over bits of p + q - p*q, where p and q are bits of x and y",
       _bits(lambda p, q: p + q - p * q, lambda a, b: a | b))  # fmt: skip
-enter("bitwise_xor.Tensor bitwise_xor.Scalar", "the sum over bits of p + q - 2*p*q",
+enter("bitwise_xor.Tensor bitwise_xor.Scalar", "sum over bits of p + q - 2*p*q, where p and q are bits of x and y",
       _bits(lambda p, q: p + q - 2 * p * q, F.logical_xor))  # fmt: skip
 
 
 @aten("angle.default")
 def angle(x: Value) -> Value:
-    """0, or pi of what is negative"""
+    """pi where x < 0, else 0; NaN stays NaN"""
     y = x if x.dtype.is_float else x.astype(DEFAULT)
     return builder.where(y < 0, pi, builder.where(y == y, 0.0, builder.stop_gradient(y))).astype(y.dtype)
 
 
 @aten("bitwise_not.default")
 def bitwise_not(x: Value) -> Value:
-    """-1 - x; of bools, not x"""
+    """-1 - x; for bools, not x"""
     return ~x if x.dtype.is_bool else (-1 - x.astype(dt.i64)).astype(x.dtype)
 
 
@@ -397,7 +401,7 @@ def masked_fill(x: Value, mask: Value, value: Any) -> Value:
 
 @aten("gelu.default")
 def gelu(x: Value, approximate: str = "none") -> Value:
-    """x*(1 + erf(x/sqrt(2)))/2, or its form with tanh"""
+    """x*(1 + erf(x/sqrt(2)))/2, or its tanh approximation"""
     return F.gelu(x, approximate).astype(x.dtype)
 
 
@@ -420,7 +424,7 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
 
 @aten("hardtanh.default")
 def hardtanh(x: Value, low: float = -1, high: float = 1) -> Value:
-    """min(max(x, low), high), with the derivative 0 at the bounds"""
+    """min(max(x, low), high); the derivative at the bounds is 0"""
     if not x.dtype.is_float:
         return clamp(x, int(low), int(high))
     return F.hardtanh(x, float(low), float(high)).astype(x.dtype)
@@ -437,7 +441,7 @@ _add("logaddexp.default", "log(exp(x) + exp(y)), without overflow", F.logaddexp,
 
 @aten("nan_to_num.default")
 def nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
-    """x, with `nan`, `posinf` and `neginf` in place of those"""
+    """x, with NaN and infinities replaced by `nan`, `posinf` and `neginf`"""
     if not x.dtype.is_float:
         return x
     top = x.dtype.max
@@ -448,13 +452,13 @@ def nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None, 
 
 @aten("_to_copy.default")
 def to_copy(x: Value, dtype: DType | None = None) -> Value:
-    """x in another type; floats become integers towards zero, bools by x != 0"""
+    """x in another type; from floats to integers truncated, to bools x != 0"""
     return x if dtype is None else x.astype(dtype)
 
 
 @aten("_assert_tensor_metadata.default")
 def assert_metadata(x: Value, size: Any = None, stride: Any = None, dtype: DType | None = None) -> None:
-    """nothing: types and shapes are checked as the trace is made"""
+    """nothing: types and shapes are checked during tracing"""
     if dtype is not None and x.dtype is not dtype:
         raise ArgumentError(f"a tensor of type {x.dtype.name} is not of type {dtype.name}, as the module expects")
 

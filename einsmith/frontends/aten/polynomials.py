@@ -1,5 +1,8 @@
-"""Orthogonal polynomials whose degree is a tensor. Those of Chebyshev are cosines of multiples of acos(x), beyond 1
-hyperbolic ones; those of Hermite follow their recurrence up to the degree. Source: Abramowitz, Stegun 1964, 22."""
+"""Orthogonal polynomials whose degree is a tensor.
+
+Chebyshev polynomials are cosines of multiples of acos(x), or hyperbolic cosines for |x| > 1. Hermite polynomials are
+computed by their recurrence in the degree. Source: Abramowitz, Stegun 1964, 22.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,8 @@ for _kind, _formula, _f in (
     ("t", "cos(n*a)", _t), ("u", "sin((n + 1)*a)/sin(a)", _u), ("v", "cos((n + 1/2)*a)/cos(a/2)", _v),
     ("w", "sin((n + 1/2)*a)/sin(a/2)", _w),
 ):  # fmt: skip
-    _enter(f"chebyshev_polynomial_{_kind}", f"{_formula} of a = acos(x)", _f)
-    _enter(f"shifted_chebyshev_polynomial_{_kind}", f"{_formula} of a = acos(2*x - 1)", _shifted(_f))
+    _enter(f"chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(x)", _f)
+    _enter(f"shifted_chebyshev_polynomial_{_kind}", f"{_formula}, a = acos(2*x - 1)", _shifted(_f))
 
 _STEPS = """
     p[k,i] = where(k > 0, b[k-1,i], 1)
@@ -109,5 +112,5 @@ def _hermite(which: str) -> Callable[[Value, Value], Value]:
     return run
 
 
-_enter("hermite_polynomial_h", "2*x*h[n-1] - 2*(n - 1)*h[n-2], from 1 and 2*x", _hermite("h"))
-_enter("hermite_polynomial_he", "x*h[n-1] - (n - 1)*h[n-2], from 1 and x", _hermite("he"))
+_enter("hermite_polynomial_h", "2*x*h[n-1] - 2*(n - 1)*h[n-2], with h[0] = 1 and h[1] = 2*x", _hermite("h"))
+_enter("hermite_polynomial_he", "x*h[n-1] - (n - 1)*h[n-2], with h[0] = 1 and h[1] = x", _hermite("he"))

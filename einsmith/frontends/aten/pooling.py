@@ -1,4 +1,4 @@
-"""Windows: means and largest elements, and other extents by interpolation."""
+"""Pooling over windows, and resizing by interpolation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _max(name: str, n: int) -> None:
         values, places = pool(x, tuple(kernel), tuple(stride) or None, tuple(padding), tuple(dilation), ceil_mode, True)
         return values, places.astype(dt.i64)
 
-    enter(f"{name}_with_indices.default", "(max over windows, its place in row-major order), the first of equal ones",
+    enter(f"{name}_with_indices.default", "(max over windows, its index in row-major order), the first of equal ones",
           run)  # fmt: skip
-    enter(f"{name}.default", "max over windows, the first of equal ones having the derivative",
+    enter(f"{name}.default", "max over windows; the first of equal elements has the derivative",
           lambda *a, **k: run(*a, **k)[0])  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def avg_pool1d(
     x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Value:  # fmt: skip
-    """mean over windows; padding counts, or does not"""
+    """mean over windows, with or without the padding"""
     return F.avg_pool1d(x, tuple(kernel), tuple(stride) or None, tuple(padding), ceil_mode, count_include_pad)
 
 
@@ -52,7 +52,7 @@ def _avg(name: str) -> Callable[..., Value]:
         where = tuple(kernel), tuple(stride) or None, tuple(padding)
         return pool(x, *where, ceil_mode, count_include_pad, divisor_override)
 
-    enter(f"{name}.default", "mean over windows, or their sum by divisor_override; padding counts, or does not", run)
+    enter(f"{name}.default", "mean over windows, with or without the padding, or sum divided by divisor_override", run)
     return run
 
 
@@ -79,7 +79,7 @@ def _adaptive_max(name: str) -> None:
         values, places = pool(x, tuple(size), True)
         return values, places.astype(dt.i64)
 
-    enter(f"{name}.default", "(max of the elements n*i//m to -(-n*(i + 1)//m) - 1, its place)", run)
+    enter(f"{name}.default", "(max of the elements n*i//m to -(-n*(i + 1)//m) - 1, its index)", run)
 
 
 _adaptive_max("adaptive_max_pool1d")
@@ -129,7 +129,7 @@ def _linear(name: str, mode: str) -> None:
     def run(x: Value, size: Ints | None, align_corners: bool, scales: Sequence[float] | None = None) -> Value:
         return _resized(x, size, scales, mode, align_corners)
 
-    formula = "means of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners"
+    formula = "interpolation of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners"
     enter(f"{name}.vec", formula, run)
 
     def sized(x: Value, size: Ints, align_corners: bool, *scales: float | None) -> Value:
@@ -148,13 +148,13 @@ _linear("upsample_bicubic2d", "bicubic")
 
 @aten("col2im.default")
 def col2im(x: Value, size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Value:
-    """the sum of the windows' elements at each place"""
+    """the sum of the windows' elements at each position"""
     return F.fold(x, tuple(size), tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))
 
 
 @aten("im2col.default")
 def im2col(x: Value, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Value:
-    """the windows as columns"""
+    """windows as columns"""
     if x.dtype.is_bool:
         return im2col(x.astype(dt.i32), kernel, dilation, padding, stride) != 0
     return F.unfold(x, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))

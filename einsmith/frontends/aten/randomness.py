@@ -1,5 +1,7 @@
-"""Random numbers: by Einsmith's own generator, not PyTorch's. Each operator draws from a stream that is named after the
-layer of the user's module in which it stands, as the layers of `einsmith.nn` name theirs."""
+"""Random numbers from Einsmith's own generator, not PyTorch's.
+
+The stream of an operator is named after the layer of the user's module that contains it, as in `einsmith.nn`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def _uniform(shape: Sequence[int], dtype: DType) -> Value:
 
 @aten("native_dropout.default")
 def native_dropout(x: Value, p: float, train: bool | None = True) -> tuple[Value, Value]:
-    """(x/(1 - p), or 0 with probability p; whether it is kept)"""
+    """(x/(1 - p), or 0 with probability p; mask of the kept elements)"""
     if train is False:
         return x, builder.full(x.shape, True, dt.bool_)
     kept = drop(builder.full(x.shape, 1.0, x.dtype), float(p), _stream()) != 0
@@ -56,7 +58,7 @@ def rand_like(x: Value, dtype: DType | None = None) -> Value:
 
 @aten("randn.default")
 def randn(size: Sequence[int], dtype: DType | None = None) -> Value:
-    """sqrt(-2*log(u))*cos(2*pi*v) of uniform numbers u and v"""
+    """normal numbers: sqrt(-2*log(u))*cos(2*pi*v) for uniform u and v"""
     return (builder.sqrt(-2.0 * builder.log(_share(size))) * builder.cos(_share(size) * (2 * pi))).astype(
         dtype or dt.f32
     )
@@ -70,19 +72,19 @@ def randn_like(x: Value, dtype: DType | None = None) -> Value:
 
 @aten("randint.low")
 def randint_low(low: int, high: int, size: Sequence[int], dtype: DType | None = None) -> Value:
-    """low + floor((high - low)*u) of uniform numbers u"""
+    """low + floor((high - low)*u) for uniform u"""
     return (builder.floor(_share(size) * float(high - low)) + float(low)).astype(dtype or dt.i64)
 
 
 @aten("randint.default")
 def randint(high: int, size: Sequence[int], dtype: DType | None = None) -> Value:
-    """floor(high*u) of uniform numbers u"""
+    """floor(high*u) for uniform u"""
     return randint_low(0, high, size, dtype)
 
 
 @aten("randperm.default")
 def randperm(n: int, dtype: DType | None = None) -> Value:
-    """the places of uniform numbers in order"""
+    """argsort of uniform numbers"""
     return F.argsort(_share((n,)), 0).astype(dtype or dt.i64)
 
 
@@ -100,5 +102,5 @@ def bernoulli_p(x: Value, p: float = 0.5) -> Value:
 
 @aten("uniform.default")
 def uniform(x: Value, low: Any = 0.0, high: Any = 1.0) -> Value:
-    """low + (high - low)*u of uniform numbers u, in the shape of x"""
+    """low + (high - low)*u for uniform u, in the shape of x"""
     return _uniform(x.shape, x.dtype) * float(high - low) + float(low)

@@ -1,5 +1,5 @@
-"""Recurrent layers, each in one direction one formula, whose carried tensors read themselves at the step before (the
-formulas of `einsmith.nn`): not unrolled, and so as quick to compile for a thousand steps as for ten."""
+"""Recurrent layers. Each direction of a layer is one recurrent formula (those of `einsmith.nn`), which is not unrolled:
+compile time does not depend on the number of steps."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def lstm(
     x: Value, hx: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g), h[t] = sigmoid(o)*tanh(c[t]), of i, f, g, o = W_ih*x[t] + b_ih +
-    W_hh*h[t-1] + b_hh"""
+    """c[t] = sigmoid(f)*c[t-1] + sigmoid(i)*tanh(g), h[t] = sigmoid(o)*tanh(c[t]), where i, f, g, o =
+    W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh"""
     each = len(params) // (num_layers * (2 if bidirectional else 1))
     text = LSTM_PROJECTED_FORMULA if each % 2 else LSTM_FORMULA
     initial = {"h0": hx[0], "c0": hx[1]}
@@ -68,7 +68,7 @@ def _simple(name: str, text: str, formula: str) -> None:
     enter(f"{name}.input", formula, run)
 
 
-_simple("gru", GRU_FORMULA, "h[t] = (1 - z)*n + z*h[t-1], of r, z = sigmoid(p + q), n = tanh(p + r*q), "
+_simple("gru", GRU_FORMULA, "h[t] = (1 - z)*n + z*h[t-1], where r, z = sigmoid(p + q), n = tanh(p + r*q), "
         "p = W_ih*x[t] + b_ih, q = W_hh*h[t-1] + b_hh")  # fmt: skip
 _simple("rnn_tanh", RNN_FORMULA, "h[t] = tanh(W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh)")
 _simple("rnn_relu", RNN_FORMULA.replace("tanh(", "relu("), "h[t] = relu(W_ih*x[t] + b_ih + W_hh*h[t-1] + b_hh)")

@@ -1,4 +1,4 @@
-"""Sums, products, extremes, moments and norms along dimensions; running sums; orders."""
+"""Sums, products, extremes, moments and norms along dimensions; cumulative reductions; sorting."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _all(dims: Dims, x: Value) -> Sequence[int]:
 
 @aten("sum.default")
 def sum_all(x: Value, dtype: DType | None = None) -> Value:
-    """sum[all](x); of integers in int64"""
+    """sum[all](x); for integers, in int64"""
     return total(x, None, False, dtype)
 
 
 @aten("sum.dim_IntList")
 def total(x: Value, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
-    """sum[dim](x), over all where dim is empty; of integers in int64"""
+    """sum[dim](x), over all dimensions if dim is empty; for integers, in int64"""
     return _summed(_whole(x, dtype), dim, keepdim).astype(_whole(x, dtype).dtype)
 
 
@@ -53,7 +53,7 @@ def mean_all(x: Value, dtype: DType | None = None) -> Value:
 
 @aten("mean.dim")
 def mean(x: Value, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
-    """mean[dim](x), over all where dim is empty"""
+    """mean[dim](x), over all dimensions if dim is empty"""
     x = x.astype(dtype or x.dtype)
     dims = _all(dim, x)
     count = 1
@@ -70,7 +70,7 @@ def _extreme(name: str, of_bools: Callable[[Value, Any, bool], Value]) -> None:
     def run(x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
         return of_bools(x, dim, keepdim) if x.dtype.is_bool else best(x, _all(dim, x), keepdim)
 
-    enter(f"{name}.default", f"{name[1:]}[dim](x), equal elements sharing the derivative", run)
+    enter(f"{name}.default", f"{name[1:]}[dim](x); equal elements share the derivative", run)
 
 
 def any_(x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
@@ -83,8 +83,8 @@ def all_(x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
 
 _extreme("amax", any_)
 _extreme("amin", all_)
-enter("any.default any.dim any.dims", "whether some element along dim is not 0", any_)
-enter("all.default all.dim all.dims", "whether no element along dim is 0", all_)
+enter("any.default any.dim any.dims", "true if an element along dim is not 0", any_)
+enter("all.default all.dim all.dims", "true if no element along dim is 0", all_)
 
 
 def _first(name: str) -> None:
@@ -111,9 +111,9 @@ def _first(name: str) -> None:
             return whole(x.astype(dt.i32)).astype(dt.bool_)
         return best(x) if x.ndim else x
 
-    enter(f"{name}.dim", f"({name}[dim](x), the first place of it)", along)
-    enter(f"{name}.default", f"{name}[all](x), equal elements sharing the derivative", whole)
-    enter(f"arg{name}.default", f"arg{name}[dim](x), the first place", position)
+    enter(f"{name}.dim", f"({name}[dim](x), its first index)", along)
+    enter(f"{name}.default", f"{name}[all](x); equal elements share the derivative", whole)
+    enter(f"arg{name}.default", f"arg{name}[dim](x), the first of equal elements", position)
 
 
 _first("max")
@@ -122,14 +122,14 @@ _first("min")
 
 @aten("prod.default")
 def prod_all(x: Value, dtype: DType | None = None) -> Value:
-    """prod[all](x); of integers in int64"""
+    """prod[all](x); for integers, in int64"""
     y = _whole(x, dtype)
     return (F.prod(y) if y.ndim else y).astype(y.dtype)
 
 
 @aten("prod.dim_int")
 def prod(x: Value, dim: int, keepdim: bool = False, dtype: DType | None = None) -> Value:
-    """prod[dim](x); of integers in int64"""
+    """prod[dim](x); for integers, in int64"""
     y = _whole(x, dtype)
     return (F.prod(y, dim, keepdim) if y.ndim else y).astype(y.dtype)
 
@@ -152,14 +152,14 @@ def _moments(name: str, formula: str) -> None:
 
 
 _moments("var", "sum[dim]((x - mean(x))**2)/(count - correction)")
-_moments("std", "sqrt(var(x)), with the derivative 0 at 0")
+_moments("std", "sqrt(var(x)); the derivative at 0 is 0")
 _moments("var_mean", "(var(x), mean(x))")
 _moments("std_mean", "(sqrt(var(x)), mean(x))")
 
 
 @aten("linalg_vector_norm.default")
 def vector_norm(x: Value, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
-    """(sum[dim](|x|**ord))**(1/ord), with the derivative 0 at 0; inf and -inf: max and min of |x|"""
+    """(sum[dim](|x|**ord))**(1/ord); the derivative at 0 is 0; for ord inf and -inf, max and min of |x|"""
     return F.norm(x.astype(dtype or x.dtype), float(ord), _all(dim, x), keepdim)
 
 
@@ -183,8 +183,8 @@ def _running(name: str, formula: str) -> None:
     enter(f"{name}.default", formula, run)
 
 
-_running("cumsum", "the sums of the elements up to each along dim; of integers in int64")
-_running("cumprod", "the products of the elements up to each along dim; of integers in int64")
+_running("cumsum", "cumulative sum along dim; for integers, in int64")
+_running("cumprod", "cumulative product along dim; for integers, in int64")
 
 
 def _running_extreme(name: str) -> None:
@@ -196,7 +196,7 @@ def _running_extreme(name: str) -> None:
         values, places = f(x, dim)
         return values, places.astype(dt.i64)
 
-    enter(f"{name}.default", f"({name[3:]} of the elements up to each along dim, the last place of it)", run)
+    enter(f"{name}.default", f"(cumulative {name[3:]} along dim, its last index)", run)
 
 
 _running_extreme("cummax")
@@ -205,26 +205,26 @@ _running_extreme("cummin")
 
 @aten("logcumsumexp.default")
 def logcumsumexp(x: Value, dim: int) -> Value:
-    """the log of the sums of exp of the elements up to each along dim, without overflow"""
+    """log of the cumulative sum of exp(x) along dim, without overflow"""
     return F.logcumsumexp(x, dim).astype(x.dtype) if x.ndim else x
 
 
 @aten("median.dim")
 def median(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """(the middle element along dim, the lower one of two, its place); NaN where one is"""
+    """(the lower median along dim, its index); NaN if an element is NaN"""
     values, places = F.median(x, dim, keepdim)
     return values, places.astype(dt.i64)
 
 
 @aten("median.default")
 def median_all(x: Value) -> Value:
-    """the middle element of all, the lower one of two"""
+    """the lower median of all elements"""
     return F.median(x)
 
 
 @aten("kthvalue.default")
 def kthvalue(x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """(the k-th smallest element along dim, its place)"""
+    """(the k-th smallest element along dim, its index)"""
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
     values, places = sort(x, dim)
@@ -235,7 +235,7 @@ def kthvalue(x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Va
 
 @aten("sort.default")
 def sort(x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    """(the elements along dim in order, their places): each at the number of elements before it"""
+    """(sorted elements along dim, their indices); an element's rank is the number of elements before it"""
     numbers = x.astype(dt.i32) if x.dtype.is_bool else x
     values, places = F.sort(numbers, dim, descending)
     return values.astype(x.dtype), places.astype(dt.i64)
@@ -243,13 +243,13 @@ def sort(x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Valu
 
 @aten("sort.stable")
 def sort_stable(x: Value, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    """sort.default, which keeps the order of equal elements"""
+    """sort.default, preserving the order of equal elements"""
     return sort(x, dim, descending)
 
 
 @aten("topk.default")
 def topk(x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
-    """(the k largest or smallest elements along dim, their places); of equal ones the first"""
+    """(the k largest or smallest elements along dim, their indices); the first of equal elements"""
     values, places = F.topk(x, k, dim, largest)
     return values, places.astype(dt.i64)
 
@@ -262,7 +262,7 @@ def softmax(x: Value, dim: int, half_to_float: bool = False) -> Value:
 
 @aten("_safe_softmax.default")
 def safe_softmax(x: Value, dim: int, dtype: DType | None = None) -> Value:
-    """softmax along dim, 0 in rows in which all is minus infinity"""
+    """softmax along dim; 0 in rows of minus infinities"""
     y = x.astype(dtype or x.dtype)
     if not y.ndim:
         return F.ones_like(y)

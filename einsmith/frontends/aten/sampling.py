@@ -1,4 +1,4 @@
-"""Images read at places that a tensor gives. Source: Jaderberg et al. 2015, arXiv 1506.02025."""
+"""Sampling of images at positions given by a tensor. Source: Jaderberg et al. 2015, arXiv 1506.02025."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def _read(x: Value, places: Sequence[Value]) -> Value:
 
 @aten("grid_sampler_2d.default")
 def grid_sampler_2d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """x[b, c, v, u] at the places (u, v) of grid in [-1, 1], of the nearest, or of two or four neighbours a side"""
+    """x[b, c, v, u] at the positions (u, v) of grid in [-1, 1]: nearest, bilinear or bicubic"""
     return _sampled(x, grid, mode, padding, align_corners)
 
 
 @aten("grid_sampler_3d.default")
 def grid_sampler_3d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """x[b, c, w, v, u] at the places (u, v, w) of grid in [-1, 1], of the nearest, or of two neighbours a side"""
+    """x[b, c, w, v, u] at the positions (u, v, w) of grid in [-1, 1]: nearest or trilinear"""
     return _sampled(x, grid, mode, padding, align_corners)

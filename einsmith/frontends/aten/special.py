@@ -1,7 +1,7 @@
-"""The gamma function's logarithm and its derivatives, Hurwitz's zeta function, inverses of the error function and of
-the normal distribution.
+"""The log-gamma function and its derivatives, the Hurwitz zeta function, inverses of the error function and the normal
+distribution.
 
-Arguments are moved to where a series of few terms has all digits; where they are negative, by reflection. Sources:
+Arguments are shifted into a range where a short series has full precision; negative arguments are reflected. Sources:
 Abramowitz, Stegun 1964, 6.1.41, 6.3.18, 6.4.11, 23.2 and 26.2; Clenshaw 1955.
 """
 
@@ -86,8 +86,12 @@ def _digamma(x: Any) -> Any:
     return builder.where(x == 0, -1 / x, value)
 
 
-floats("lgamma.default", "log|gamma(x)|: Stirling's series of x + 10, less the log of what lies between", _lgamma)
-floats("digamma.default", "the derivative of lgamma: its series of x + 10, less what lies between", _digamma)
+floats("lgamma.default", "log|gamma(x)|: Stirling's series at x + 10, minus log(x*(x + 1)*..*(x + 9))", _lgamma)
+floats(
+    "digamma.default",
+    "the derivative of lgamma: its series at x + 10, minus 1/x + 1/(x + 1) + .. + 1/(x + 9)",
+    _digamma,
+)
 
 
 def _hurwitz(s: Any, q: Any) -> Any:
@@ -127,7 +131,7 @@ def _zeta(s: Any, q: Any) -> Any:
 
 @aten("special_zeta.default special_zeta.other_scalar special_zeta.self_scalar")
 def zeta(x: Any, q: Any) -> Value:
-    """the sum over k of (q + k)**-x"""
+    """the sum over k >= 0 of (q + k)**-x"""
     (a, b), common = promoted(x, q, floats=True)
     return each((tensor(a, common), tensor(b, common)), _zeta).astype(common)
 
@@ -182,8 +186,8 @@ def _quantile(p: Any) -> Any:
     return builder.where(inside, found, builder.where(p == 0, -inf, builder.where(p == 1, inf, nan)))
 
 
-floats("erfinv.default", "x of erf(x) = y", _erfinv)
-floats("special_ndtri.default", "x below which a normal number is with probability p", _quantile)
+floats("erfinv.default", "the x with erf(x) = y", _erfinv)
+floats("special_ndtri.default", "the p-quantile of the standard normal distribution", _quantile)
 
 LEVELS = 50
 

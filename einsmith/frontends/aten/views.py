@@ -1,4 +1,4 @@
-"""Operators that move elements without changing them. Tensors have values, not places: a view reads another tensor."""
+"""Operators that rearrange elements. Tensors are values without storage: a view is a tensor that reads another one."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ enter("detach.default", "stop_gradient(x)", builder.stop_gradient)
 
 @aten("view.default _unsafe_view.default reshape.default view_copy.default")
 def view(x: Value, size: Sequence[int]) -> Value:
-    """the elements in row-major order under another shape"""
+    """x reshaped, in row-major order"""
     return x.reshape(tuple(size))
 
 
 @aten("expand.default")
 def expand(x: Value, size: Sequence[int], implicit: bool = False) -> Value:
-    """x repeated along dimensions of extent 1, or new ones in front; -1 keeps an extent"""
+    """x broadcast along dimensions of extent 1 and new leading ones; -1 keeps an extent"""
     lead = len(size) - x.ndim
     return F.broadcast_to(x, tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(size)))
 
@@ -46,13 +46,13 @@ def permute(x: Value, dims: Sequence[int]) -> Value:
 
 @aten("transpose.int")
 def transpose(x: Value, dim0: int, dim1: int) -> Value:
-    """x with two dimensions exchanged"""
+    """x with two dimensions swapped"""
     return F.transpose(x, dim0, dim1) if x.ndim else x
 
 
 @aten("t.default")
 def t(x: Value) -> Value:
-    """x with its two dimensions exchanged"""
+    """x with its two dimensions swapped"""
     return F.transpose(x, 0, 1) if x.ndim == 2 else x
 
 
@@ -65,7 +65,7 @@ def unsqueeze(x: Value, dim: int) -> Value:
 
 @aten("squeeze.default squeeze.dim squeeze.dims")
 def squeeze(x: Value, dim: Sequence[int] | int | None = None) -> Value:
-    """x without those dimensions among dim whose extent is 1"""
+    """x without the dimensions in dim that have extent 1"""
     listed = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {_dimension(d, x.ndim) for d in listed}
     return x.reshape(tuple(n for d, n in enumerate(x.shape) if d not in gone or n != 1))
@@ -73,7 +73,7 @@ def squeeze(x: Value, dim: Sequence[int] | int | None = None) -> Value:
 
 @aten("select.int")
 def select(x: Value, dim: int, index: int) -> Value:
-    """x at one place along dim"""
+    """x at one index along dim"""
     d = _dimension(dim, x.ndim)
     if not -x.shape[d] <= index < x.shape[d]:
         raise ShapeError(f"select: {index} is no place along dim={dim} of shape {x.shape}")
@@ -113,14 +113,14 @@ def _put(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Valu
 def slice_scatter(
     x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
-    """x with src in place of x[start:end:step] along dim"""
+    """x with x[start:end:step] along dim replaced by src"""
     d = _dimension(dim, x.ndim)
     return _put(x, src, d, *_bounds(x.shape[d], start, end, step), step)
 
 
 @aten("select_scatter.default")
 def select_scatter(x: Value, src: Value, dim: int, index: int) -> Value:
-    """x with src in place of one place along dim"""
+    """x with one index along dim replaced by src"""
     d = _dimension(dim, x.ndim)
     place = index % x.shape[d]
     return _put(x, unsqueeze(src, d), d, place, place + 1, 1)
@@ -128,7 +128,7 @@ def select_scatter(x: Value, src: Value, dim: int, index: int) -> Value:
 
 @aten("diagonal_scatter.default")
 def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """x with src in place of its diagonal, dim2's place being dim1's + offset"""
+    """x with its diagonal (i, i + offset) along dim1 and dim2 replaced by src"""
     a, b = _dimension(dim1, x.ndim), _dimension(dim2, x.ndim)
 
     def body(*i: Any) -> Any:
@@ -141,7 +141,7 @@ def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2:
 
 @aten("split_with_sizes.default")
 def split_with_sizes(x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value]:
-    """x cut into parts of these extents along dim"""
+    """x split into parts of these extents along dim"""
     out, begin = [], 0
     for n in sizes:
         out.append(slice_(x, dim, begin, begin + n))
@@ -151,20 +151,20 @@ def split_with_sizes(x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value
 
 @aten("split.Tensor")
 def split(x: Value, size: int, dim: int = 0) -> list[Value]:
-    """x cut into parts of one extent along dim, the last maybe smaller"""
+    """x split into parts of equal extent along dim; the last may be smaller"""
     n = x.shape[_dimension(dim, x.ndim)]
     return [slice_(x, dim, begin, begin + size) for begin in range(0, max(n, 1), max(size, 1))]
 
 
 @aten("unbind.int")
 def unbind(x: Value, dim: int = 0) -> list[Value]:
-    """x at each place along dim"""
+    """x at each index along dim"""
     return [select(x, dim, n) for n in range(x.shape[_dimension(dim, x.ndim)])]
 
 
 @aten("cat.default")
 def cat(tensors: Sequence[Value], dim: int = 0) -> Value:
-    """tensors one after another along dim, in their common type"""
+    """tensors concatenated along dim, in their common type"""
     common = result_type(*tensors)
     kept = [x for x in tensors if x.shape != (0,)] or [tensors[0]]  # an old form of "nothing"
     return kept[0].astype(common) if len(kept) == 1 else F.cat([x.astype(common) for x in kept], dim)
@@ -172,7 +172,7 @@ def cat(tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @aten("stack.default")
 def stack(tensors: Sequence[Value], dim: int = 0) -> Value:
-    """tensors of one shape along a new dimension"""
+    """tensors of equal shape, stacked along a new dimension"""
     common = result_type(*tensors)
     return F.stack([x.astype(common) for x in tensors], dim)
 
@@ -185,7 +185,7 @@ def flip(x: Value, dims: Sequence[int]) -> Value:
 
 @aten("repeat.default")
 def repeat(x: Value, repeats: Sequence[int]) -> Value:
-    """x[i % n], repeats times as long along each dimension"""
+    """x[i % n], with extents multiplied by repeats"""
     return F.repeat(x, *repeats) if repeats else x
 
 
@@ -197,7 +197,7 @@ def roll(x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
 
 @aten("diagonal.default")
 def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """x[i, i + offset] along dim1 and dim2, as a last dimension"""
+    """x[i, i + offset] along dim1 and dim2, as the last dimension"""
     return F.diagonal(x, offset, dim1, dim2)
 
 
@@ -215,7 +215,7 @@ def triu(x: Value, diagonal: int = 0) -> Value:
 
 @aten("unfold.default")
 def unfold(x: Value, dim: int, size: int, step: int) -> Value:
-    """x[step*i + r] along dim, r being a last dimension"""
+    """x[step*i + r] along dim, with r as the last dimension"""
     if not x.ndim:
         return x.reshape((1,))[:size]
     d = _dimension(dim, x.ndim)
@@ -225,7 +225,7 @@ def unfold(x: Value, dim: int, size: int, step: int) -> Value:
 
 @aten("as_strided.default as_strided_copy.default")
 def as_strided(x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
-    """the elements of contiguous x at offset + sum of stride*i"""
+    """elements of contiguous x at offset + sum of stride*i"""
     flat = x.reshape((-1,))
 
     def body(*i: Any) -> Any:
@@ -239,7 +239,7 @@ def as_strided(x: Value, size: Sequence[int], stride: Sequence[int], offset: int
 
 @aten("copy.default")
 def copy(x: Value, src: Value, non_blocking: bool = False) -> Value:
-    """src in the shape and the type of x"""
+    """src in the shape and type of x"""
     return F.broadcast_to(src.astype(x.dtype), x.shape)
 
 
@@ -248,7 +248,7 @@ def copy(x: Value, src: Value, non_blocking: bool = False) -> Value:
 
 @aten("constant_pad_nd.default")
 def constant_pad(x: Value, pad: Sequence[int], value: Any = 0) -> Value:
-    """x with `value` around it"""
+    """x padded with `value`"""
     number = float(value) if x.dtype.is_float else bool(value) if x.dtype.is_bool else int(value)
     return F.pad(x, tuple(pad), "constant", number)
 
@@ -258,14 +258,14 @@ def _pad(names: str, mode: str, formula: str) -> None:
 
 
 _pad("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", "reflect",
-     "x mirrored at its first and last elements")  # fmt: skip
+     "x padded by reflection at its first and last elements")  # fmt: skip
 _pad("replication_pad1d.default replication_pad2d.default replication_pad3d.default", "replicate",
-     "x continued by its first and last elements")  # fmt: skip
+     "x padded with its first and last elements")  # fmt: skip
 
 
 @aten("view.dtype")
 def view_dtype(x: Value, dtype: DType) -> Value:
-    """x, where the type is its own"""
+    """x; its type must not change"""
     if x.dtype is not dtype:
         raise ShapeError(f"the bits of {x.dtype.name} as {dtype.name} are no formula")
     return x
