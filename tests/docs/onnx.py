@@ -1,4 +1,4 @@
-"""docs/onnx.md: the table of operators, made of the table itself and of the standard's versions."""
+"""Generate the tables of docs/onnx.md from the table of operators and the standard's versions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MARK = "<!-- generated: python -m tests.docs --update -->\n"
 
 
 def page(text: str) -> str:
-    """The page with what stands under the mark made anew."""
+    """Return the page with everything below the mark generated again."""
     return text.partition(MARK)[0] + MARK + "\n" + "\n".join(_tables())
 
 
 def versions(key: str) -> str:
-    """The versions of an operator that are here: the operator sets that changed it, and those that it had before."""
+    """Return the supported versions of an operator: sets that changed it, and the last one before."""
     domain, _, name = key.rpartition(".")
     since = sorted({s.since_version for s in onnx.defs.get_all_schemas_with_history()
                     if s.name == name and s.domain == domain})  # fmt: skip
@@ -36,17 +36,22 @@ def _tables() -> list[str]:
     lines = []
     for module in FAMILIES:
         family = module.__name__.rpartition(".")[2]
-        lines += [f"## {family}", "", (module.__doc__ or "").strip(), ""]
-        lines += ["| operator | versions | what it gives |", "| --- | --- | --- |"]
+        lines += [f"### {family}", "", (module.__doc__ or "").strip(), ""]
+        lines += ["| operator | versions | result |", "| --- | --- | --- |"]
         lines += [f"| `{e.name}` | {versions(e.name)} | {_cell(e.formula)} |" for e in TABLE.values()
                   if e.family == family]  # fmt: skip
         lines.append("")
-    lines += ["## Composed", "", "Put in line as the standard composes them of the operators above.", ""]
+    lines += [
+        "### composed",
+        "",
+        "The standard defines these operators as functions of others; they are inlined when a file is read.",
+        "",
+    ]
     lines += ["| operator | versions |", "| --- | --- |"]
     lines += [f"| `{name}` | {versions(name)} |" for name in COMPOSED]
-    lines += ["", "## Refused", "", "| operator | why |", "| --- | --- |"]
+    lines += ["", "## Refused", "", "| operator | reason |", "| --- | --- |"]
     lines += [f"| `{name}` | {_cell(why)} |" for name, why in sorted(REFUSED.items())]
-    lines += ["", "## Element types", "", "| type | held as |", "| --- | --- |"]
+    lines += ["", "## Element types", "", "| type | stored as |", "| --- | --- |"]
     lines += [f"| {e.name} | {e.dtype.numpy if e.name != 'bfloat16' else 'bfloat16'} |" for e in ELEMENTS.values()]
     lines += [f"| {name} | refused: {why} |" for name, why in REFUSED_TYPES.items()]
     return [*lines, ""]

@@ -1,24 +1,24 @@
-"""List the operators without a formula, with the reason that errors and the docs give, and those that the standard
+"""List the operators without a formula, with the reason that errors and documents give, and those that the standard
 defines as functions of others."""
 
 from __future__ import annotations
 
-_STRINGS = "it takes or gives strings, which are no numbers"
-_TREES = "it walks decision trees, which are no formula of its inputs and have no derivative"
-_KERNELS = "support vector machines are not built"
-_MAPS = "it takes or gives maps from keys to numbers; tensors are taken"
+_STRINGS = "strings are not supported"
+_TREES = "decision trees have no formula and no derivative"
+_KERNELS = "support vector machines are not implemented"
+_MAPS = "maps from keys to numbers are not supported; use tensors"
 
 REFUSED = {
     "StringConcat": _STRINGS, "StringNormalizer": _STRINGS, "StringSplit": _STRINGS, "RegexFullMatch": _STRINGS,
-    "TfIdfVectorizer": "it counts words of a text; it has no derivative",
-    "ImageDecoder": "it reads files of images; give it arrays, es.data has images",
-    "MaxRoiPool": "it is not built; RoiAlign is",
+    "TfIdfVectorizer": "texts are not supported, and word counts have no derivative",
+    "ImageDecoder": "image files are not supported; read images by es.data and pass arrays",
+    "MaxRoiPool": "not implemented; use RoiAlign",
     "ai.onnx.ml.CastMap": _MAPS, "ai.onnx.ml.DictVectorizer": _MAPS, "ai.onnx.ml.ZipMap": _MAPS,
     "ai.onnx.ml.CategoryMapper": _STRINGS,
-    "ai.onnx.ml.FeatureVectorizer": "it is not built; Concat is",
-    "ai.onnx.ml.Imputer": "it is not built; Where and IsNaN are",
-    "ai.onnx.ml.LinearClassifier": "it gives labels and scores of several kinds; a Gemm and an ArgMax are built",
-    "ai.onnx.ml.OneHotEncoder": "it is not built; OneHot is",
+    "ai.onnx.ml.FeatureVectorizer": "not implemented; use Concat",
+    "ai.onnx.ml.Imputer": "not implemented; use Where and IsNaN",
+    "ai.onnx.ml.LinearClassifier": "not implemented; use Gemm and ArgMax",
+    "ai.onnx.ml.OneHotEncoder": "not implemented; use OneHot",
     "ai.onnx.ml.SVMClassifier": _KERNELS, "ai.onnx.ml.SVMRegressor": _KERNELS,
     "ai.onnx.ml.TreeEnsemble": _TREES, "ai.onnx.ml.TreeEnsembleClassifier": _TREES,
     "ai.onnx.ml.TreeEnsembleRegressor": _TREES,

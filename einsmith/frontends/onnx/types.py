@@ -162,8 +162,8 @@ def element(name: str) -> ElementType | None:
 
 
 REFUSED_TYPES = {
-    "string": "strings are no numbers",
-    "complex64": "complex numbers are not built",
-    "complex128": "complex numbers are not built",
-    "uint64": "no type that formulas have holds the integers above 2**63",
+    "string": "strings are not supported",
+    "complex64": "complex numbers are not supported",
+    "complex128": "complex numbers are not supported",
+    "uint64": "formulas have no type for integers from 2**63",
 }

@@ -1,4 +1,4 @@
-"""Activations."""
+"""Activation functions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def swish(n: NodeCall, x: Value) -> Value:
 
 @onnx("Gelu")
 def gelu(n: NodeCall, x: Value) -> Value:
-    """x*(1 + erf(x/sqrt(2)))/2, or its form with tanh"""
+    """x*(1 + erf(x/sqrt(2)))/2, or its tanh approximation"""
     return F.gelu(x, n.attr("approximate", "none")).astype(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Operators that move elements without changing them."""
+"""Operators that rearrange elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from einsmith.ops.common import read
 
 @onnx("Reshape", static=(1,))
 def reshape(n: NodeCall, x: Value, shape: Value) -> Value:
-    """the elements in row-major order under another shape; 0 keeps an extent, -1 takes what is left"""
+    """x reshaped, in row-major order; 0 keeps an extent, -1 infers one"""
     wanted = n.ints(shape, "the shape of Reshape")
     if not n.attr("allowzero", 0):
         if any(e == 0 and d >= x.ndim for d, e in enumerate(wanted)):
@@ -39,7 +39,7 @@ def transpose(n: NodeCall, x: Value) -> Value:
 
 @onnx("Flatten")
 def flatten(n: NodeCall, x: Value) -> Value:
-    """x as a matrix: dimensions before the axis are rows"""
+    """x as a matrix; dimensions before the axis become its rows"""
     d = n.attr("axis", 1)
     d = d if d == x.ndim else axis(d, x.ndim)
     return x.reshape((prod(x.shape[:d]), prod(x.shape[d:])))
@@ -70,7 +70,7 @@ def unsqueeze(n: NodeCall, x: Value, given: Value | None = None) -> Value:
 
 @onnx("Concat")
 def concat(n: NodeCall, *inputs: Value) -> Value:
-    """tensors one after another along an axis"""
+    """tensors concatenated along an axis"""
     d = axis(n.attr("axis"), inputs[0].ndim)
     kept = [x for x in inputs if x.shape[d]] or [inputs[0]]
     return kept[0] if len(kept) == 1 else F.cat(kept, d).astype(inputs[0].dtype)
@@ -82,7 +82,7 @@ def part(x: Value, d: int, start: int, stop: int) -> Value:
 
 @onnx("Split", static=(1,))
 def split(n: NodeCall, x: Value, given: Value | None = None) -> Several:
-    """x cut into parts along an axis"""
+    """x split into parts along an axis"""
     d = axis(n.attr("axis", 0), x.ndim)
     sizes = n.attr("split") if given is None else n.ints(given, "sizes of Split")
     extent, count = x.shape[d], n.attr("num_outputs", len(n.node.outputs))
@@ -134,13 +134,13 @@ def slice_(
 
 @onnx("Expand", static=(1,))
 def expand(n: NodeCall, x: Value, shape: Value) -> Value:
-    """x repeated along dimensions of extent 1, to what its shape and another broadcast to"""
+    """x broadcast with another shape"""
     return builder.broadcast_to(x, views.broadcast([x.shape, n.ints(shape, "the shape of Expand")]))
 
 
 @onnx("Tile", static=(1,))
 def tile(n: NodeCall, x: Value, repeats: Value) -> Value:
-    """x[i % n], repeats times as long along each dimension"""
+    """x[i % n], with extents multiplied by repeats"""
     counts = n.ints(repeats, "repeats of Tile")
     if len(counts) != x.ndim:
         raise ShapeError(f"Tile: {len(counts)} repeats for shape {x.shape}")
@@ -151,7 +151,7 @@ def tile(n: NodeCall, x: Value, repeats: Value) -> Value:
 def pad(
     n: NodeCall, x: Value, pads: Value | None = None, value: Value | None = None, axes: Value | None = None
 ) -> Value:
-    """x with elements around it: a number, its own mirrored, its first and last, or those of the other end"""
+    """x padded with a constant, by reflection, with its first and last elements, or cyclically"""
     amounts = n.attr("pads") if pads is None else n.ints(pads, "pads of Pad")
     dims = tuple(range(x.ndim)) if axes is None else tuple(axis(d, x.ndim) for d in n.ints(axes, "axes of Pad"))
     if len(amounts) != 2 * len(dims):
@@ -200,7 +200,7 @@ def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
 
 @onnx("DepthToSpace")
 def depth_to_space(n: NodeCall, x: Value) -> Value:
-    """blocks of channels as blocks of places: DCR or CRD order"""
+    """channels rearranged to spatial blocks, in DCR or CRD order"""
     b, c, h, w = x.shape
     k = n.attr("blocksize")
     if n.attr("mode", "DCR") == "DCR":
@@ -212,7 +212,7 @@ def depth_to_space(n: NodeCall, x: Value) -> Value:
 
 @onnx("SpaceToDepth")
 def space_to_depth(n: NodeCall, x: Value) -> Value:
-    """blocks of places as blocks of channels"""
+    """spatial blocks rearranged to channels"""
     b, c, h, w = x.shape
     k = n.attr("blocksize")
     y = x.reshape((b, c, h // k, k, w // k, k))
@@ -222,7 +222,7 @@ def space_to_depth(n: NodeCall, x: Value) -> Value:
 
 @onnx("Trilu", static=(1,))
 def trilu(n: NodeCall, x: Value, k: Value | None = None) -> Value:
-    """where(j - i >= k, x[i, j], 0), or where(j - i <= k, ..) without upper"""
+    """where(j - i >= k, x[i, j], 0) if upper, else where(j - i <= k, x[i, j], 0)"""
     offset = 0 if k is None else n.ints(k, "k of Trilu")[0]
     if not x.size:
         return x
@@ -237,7 +237,7 @@ def trilu(n: NodeCall, x: Value, k: Value | None = None) -> Value:
 
 @onnx("ReverseSequence")
 def reverse_sequence(n: NodeCall, x: Value, lengths: Value) -> Value:
-    """the first lengths[b] steps of each sequence in the opposite order"""
+    """x with the first lengths[b] steps of each sequence reversed"""
     time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)
 
     def body(*i: Any) -> Any:

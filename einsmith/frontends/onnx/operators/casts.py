@@ -1,4 +1,4 @@
-"""Other element types."""
+"""Conversions between element types, and constants."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def to_element(x: Value, to: ElementType, saturate: bool = True) -> Value:
 
 @onnx("Cast")
 def cast(n: NodeCall, x: Value) -> Value:
-    """x in another type; floats become integers towards zero, bools by x != 0, and float8 the nearest, or the largest
-    where saturate says so and x is beyond"""
+    """x in another type; from floats to integers truncated, to bools x != 0, to float8 the nearest; with saturate,
+    values out of range become the largest float8"""
     return to_element(x, n.result(), bool(n.attr("saturate", 1)))
 
 
@@ -44,7 +44,7 @@ def cast_like(n: NodeCall, x: Value, like: Any) -> Value:
 
 @onnx("BitCast")
 def bitcast(n: NodeCall, x: Value) -> Value:
-    """the bits of integers as another type of as many"""
+    """the bits of x as another type of the same width"""
     source, to = ELEMENTS[n.type(0)], n.result()
     if source == to:
         return x
@@ -62,7 +62,7 @@ def bitcast(n: NodeCall, x: Value) -> Value:
 
 @onnx("Constant")
 def constant(n: NodeCall) -> Any:
-    """the tensor that the attributes give"""
+    """the tensor in the attributes"""
     for name in ("value", "sparse_value"):
         if n.attr(name) is not None:
             return n.context.constant(n.attr(name), n.dtype)

@@ -19,13 +19,13 @@ from einsmith.ops.window import Window, transposed
 
 @onnx("MatMul")
 def matmul(n: NodeCall, a: Value, b: Value) -> Value:
-    """sum[k](a[.., i, k]*b[.., k, j]), as NumPy's"""
+    """sum[k](a[.., i, k]*b[.., k, j]), as in NumPy"""
     return builder.matmul(a, b).astype(a.dtype)
 
 
 @onnx("Gemm")
 def gemm(n: NodeCall, a: Value, b: Value, c: Value | None = None) -> Value:
-    """alpha*sum[k](a[i, k]*b[k, j]) + beta*c, of matrices that may be transposed"""
+    """alpha*sum[k](a[i, k]*b[k, j]) + beta*c; a and b may be transposed"""
     a = a.T if n.attr("transA", 0) else a
     b = b.T if n.attr("transB", 0) else b
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
@@ -38,7 +38,7 @@ def gemm(n: NodeCall, a: Value, b: Value, c: Value | None = None) -> Value:
 
 @onnx("Einsum")
 def einsum(n: NodeCall, *inputs: Value) -> Value:
-    """the sum of products that the equation says"""
+    """the sum of products given by the equation"""
     return F.einsum(n.attr("equation").replace(" ", ""), *inputs).astype(inputs[0].dtype)
 
 
@@ -124,7 +124,7 @@ def conv_transpose(n: NodeCall, x: Value, w: Value, bias: Value | None = None) -
 def deform_conv(
     n: NodeCall, x: Value, w: Value, offset: Value, bias: Value | None = None, mask: Value | None = None
 ) -> Value:
-    """a convolution whose places are moved by offsets, read between their four neighbours, and weighted by a mask
+    """a convolution that reads x at positions shifted by offsets, bilinearly interpolated and weighted by a mask
 
     Source: Dai et al. 2017, arXiv 1703.06211; Zhu et al. 2019, arXiv 1811.11168.
     """
@@ -177,7 +177,7 @@ def deform_conv(
 
 @onnx("Det")
 def det(n: NodeCall, x: Value) -> Value:
-    """the determinant of each matrix, by elimination with the largest pivot of each column"""
+    """the determinant of each matrix, by elimination with partial pivoting"""
     size = x.shape[-1]
     rows = x.reshape((-1, size, size))
     total = builder.full((rows.shape[0],), 1.0, x.dtype)

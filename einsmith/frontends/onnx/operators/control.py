@@ -1,5 +1,5 @@
-"""Branches, loops and sequences. Decisions by shapes and constants are made during compilation; loops whose steps
-have equal shapes are recurrences, whose compile time does not depend on the number of steps."""
+"""Branches, loops and sequences. Branches that depend on shapes and constants are resolved during compilation. Loops
+whose steps have equal shapes are recurrences: compile time does not depend on the number of steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MOST_STEPS = 1000
 
 @onnx("If", static=(0,))
 def if_(n: NodeCall, condition: Value) -> Several:
-    """then_branch or else_branch, by a condition known during compilation; else both, selected by where"""
+    """then_branch or else_branch; both are computed, and selected by where, unless the condition is known during
+    compilation"""
     holds = n.known(condition)
     if holds is not None:
         return Several(n.evaluate(n.node.attributes["then_branch" if holds.reshape(-1)[0] else "else_branch"], {}))
@@ -44,8 +45,8 @@ def _random(body: OnnxGraph) -> bool:
 
 @onnx("Loop", static=(0,))
 def loop(n: NodeCall, count: Value | None, condition: Value | None, *states: Any) -> Several:
-    """states after the last of at most `count` steps, and each step's outputs: a recurrence, or unrolled where the
-    steps differ in shapes or the condition is known"""
+    """states after the last of at most `count` steps, and each step's outputs: a recurrence, or unrolled if shapes
+    differ between steps or the condition is known"""
     body: OnnxGraph = n.node.attributes["body"]
     most = None if count is None else int(n.static(count, "the trip count of Loop").reshape(-1)[0])
     begins = None if condition is None else n.known(condition)
@@ -134,7 +135,7 @@ def _nothing(body: OnnxGraph, name: str) -> Value:
 
 @onnx("Scan")
 def scan_(n: NodeCall, *inputs: Value) -> Several:
-    """states after the last step, and what each step gives, over slices of inputs along an axis: a recurrence"""
+    """states after the last step, and each step's outputs, over slices of inputs along an axis: a recurrence"""
     body: OnnxGraph = n.node.attributes["body"]
     if n.version < 9:
         return _with_batch(n, body, *inputs)
@@ -206,29 +207,29 @@ def _place(n: NodeCall, given: Value | None, length: int, end: bool = False) -> 
     return k + length if k < 0 else k
 
 
-enter("SequenceConstruct", "the tensors as a sequence", lambda n, *x: list(x))
-enter("SequenceEmpty", "a sequence of nothing", lambda n: [])
-enter("SequenceLength", "how many tensors a sequence has", lambda n, s: n.constant(len(s), dt.i64))
+enter("SequenceConstruct", "a sequence of the tensors", lambda n, *x: list(x))
+enter("SequenceEmpty", "an empty sequence", lambda n: [])
+enter("SequenceLength", "the length of a sequence", lambda n, s: n.constant(len(s), dt.i64))
 enter("SequenceAt", "a tensor of a sequence", lambda n, s, k: s[_place(n, k, len(s))], static=(1,))
 
 
 @onnx("SequenceInsert", static=(2,))
 def sequence_insert(n: NodeCall, s: list[Value], x: Value, place: Value | None = None) -> list[Value]:
-    """a sequence with one tensor more"""
+    """a sequence with a tensor inserted"""
     k = _place(n, place, len(s), True)
     return [*s[:k], x, *s[k:]]
 
 
 @onnx("SequenceErase", static=(1,))
 def sequence_erase(n: NodeCall, s: list[Value], place: Value | None = None) -> list[Value]:
-    """a sequence without one of its tensors"""
+    """a sequence with a tensor removed"""
     k = _place(n, place, len(s))
     return [*s[:k], *s[k + 1 :]]
 
 
 @onnx("ConcatFromSequence")
 def concat_from_sequence(n: NodeCall, s: list[Value]) -> Value:
-    """the tensors of a sequence one after another along an axis, or along a new one"""
+    """the tensors of a sequence, concatenated along an axis or stacked along a new one"""
     new = n.attr("new_axis", 0)
     d = axis(n.attr("axis"), s[0].ndim + new)
     return F.stack(s, d) if new else F.cat(s, d) if len(s) > 1 else s[0]
@@ -236,7 +237,7 @@ def concat_from_sequence(n: NodeCall, s: list[Value]) -> Value:
 
 @onnx("SplitToSequence", static=(1,))
 def split_to_sequence(n: NodeCall, x: Value, sizes: Value | None = None) -> list[Value]:
-    """the parts of x along an axis as a sequence"""
+    """x split along an axis, as a sequence"""
     d = axis(n.attr("axis", 0), x.ndim)
     extent = x.shape[d]
     given = None if sizes is None else n.static(sizes, "sizes of SplitToSequence")
@@ -254,5 +255,5 @@ def split_to_sequence(n: NodeCall, x: Value, sizes: Value | None = None) -> list
 
 
 enter("Optional", "x, which may be missing", lambda n, x=None: x)
-enter("OptionalGetElement", "x, which must be there", lambda n, x: x)
-enter("OptionalHasElement", "whether x is there", lambda n, x=None: n.constant(x is not None, dt.bool_))
+enter("OptionalGetElement", "x; an error if it is missing", lambda n, x: x)
+enter("OptionalHasElement", "true if x is present", lambda n, x=None: n.constant(x is not None, dt.bool_))

@@ -1,5 +1,5 @@
-"""Elements chosen by tensors of integers, which count from the end where they are negative; one out of range is an
-IndexError at the call."""
+"""Selection of elements by integer tensors. Negative indices count from the end; an index out of range is an IndexError
+at the call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gather_elements(n: NodeCall, x: Value, index: Value) -> Value:
 
 @onnx("GatherND")
 def gather_nd(n: NodeCall, x: Value, index: Value) -> Value:
-    """x[b, index[b, i, :], ..]: the index's last dimension is places, the first batch_dims dimensions are common"""
+    """x[b, index[b, i, :], ..]; the last dimension of index holds coordinates, b are batch_dims shared dimensions"""
     b, depth = n.attr("batch_dims", 0), index.shape[-1]
     lead = index.shape[:-1]
     out = (*lead, *x.shape[b + depth :])
@@ -79,7 +79,7 @@ _HOW = {"none": None, "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 @onnx("ScatterElements")
 def scatter_elements(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
-    """x with updates[i] at, added to, multiplied with, or the extreme of what is at [.., index[i], ..]"""
+    """x with the element at [.., index[i], ..] replaced by updates[i], or by their sum, product, max or min"""
     d = axis(n.attr("axis", 0), x.ndim)
     how = _reduction(n)
     k = wrapped(index, x.shape[d])
@@ -100,7 +100,7 @@ def _reduction(n: NodeCall) -> str | None:
 
 @onnx("ScatterND")
 def scatter_nd(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
-    """x with updates[i] at, added to, multiplied with, or the extreme of what is at index[i, :]"""
+    """x with the element at index[i, :] replaced by updates[i], or by their sum, product, max or min"""
     depth, how = index.shape[-1], _reduction(n)
     count, rest = prod(index.shape[:-1]), x.shape[depth:]
     k = index.reshape((count, depth))
@@ -121,7 +121,7 @@ def scatter_nd(n: NodeCall, x: Value, index: Value, updates: Value) -> Value:
 
 @onnx("TensorScatter")
 def tensor_scatter(n: NodeCall, past: Value, update: Value, starts: Value | None = None) -> Value:
-    """past[b, .., s, ..] with update[b, .., s - starts[b], ..] where there is one, around the end by mode"""
+    """past[b, .., s, ..], replaced by update[b, .., s - starts[b], ..] where that exists; optionally circular"""
     d = axis(n.attr("axis", -2), past.ndim)
     extent, length = past.shape[d], update.shape[d]
     circular = n.attr("mode", "linear") == "circular"
@@ -139,7 +139,7 @@ def tensor_scatter(n: NodeCall, past: Value, update: Value, starts: Value | None
 
 @onnx("OneHot", static=(1,))
 def one_hot(n: NodeCall, index: Value, depth: Value, values: Value) -> Value:
-    """where(index[i] == k, on, off), k along a new axis"""
+    """where(index[i] == k, on, off), with k along a new axis"""
     count = int(n.static(depth, "the depth of OneHot").reshape(-1)[0])
     d = axis(n.attr("axis", -1), index.ndim + 1)
     out = (*index.shape[:d], count, *index.shape[d:])

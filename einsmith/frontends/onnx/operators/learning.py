@@ -1,4 +1,4 @@
-"""Operators of classical machine learning on numbers (the domain ai.onnx.ml)."""
+"""Classical machine learning on numbers (the domain ai.onnx.ml)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einsmith.ops.common import pointwise
 
 @onnx("ai.onnx.ml.ArrayFeatureExtractor")
 def array_feature_extractor(n: NodeCall, x: Value, places: Value) -> Value:
-    """x[.., places[k]]"""
+    """x[.., indices[k]]"""
     x = x.reshape((1, -1)) if x.ndim == 1 else x
     k = wrapped(places.reshape((-1,)), x.shape[-1])
     return F.index_select(x, x.ndim - 1, k)
@@ -32,14 +32,14 @@ def binarizer(n: NodeCall, x: Value) -> Value:
 
 @onnx("ai.onnx.ml.Scaler")
 def scaler(n: NodeCall, x: Value) -> Value:
-    """(x - offset)*scale by column"""
+    """(x - offset)*scale for each column"""
     offset, scale = (n.constant(np.asarray(n.attr(k), np.float32), dt.f32) for k in ("offset", "scale"))
     return ((x.astype(dt.f32) - offset) * scale).astype(dt.f32)
 
 
 @onnx("ai.onnx.ml.Normalizer")
 def normalizer(n: NodeCall, x: Value) -> Value:
-    """x over the largest, the sum of sizes, or the length of its row"""
+    """each row of x divided by its max, L1 or L2 norm"""
     kind, y = n.attr("norm", "MAX"), x.astype(dt.f32)
     size = {
         "MAX": lambda: F.amax(y, (y.ndim - 1,), True), "L1": lambda: F.sum(builder.abs(y), (y.ndim - 1,), True),
@@ -73,7 +73,7 @@ def _table(n: NodeCall, what: str) -> np.ndarray | None:
 
 @onnx("ai.onnx.ml.LabelEncoder")
 def label_encoder(n: NodeCall, x: Value) -> Value:
-    """the value of the key that x is, or a default"""
+    """the value of the key x, or a default"""
     keys, values = _table(n, "keys"), _table(n, "values")
     if keys is None or values is None:
         raise ArgumentError("LabelEncoder of strings; strings are no numbers")

@@ -32,7 +32,7 @@ def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
 
 @onnx("BatchNormalization")
 def batch_norm(n: NodeCall, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Any:
-    """(x - mean)/sqrt(variance + epsilon)*scale + bias by channel; in training mode of the batch, and running ones"""
+    """(x - mean)/sqrt(variance + epsilon)*scale + bias per channel; in training mode also running statistics"""
     if x.ndim == 1:
         y = batch_norm(n, x.reshape((x.shape[0], 1)), scale, bias, mean, variance)
         return tuple(v.reshape(x.shape) if k == 0 else v for k, v in enumerate(y)) if isinstance(y, tuple) else (
@@ -61,14 +61,14 @@ def _scaled(x: Value, mean: Value, variance: Value, scale: Value, bias: Value, e
 
 @onnx("InstanceNormalization")
 def instance_norm(n: NodeCall, x: Value, scale: Value, bias: Value) -> Value:
-    """(x - mean)/sqrt(variance + epsilon)*scale + bias, of each channel of each sample"""
+    """(x - mean)/sqrt(variance + epsilon)*scale + bias, for each channel of each sample"""
     mean, variance = _moments(x, range(2, x.ndim))
     return _scaled(x, mean, variance, scale, bias, float(n.attr("epsilon", 1e-5)))
 
 
 @onnx("GroupNormalization")
 def group_norm(n: NodeCall, x: Value, scale: Value, bias: Value) -> Value:
-    """(x - mean)/sqrt(variance + epsilon)*scale + bias, of groups of channels of each sample"""
+    """(x - mean)/sqrt(variance + epsilon)*scale + bias, for each channel group of each sample"""
     groups, (b, c) = n.attr("num_groups"), x.shape[:2]
     wide = dt.f32 if n.attr("stash_type", 1) == 1 and x.dtype.bits <= 32 else x.dtype
     rows = x.astype(wide).reshape((b, groups, -1))
@@ -128,7 +128,7 @@ def lrn(n: NodeCall, x: Value) -> Value:
 
 @onnx("LpNormalization")
 def lp_norm(n: NodeCall, x: Value) -> Value:
-    """x/(sum[axis](|x|**p))**(1/p), 0 where that is 0"""
+    """x/(sum[axis](|x|**p))**(1/p); 0 where the divisor is 0"""
     d, p = axis(n.attr("axis", -1), x.ndim), n.attr("p", 2)
     if p == 1:
         length = F.sum(builder.abs(x), (d,), True)
@@ -141,7 +141,7 @@ def lp_norm(n: NodeCall, x: Value) -> Value:
 
 @onnx("Dropout", static=(1, 2))
 def dropout(n: NodeCall, x: Value, ratio: Value | None = None, training: Value | None = None) -> tuple[Value, Value]:
-    """(x/(1 - ratio), or 0 with probability ratio, in training mode; whether it is kept)"""
+    """(x/(1 - ratio), or 0 with probability ratio, in training mode; mask of the kept elements)"""
     share = n.attr("ratio", 0.5)
     if ratio is not None:
         share = float(n.static(ratio, "the ratio of Dropout").reshape(-1)[0])

@@ -1,4 +1,4 @@
-"""Operators of each element, with NumPy's broadcasting."""
+"""Elementwise operators with NumPy's broadcasting."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ _binary("Mul", "a*b", lambda a, b: a * b)
 
 @onnx("Div")
 def div(n: NodeCall, a: Value, b: Value) -> Value:
-    """a/b; of integers without what is behind the point"""
+    """a/b; for integers, truncated"""
     return (a / b if a.dtype.is_float else F.div(a, b, rounding_mode="trunc")).astype(a.dtype)
 
 
 @onnx("Mod")
 def mod(n: NodeCall, a: Value, b: Value) -> Value:
-    """a - b*floor(a/b), with the sign of b; with fmod a - b*trunc(a/b), with the sign of a"""
+    """a - b*floor(a/b), with the sign of b; with fmod, a - b*trunc(a/b), with the sign of a"""
     return TABLE["fmod.Tensor" if n.attr("fmod", 0) else "remainder.Tensor"].run(a, b).astype(a.dtype)
 
 
 @onnx("Pow")
 def power(n: NodeCall, a: Value, b: Value) -> Value:
-    """a**b, in the type of a; of integers by repeated multiplication"""
+    """a**b, in the type of a; for integers, by repeated multiplication"""
     exponent = n.known(b)
     if exponent is not None and exponent.size == 1 and a.ndim >= b.ndim and b.dtype is not dt.bf16:
         number = exponent.reshape(-1)[0].item()
@@ -90,7 +90,7 @@ for _name, _formula, _f in (
 
 enter("And", "a and b", lambda n, a, b: a & b)
 enter("Or", "a or b", lambda n, a, b: a | b)
-enter("Xor", "a != b, of truth values", lambda n, a, b: F.logical_xor(a, b))
+enter("Xor", "a != b, for truth values", lambda n, a, b: F.logical_xor(a, b))
 
 
 @onnx("Where")
@@ -101,7 +101,7 @@ def where(n: NodeCall, condition: Value, a: Value, b: Value) -> Value:
 
 @onnx("IsInf")
 def isinf(n: NodeCall, x: Value) -> Value:
-    """x == inf or x == -inf, one of them alone by detect_positive and detect_negative"""
+    """x == inf or x == -inf, as detect_positive and detect_negative say"""
     both = {"detect_positive": float("inf"), "detect_negative": -float("inf")}
     signs = [v for name, v in both.items() if n.attr(name, 1)]
     if not signs:
@@ -132,7 +132,7 @@ def mean(n: NodeCall, *inputs: Value) -> Value:
 
 @onnx("Clip")
 def clip(n: NodeCall, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    """min(max(x, low), high), with the derivative 1 from bound to bound"""
+    """min(max(x, low), high); the derivative is 1 from low to high, bounds included"""
     bounds = [low, high]
     if n.version < 11:
         bounds = [None if b is None else builder.full((), b, x.dtype) for b in (n.attr("min"), n.attr("max"))]
@@ -149,7 +149,7 @@ def clip(n: NodeCall, x: Value, low: Value | None = None, high: Value | None = N
 
 @onnx("BitShift")
 def bitshift(n: NodeCall, x: Value, y: Value) -> Value:
-    """x*2**y, or floor(x/2**y) by direction, in the bits of the type"""
+    """x*2**y or floor(x/2**y), as direction says, wrapped to the type"""
     bits = np.iinfo(n.result().numpy).bits
     wide, by = x.astype(dt.i64), y.astype(dt.i64)
     power = builder.full((), 1, dt.i64)
@@ -173,7 +173,7 @@ for _name in ("And", "Or", "Xor"):
 
 @onnx("BitwiseNot")
 def bitwise_not(n: NodeCall, x: Value) -> Value:
-    """-1 - x, in the bits of the type"""
+    """-1 - x, wrapped to the type"""
     if x.dtype.is_float:
         raise DtypeError("BitwiseNot takes integers")
     return (-1 - x.astype(dt.i64)).astype(x.dtype) if x.dtype.signed else (255 - x.astype(dt.i64)).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Windows: means, norms and largest elements, and regions of interest."""
+"""Pooling over windows and regions of interest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _windows(n: NodeCall, x: Value) -> list[Window]:
 
 @onnx("MaxPool")
 def max_pool(n: NodeCall, x: Value) -> tuple[Value, ...]:
-    """(max over windows, its place in the whole tensor), the first of equal ones"""
+    """(max over windows, its index in the flattened tensor); the first of equal elements"""
     windows = _windows(n, x)
     wide = x if x.dtype.is_float else x.astype(dt.f64 if x.dtype.bits > 16 else dt.f32)
     if not n.wants(1):
@@ -62,7 +62,7 @@ def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
 
 @onnx("AveragePool")
 def average_pool(n: NodeCall, x: Value) -> Value:
-    """mean over windows; padding counts, or does not"""
+    """mean over windows, with or without the padding"""
     windows, padded = _windows(n, x), bool(n.attr("count_include_pad", 0))
     r = builder.axes(*(w.kernel for w in windows))
     total = builder.compute(
@@ -99,19 +99,19 @@ def _over_places(name: str, formula: str, f: Callable[..., Value]) -> None:
     enter(name, formula, lambda n, x: f(x, tuple(range(2, x.ndim)), True).astype(x.dtype), "pooling")
 
 
-_over_places("GlobalAveragePool", "mean over all places", F.mean)
-_over_places("GlobalMaxPool", "max over all places", F.amax)
+_over_places("GlobalAveragePool", "mean over all positions", F.mean)
+_over_places("GlobalMaxPool", "max over all positions", F.amax)
 
 
 @onnx("GlobalLpPool")
 def global_lp_pool(n: NodeCall, x: Value) -> Value:
-    """(sum over all places of |x|**p)**(1/p)"""
+    """(sum over all positions of |x|**p)**(1/p)"""
     return F.norm(x, float(n.attr("p", 2)), tuple(range(2, x.ndim)), True).astype(x.dtype)
 
 
 @onnx("MaxUnpool", static=(2,))
 def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None) -> Value:
-    """zeros with x at the places that MaxPool gives"""
+    """zeros with x at the indices that MaxPool returns"""
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
     steps, pads = n.attr("strides", (1,) * rank), n.attr("pads", (0,) * 2 * rank)
@@ -132,7 +132,7 @@ def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None)
 
 @onnx("RoiAlign")
 def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
-    """mean or max over a bin's samples of x between its four neighbours
+    """mean or max over a bin's bilinear samples of x
 
     Source: He et al. 2017, arXiv 1703.06870, section 3.
     """
@@ -183,7 +183,7 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
 
 @onnx("Col2Im", static=(1, 2))
 def col2im(n: NodeCall, x: Value, image: Value, block: Value) -> Value:
-    """the sum of the blocks' elements at each place"""
+    """the sum of the blocks' elements at each position"""
     extents, kernel = n.ints(image, "image_shape of Col2Im"), n.ints(block, "block_shape of Col2Im")
     rank = len(extents)
     steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)

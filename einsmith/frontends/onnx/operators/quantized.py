@@ -1,5 +1,7 @@
-"""Integers that represent floats, (q - zero point)*scale: computed exactly, in integers where the standard has
-integers, rounded once, to the nearest, ties to even. Integers have no derivative.
+"""Quantized operators: integers q represent floats (q - zero point)*scale.
+
+Integers are multiplied and added exactly where the standard uses integers. Results are rounded once, to the nearest,
+ties to even. Integers have no derivative.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def _quantize(ratio: Value, zero: Value | None, to: ElementType) -> Value:
 
 @onnx("QuantizeLinear")
 def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
-    """round(x/scale) + zero point, within the range of the type; of float8, the nearest of x/scale"""
+    """round(x/scale) + zero point, saturated to the type; for float8, the float8 nearest to x/scale"""
     to = n.result()
     s = _spread(n, scale, x)
     precision = n.attr("precision", 0)
@@ -126,7 +128,7 @@ def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, t
 def qlinear_matmul(
     n: NodeCall, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
 ) -> Value:
-    """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, within the range of the type"""
+    """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, saturated to the type"""
     y = builder.matmul(_shifted(a, za, _rows(za, a)), _shifted(b, zb, _columns(zb, b)))
 
     def shaped(v: Value, shape: Any) -> Value:
@@ -143,7 +145,7 @@ def qlinear_conv(
     n: NodeCall, x: Value, sx: Value, zx: Value, w: Value, sw: Value, zw: Value, sy: Value, zy: Value,
     bias: Value | None = None,
 ) -> Value:  # fmt: skip
-    """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, within the range of the type"""
+    """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, saturated to the type"""
     y = convolve(n, _shifted(x, zx), _shifted(w, zw, (-1, *(1,) * (w.ndim - 1))), bias)
     channels = (1, -1, *(1,) * (w.ndim - 2))
     return _requantize(

@@ -1,5 +1,7 @@
-"""Random numbers by Einsmith's own generator, with a stream for each node. The attribute `seed` is ignored: the seed is
-that of the training step or of es.manual_seed."""
+"""Random numbers from Einsmith's own generator, with a stream for each node.
+
+The attribute `seed` is ignored: the seed is that of the training step or of es.manual_seed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def _both(name: str, formula: str, f: Callable[..., Value]) -> None:
     enter(f"{name}Like", f"{formula}, in the shape of x", like)
 
 
-_both("RandomNormal", "normal numbers of a mean and a deviation", _normal)
+_both("RandomNormal", "normal numbers with a mean and a standard deviation", _normal)
 _both("RandomUniform", "uniform numbers in [low, high)", _uniform)
 
 
@@ -54,7 +56,7 @@ def bernoulli(n: NodeCall, p: Value) -> Value:
 
 @onnx("Multinomial")
 def multinomial(n: NodeCall, x: Value) -> Value:
-    """classes drawn by their unnormalized logarithms of probability: the largest of x minus log(-log(u))"""
+    """classes drawn by unnormalized log-probabilities x: argmax of x - log(-log(u)) for uniform u"""
     count = n.attr("sample_size", 1)
     u = TABLE["rand.default"].run((x.shape[0], count, x.shape[1]), dt.f64)
     (k,) = builder.axes(x.shape[1])

@@ -1,5 +1,5 @@
-"""Recurrent layers, each in one direction one formula, whose carried tensors read themselves at the step before: not
-unrolled, and so as quick to compile for a thousand steps as for ten."""
+"""Recurrent layers. Each direction of a layer is one recurrent formula, which is not unrolled: compile time does not
+depend on the number of steps."""
 
 from __future__ import annotations
 
@@ -211,8 +211,8 @@ def gru(
     n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
     h0: Value | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """h[t] = (1 - z)*g(p + r*q) + z*h[t-1], of z, r = f(W*x[t] + R*h[t-1] + b), the reset gate before its product or
-    after it"""
+    """h[t] = (1 - z)*g(p + r*q) + z*h[t-1], where z, r = f(W*x[t] + R*h[t-1] + b); the reset gate applies before or
+    after its product"""
     text = _GRU.replace("INNER", _RESET[bool(n.attr("linear_before_reset", 0))])
     return _run(n, text, 3, ("Sigmoid", "Tanh"), ("h",), x, w, r, bias, lengths, (h0,))
 
@@ -238,7 +238,7 @@ def lstm(
     n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
     h0: Value | None = None, c0: Value | None = None, peepholes: Value | None = None,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """c[t] = f(af)*c[t-1] + f(ai)*g(ag), h[t] = f(ao)*l(c[t]), of ai, ao, af, ag = W*x[t] + R*h[t-1] + b, with
+    """c[t] = f(af)*c[t-1] + f(ai)*g(ag), h[t] = f(ao)*l(c[t]), where ai, ao, af, ag = W*x[t] + R*h[t-1] + b, with
     peepholes P*c"""
     return _lstm(n, x, w, r, bias, lengths, h0, c0, peepholes=peepholes)
 
@@ -248,8 +248,7 @@ def dynamic_quantize_lstm(
     n: NodeCall, x: Value, w: Value, r: Value, bias: Value | None, lengths: Value | None, h0: Value | None,
     c0: Value | None, peepholes: Value | None, sw: Value, zw: Value, sr: Value, zr: Value,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """LSTM of W and R in whole numbers, (q - zero point)*scale, where x, and h[t-1] at every step, are quantized as by
-    DynamicQuantizeLinear"""
+    """LSTM with quantized W and R; x, and h[t-1] at every step, are quantized as by DynamicQuantizeLinear"""
 
     def columns(v: Value, m: Value) -> Value:
         """Broadcast v, one number a direction [D] or a column [D, K], to every column [D, K] of m."""

@@ -1,4 +1,4 @@
-"""Sums, products, extremes and norms along dimensions; running sums; orders."""
+"""Sums, products, extremes and norms along dimensions; cumulative sums; selection of largest elements."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ _reduce("ReduceLogSumExp", "log(sum[axes](exp(x))), without overflow",
         lambda x, dims, keep: F.logsumexp(x if x.dtype.is_float else x.astype(dt.f64), dims, keep), _INF)  # fmt: skip
 _reduce("ReduceMean", "mean[axes](x)", _mean, lambda x: float("nan") if x.dtype.is_float else 0)
 _reduce("ReduceProd", "prod[axes](x)", F.prod, lambda x: 1)
-_reduce("ReduceMax", "max[axes](x), equal elements sharing the derivative", _maximum, lambda x: _least(x, -1))
-_reduce("ReduceMin", "min[axes](x), equal elements sharing the derivative", _minimum, lambda x: _least(x, 1))
+_reduce("ReduceMax", "max[axes](x); equal elements share the derivative", _maximum, lambda x: _least(x, -1))
+_reduce("ReduceMin", "min[axes](x); equal elements share the derivative", _minimum, lambda x: _least(x, 1))
 
 
 # ------------------------------------------------------------------------------------------------------------- places
@@ -99,7 +99,7 @@ def _place(name: str, f: Callable[..., Value]) -> None:
             return f(x, d, keep).astype(dt.i64)
         return (x.shape[d] - 1 - f(F.flip(x, d), d, keep)).astype(dt.i64)
 
-    enter(name, f"{name.lower()}[axis](x), the first place or the last", run)
+    enter(name, f"{name.lower()}[axis](x), the first or the last of equal elements", run)
 
 
 _place("ArgMax", F.argmax)
@@ -108,7 +108,7 @@ _place("ArgMin", F.argmin)
 
 @onnx("TopK", static=(1,))
 def topk(n: NodeCall, x: Value, count: Value | None = None) -> tuple[Value, Value]:
-    """(the k largest or smallest elements along an axis in order, their places), of equal ones the first"""
+    """(the k largest or smallest elements along an axis, sorted, their indices); the first of equal elements"""
     k = n.attr("k") if count is None else n.ints(count, "k of TopK")[0]
     d = axis(n.attr("axis", -1), x.ndim)
     if not k:
@@ -169,5 +169,5 @@ def _running(name: str, formula: str, f: Callable[..., Value], start: int) -> No
     enter(name, formula, run, static=(1,))
 
 
-_running("CumSum", "the sums of the elements up to each along an axis, without it or from the end", F.cumsum, 0)
-_running("CumProd", "the products of the elements up to each along an axis, without it or from the end", F.cumprod, 1)
+_running("CumSum", "cumulative sum along an axis, optionally exclusive or reversed", F.cumsum, 0)
+_running("CumProd", "cumulative product along an axis, optionally exclusive or reversed", F.cumprod, 1)

@@ -1,4 +1,7 @@
-"""Other extents by interpolation. Scales, and so the positions that are read, are known during compilation."""
+"""Resizing and sampling by interpolation.
+
+Scales, and thus the positions that are read, are known during compilation.
+"""
 
 from __future__ import annotations
 
@@ -121,8 +124,7 @@ def _along(n: NodeCall, x: Value, d: int, places: np.ndarray, weights: np.ndarra
 def resize(
     n: NodeCall, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
 ) -> Value:
-    """sums of neighbours, weighted by where an output's place lies among them: the nearest, two or four a dimension, or
-    as many as a smaller extent takes"""
+    """interpolation: nearest, linear or cubic in each dimension, optionally antialiased when an extent shrinks"""
     if n.version < 11:
         roi, scales = None, roi
     listed = n.attr("axes", tuple(range(x.ndim)))
@@ -162,7 +164,7 @@ def resize(
 
 @onnx("Upsample", static=(1,))
 def upsample(n: NodeCall, x: Value, scales: Value | None = None) -> Value:
-    """Resize, with the coordinates p/scale"""
+    """Resize with the coordinates p/scale"""
     factors = n.attr("scales") if scales is None else n.static(scales, "scales of Upsample").reshape(-1)
     y = x
     for d, s in enumerate(factors):
@@ -174,7 +176,7 @@ def upsample(n: NodeCall, x: Value, scales: Value | None = None) -> Value:
 
 @onnx("GridSample")
 def grid_sample(n: NodeCall, x: Value, grid: Value) -> Value:
-    """x[b, c, ..] at the places of grid in [-1, 1], of the nearest, or of two or four neighbours a dimension
+    """x[b, c, ..] at the positions of grid in [-1, 1]: nearest, linear or cubic in each dimension
 
     Source: Jaderberg et al. 2015, arXiv 1506.02025.
     """

@@ -1,4 +1,4 @@
-"""Tensors of shapes, numbers and positions of true elements, from values known during compilation."""
+"""Shapes, constant tensors, and selections by values that are known during compilation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from einsmith.lang.builder import Value
 
 @onnx("Shape")
 def shape(n: NodeCall, x: Value) -> Value:
-    """the extents of x, from dimension start to end"""
+    """the extents of dimensions start to end of x"""
     start, end = n.attr("start", 0), n.attr("end", x.ndim)
     return n.constant(x.shape[start:end], dt.i64)
 
@@ -30,7 +30,7 @@ def size(n: NodeCall, x: Value) -> Value:
 
 @onnx("ConstantOfShape", static=(0,))
 def constant_of_shape(n: NodeCall, extents: Value) -> Value:
-    """a tensor of one number"""
+    """a constant tensor"""
     value = n.attr("value")
     dtype = n.dtype if value is not None else dt.f32
     found = n.ints(extents, "the shape of ConstantOfShape")
@@ -50,7 +50,7 @@ def eye_like(n: NodeCall, x: Value) -> Value:
 
 @onnx("Range", static=(0, 1, 2))
 def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
-    """start + i*delta, in front of limit"""
+    """start + i*delta, up to but without limit"""
     wide = [x.dtype.wide(n.static(x, "a bound of Range").reshape(())) for x in (start, limit, delta)]
     if wide[2] == 0:
         raise ShapeError("Range: delta is 0")
@@ -64,7 +64,7 @@ def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
 
 @onnx("NonZero", static=(0,))
 def nonzero(n: NodeCall, x: Value) -> Value:
-    """the places of elements that are not 0, of values that are known as the program is compiled"""
+    """indices of nonzero elements, from values known during compilation"""
     found = n.static(x, "what NonZero looks at")
     places = np.array(np.nonzero(found) if x.ndim else np.zeros((0, int(bool(found)))), np.int64)
     return n.constant(places, dt.i64)
@@ -72,7 +72,7 @@ def nonzero(n: NodeCall, x: Value) -> Value:
 
 @onnx("Compress", static=(1,))
 def compress(n: NodeCall, x: Value, condition: Value) -> Value:
-    """the slices along an axis at which a condition holds, which is known as the program is compiled"""
+    """slices along an axis where a condition holds that is known during compilation"""
     holds = n.static(condition, "the condition of Compress").reshape(-1)
     along = n.attr("axis")
     if along is None:
@@ -90,8 +90,7 @@ def compress(n: NodeCall, x: Value, condition: Value) -> Value:
 
 @onnx("Unique", static=(0,))
 def unique(n: NodeCall, x: Value) -> tuple[Value, Value, Value, Value]:
-    """the distinct elements, or slices, of values that are known as the program is compiled; their first places, their
-    numbers, how often each is there"""
+    """(distinct elements or slices, first indices, inverse indices, counts), from values known during compilation"""
     found = n.static(x, "what Unique looks at")
     along = n.attr("axis")
     values, first, inverse, counts = np.unique(found, True, True, True, axis=along)
@@ -110,8 +109,8 @@ def non_max_suppression(
     n: NodeCall, boxes: Value, scores: Value, most: Value | None = None, overlap: Value | None = None,
     least: Value | None = None,
 ) -> Value:  # fmt: skip
-    """[batch, class, box] of boxes in the order of their scores, without those that overlap one before by more than a
-    share, of values that are known as the program is compiled
+    """[batch, class, box] of boxes sorted by score, without those that overlap a previous box too much, from values
+    known during compilation
 
     Source: the standard's text; the share is the intersection over the union.
     """

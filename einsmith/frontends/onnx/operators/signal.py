@@ -1,4 +1,4 @@
-"""Signals: discrete Fourier transforms as products with sines and cosines, and filters of the mel scale."""
+"""Signal processing: discrete Fourier transforms as products with sines and cosines, and mel filters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _resized(x: Value, length: int) -> Value:
 
 @onnx("DFT", static=(1, 2))
 def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None = None) -> Value:
-    """sum[t](x[t]*exp(-2*pi*i*k*t/n)), its inverse, or the first half of it"""
+    """sum[t](x[t]*exp(-2*pi*i*k*t/n)), its inverse, or its first half"""
     place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.ints(along, "axis of DFT")[0]
     d = axis(place, x.ndim)
     inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
@@ -80,7 +80,7 @@ def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None =
 
 @onnx("STFT", static=(1, 3))
 def stft(n: NodeCall, x: Value, step: Value, window: Value | None = None, length: Value | None = None) -> Value:
-    """the transforms of windows of the signal, frame_step apart"""
+    """DFTs of windows of the signal at a distance of frame_step"""
     if length is not None:
         frame = n.ints(length, "frame_length of STFT")[0]
     else:
@@ -106,7 +106,7 @@ def stft(n: NodeCall, x: Value, step: Value, window: Value | None = None, length
 
 @onnx("MelWeightMatrix", static=(0, 1, 2, 3, 4))
 def mel_weights(n: NodeCall, bands: Value, size: Value, rate: Value, low: Value, high: Value) -> Value:
-    """triangles whose corners are even on the mel scale, [size/2 + 1, bands]"""
+    """triangular filters whose corners are equidistant on the mel scale, [size/2 + 1, bands]"""
     count, length, sampling = (n.ints(v, "an input of MelWeightMatrix")[0] for v in (bands, size, rate))
     edges = [float(n.static(v, "an input of MelWeightMatrix").reshape(-1)[0]) for v in (low, high)]
     bins = length // 2 + 1

@@ -1,4 +1,4 @@
-"""Derivatives within a graph, and the updates of optimizers as operators (the domain ai.onnx.preview.training)."""
+"""Derivatives within a graph, and optimizer updates as operators (the domain ai.onnx.preview.training)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOMAIN = "ai.onnx.preview.training"
 
 @onnx(f"{DOMAIN}.Gradient")
 def gradient(n: NodeCall, *inputs: Value) -> Several:
-    """the derivatives of y with respect to xs, at these values of xs and zs, derived from the graph's formulas"""
+    """derivatives of y with respect to xs at the given xs and zs, from the graph's formulas"""
     xs, y = n.attr("xs"), n.attr("y")
     names = (*xs, *n.attr("zs", ()))
     if len(names) != len(inputs):
@@ -64,7 +64,7 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
 
 @_updates("Adagrad", 1)
 def adagrad(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, h: Value) -> tuple[Value, ...]:
-    """h + g*g, x - r/(1 + decay_factor*t)*g/(sqrt(h) + epsilon), of g + norm_coefficient*x"""
+    """h = h + g*g, x - r/(1 + decay_factor*t)*g/(sqrt(h) + epsilon), with g + norm_coefficient*x as g"""
     r = rate / (1.0 + step.astype(rate.dtype) * float(n.attr("decay_factor", 0.0)))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
     h = h + g * g
@@ -73,7 +73,7 @@ def adagrad(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, h: Value)
 
 @_updates("Momentum", 1)
 def momentum(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value) -> tuple[Value, ...]:
-    """v = alpha*v + beta*g, x - r*v, or x - r*(g + alpha*v), of g + norm_coefficient*x; beta is 1 at step 0"""
+    """v = alpha*v + beta*g, x - r*v or x - r*(g + alpha*v), with g + norm_coefficient*x as g; beta is 1 at step 0"""
     alpha, beta = float(n.attr("alpha")), float(n.attr("beta"))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
     v = v * alpha + g * builder.where(step > 0, beta, 1.0).astype(x.dtype)
@@ -83,7 +83,7 @@ def momentum(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value
 @_updates("Adam", 2)
 def adam(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value, h: Value) -> tuple[Value, ...]:
     """v = alpha*v + (1 - alpha)*g, h = beta*h + (1 - beta)*g*g, x - r*sqrt(1 - beta**t)/(1 - alpha**t)*v/(sqrt(h) +
-    epsilon), of g + norm_coefficient*x"""
+    epsilon), with g + norm_coefficient*x as g"""
     alpha, beta = float(n.attr("alpha", 0.9)), float(n.attr("beta", 0.999))
     g = x * float(n.attr("norm_coefficient", 0.0)) + g
     v = v * alpha + g * (1 - alpha)
