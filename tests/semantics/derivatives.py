@@ -16,12 +16,14 @@ F = es.functional
 POINTS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.0, -2.0, 3.0, -3.0, 6.0, 20.0, -20.0, inf, -inf, nan)
 PAIRS = (0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 2.5, 3.0, inf, -inf, nan)
 
-ZERO_POWER = "a constant power of 0 has the derivative 0; PyTorch multiplies 0 by an infinite logarithm"
-C_POW = "C's pow; PyTorch takes a square root here, and its sign of zero or NaN"
+ZERO_POWER = "a constant power of 0 has derivative 0; PyTorch multiplies 0 by an infinite logarithm"
+C_POW = "as C's pow; PyTorch computes a square root here, with its sign of zero or NaN"
 NAN_SIGN = "NaN stays NaN, as in NumPy and JAX"
-NAN_CHOICE = "abs at NaN hands no gradient on; PyTorch multiplies it by sign(NaN) = 0"
-NAN_AMAX = "the elements that are NaN share the gradient, as in torch.max; amax divides by no elements that equal NaN"
-PROD_QUOTIENT = "all factors but one are the whole product over that one: NaN where both are infinite or NaN"
+NAN_CHOICE = "abs passes no gradient at NaN; PyTorch multiplies the gradient by sign(NaN) = 0"
+NAN_AMAX = (
+    "NaN elements share the gradient, as in torch.max; torch.amax divides by the number of elements equal to NaN, 0"
+)
+PROD_QUOTIENT = "the derivative is the whole product divided by the factor: NaN where both are infinite or NaN"
 
 
 @dataclass(frozen=True)

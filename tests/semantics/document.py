@@ -1,9 +1,10 @@
-"""`docs/semantics.md`, computed: what Einsmith gives, beside PyTorch."""
+"""Compute `docs/semantics.md`: results of Einsmith and of PyTorch in special cases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,29 +13,44 @@ from tests.semantics.derivatives import CASES, Case, Found, compare, same
 from tests.semantics.rows import BOUNDS, LENGTHS, SECTIONS, Row, agree, results
 
 PATH = Path(__file__).parents[2] / "docs" / "semantics.md"
-HEAD = """# Semantics next to PyTorch's
+WIDTH = 120
+"""Longest line of the page's prose (characters)."""
+HEAD = """# Numerical semantics
 
-What formulas and `einsmith.functional` give where a result is not obvious: at ties, kinks and bounds, for NaN,
-infinities, zeros, empty tensors and what overflows. Every row is computed by the tests, compiled and by the reference
-evaluator (`es.interpret`), beside PyTorch's function of that name. "=" says that PyTorch gives the same; else there is
-its result, and why Einsmith's is another one. `python -m tests.semantics --update` writes this page.
+This page lists the results of formulas and of `einsmith.functional` in special cases: ties, kinks, bounds, NaN,
+infinities, zeros, empty tensors and overflow.
 
-The evaluator computes in float64 and int64 whatever the types of its arguments, and rounds to float16 alone; where that
-shows, the page says so.
-A zero that `max`, `min`, `relu` or a derivative gives may have either sign, in Einsmith as in PyTorch.
+```python
+import numpy as np
+
+import einsmith as es
+
+f = es.op("y[i] = max(x[i], 0)")
+x = np.array([-1.0, 0.0, np.nan], np.float32)
+print(f(x), es.interpret(f)(x))  # compiled, and by the reference evaluator: [0. 0. nan] twice
+```
+
+The tests compute every row in compiled code, by the reference evaluator (`es.interpret`), and by PyTorch's function of
+the same name. "=" in the column PyTorch means equal results. Otherwise the column shows PyTorch's results, and a note
+gives the reason for the difference. `python -m tests.semantics --update` generates this page.
+
+- The evaluator computes in float64 and int64, whatever the types of its arguments, and rounds only to float16. Notes
+  show where its results differ from those of compiled code.
+- A zero result of `max`, `min`, `relu` or a derivative may have either sign, in Einsmith as in PyTorch.
 """
 
 
 GROUPS = (
-    ("Functions of the language", "Value, first and second derivative, in float32.",
+    ("Functions of the language",
+     "Values, first and second derivatives in float32. d/dx and d/dy name the argument of the derivatives.",
      lambda c: c.elementwise and not c.name.startswith("functional")),
-    ("Reductions and recurrences", """Results are weighted by 1, 2, 3, ... before a derivative is taken.
+    ("Reductions and recurrences", """Derivatives are those of the sum of the results with the weights 1, 2, 3, ...
 
-A factor that does not depend on all axes summed over may be multiplied with a sum instead of its terms, as
-`torch.einsum` does: `sum[k](x[i,k]*c[i])` is then `c[i]*sum[k](x[i,k])`. Both are finite for the same numbers; where
-they are not, one may be infinite and the other NaN (c[i] infinite, an x[i,k] zero).""",
+A factor that does not depend on all reduction axes may be moved out of the sum, as in `torch.einsum`:
+`sum[k](x[i,k]*c[i])` becomes `c[i]*sum[k](x[i,k])`. Both forms are finite for the same numbers. Where they are not
+finite, one may be infinite and the other NaN (if c[i] is infinite and an x[i,k] is zero).""",
      lambda c: not c.elementwise and not c.name.startswith("functional")),
-    ("Functions of tensors", "`einsmith.functional`, where it has more to say than the language.",
+    ("Functions of tensors", "Special cases of functions of `einsmith.functional`.",
      lambda c: c.name.startswith("functional")),
 )  # fmt: skip
 
@@ -88,11 +104,14 @@ def _derivatives(torch: Any, cases: Sequence[Case]) -> str:
             theirs = ["=" if same(a, b, np.float32) else shown(b) for a, b in zip(f.ours, f.theirs, strict=True)]
             alike = set(theirs) == {"="}
             at = ", ".join(shown(x, not isinstance(x, tuple)) for x in f.at)
-            by = f" by {'xyz'[f.wrt]}" if len(f.at) > 1 else ""
+            by = f", d/d{'xyz'[f.wrt]}" if len(f.at) > 1 else ""
             reason = "; ".join(dict.fromkeys(r for r, t in zip(reasons, theirs, strict=True) if r and t != "="))
             peer = "=" if alike else ", ".join(theirs)
             rows.append([f"`{case.name}`{by}", at, *map(shown, f.ours), peer, notes.number(reason)])
-    return table(["function", "at", "value", "first", "second", "PyTorch", "note"], rows) + notes.list()
+    return (
+        table(["function", "at", "value", "first derivative", "second derivative", "PyTorch", "note"], rows)
+        + notes.list()
+    )
 
 
 def _found(torch: Any, case: Case) -> list[Found]:
@@ -128,11 +147,12 @@ def document(torch: Any) -> str:
     for section in SECTIONS:
         notes = Notes()
         rows = [_row(torch, r, notes, section.signed) for r in section.rows]
-        heads = ["expression", "of", "Einsmith", "PyTorch", "note"]
-        parts.append(f"## {section.title}\n\n{section.text}\n\n{table(heads, rows)}{notes.list()}")
-    parts.append(
-        "## Errors of float32 sums by length\n\nBounds of the relative error against float64, in units of 2^-23, for"
-        " numbers drawn evenly from [0, 1). A recurrence runs in its own type; PyTorch's running sum accumulates in"
-        f" float64. `f64(x)` in the formula does that here.\n\n{_sums()}"
+        heads = ["expression", "arguments", "Einsmith", "PyTorch", "note"]
+        parts.append(f"## {section.title}\n\n{fill(section.text, WIDTH)}\n\n{table(heads, rows)}{notes.list()}")
+    text = (
+        "Bounds of the relative error against float64, in units of 2^-23, for uniform random numbers from [0, 1). A"
+        " recurrence computes in its own type; PyTorch's cumulative sum accumulates in float64, as a formula with"
+        " `f64(x)` does."
     )
+    parts.append(f"## Errors of float32 sums by length\n\n{fill(text, WIDTH)}\n\n{_sums()}")
     return "\n".join(parts)

@@ -16,12 +16,12 @@ F = es.functional
 LOW32, HIGH32 = -(2**31), 2**31 - 1
 LOW64, HIGH64 = -(2**63), 2**63 - 1
 
-EXACT = "it computes floats in float64, whatever their type"
-ZERO_DIVISOR = "no exception per element: 0, as in NumPy, and the process goes on"
-FLUSHED = "numbers below 2^-126 (f64: 2^-1022) count as 0 and come out as 0, so that no kernel is slow on them"
-REFUSED = "refused before anything runs"
-EMPTY = "refused before anything runs: there is no such element"
-UNDEFINED = "undefined in C++: by machine"
+EXACT = "the evaluator computes floats in float64, whatever their type"
+ZERO_DIVISOR = "the result is 0 instead of an exception, as in NumPy"
+FLUSHED = "denormal operands and results are flushed to zero"
+REFUSED = "an error before anything runs"
+EMPTY = "an error before anything runs: the result is undefined"
+UNDEFINED = "undefined in C++, depends on the machine"
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ INTEGERS = [
     Row("sum[i](x[i])", "z[] = sum[i](x[i])", (_i32(HIGH32, HIGH32),), _binary("sum")),
     Row("prod[i](x[i])", "z[] = prod[i](x[i])", (_i32(HIGH32, 4),), _binary("prod")),
     Row("sum[i](x[i])", "z[] = sum[i](x[i])", (_i64(HIGH64, 1),), _binary("sum")),
-    Row("mean[i](x[i])", "z[] = mean[i](x[i])", (_i32(1, 2),), lambda torch: torch.mean, "in the float type"),
+    Row("mean[i](x[i])", "z[] = mean[i](x[i])", (_i32(1, 2),), lambda torch: torch.mean, "the result is a float"),
     Row("x/y", "z[i] = x[i]/y[i]", (_i32(7, 1, 0), _i32(2, 0, 0)), _binary("div")),
-    Row("x**-2", "z[i] = x[i]**-2", (_i32(2, 0, 65536),), lambda torch: lambda x: x**-2, "in the float type"),
+    Row("x**-2", "z[i] = x[i]**-2", (_i32(2, 0, 65536),), lambda torch: lambda x: x**-2, "the result is a float"),
     Row("relu(x)", "z[i] = relu(x[i])", (_i32(-3, 0, 3),), _binary("relu")),
     Row("sign(x)", "z[i] = sign(x[i])", (_i64(-3, 0, LOW64),), _binary("sign")),
     Row("floor(x)", "z[i] = floor(x[i])", (_i32(-3),), _binary("floor")),
@@ -112,7 +112,7 @@ CASTS = [
     Row("i64(x)", "z[i] = i64(x[i])", (_f64(*_OUT),), UNDEFINED, "saturates; NaN gives 0"),
     Row("i32(x)", "z[i] = i32(x[i])", (_f64(2147483647.0, 2147483648.0, -2147483649.0),), UNDEFINED, "saturates"),
     Row("i32(x)", "z[i] = i32(x[i])", (_i64(2**31, 2**32 + 5, -(2**31) - 1),), lambda torch: lambda x: x.int()),
-    Row("i32(3000000000)", "z[i] = x[i] + i32(3000000000)", (_i32(1),), "wraps", REFUSED),
+    Row("i32(3000000000)", "z[i] = x[i] + i32(3000000000)", (_i32(1),), "wraps around", REFUSED),
     Row("f32(x)", "z[i] = f32(x[i])", (_f64(1e300, -1e300, nan),), lambda torch: lambda x: x.float(), exact=EXACT),
     Row("f32(x)", "z[i] = f32(x[i])", (_i32(16777217, HIGH32),), lambda torch: lambda x: x.float()),
     Row("bool(x)", "z[i] = bool(x[i])", (_f32(0.0, -0.0, 0.5, nan, inf),), lambda torch: lambda x: x.bool()),
@@ -151,7 +151,7 @@ EMPTIES = [
 ]  # fmt: skip
 
 _TINY = (1e-40, -1e-40, 1.2e-38)
-_DEEP = "it keeps them"
+_DEEP = "the evaluator keeps denormal numbers"
 DENORMALS = [
     Row("x*1e10", "z[i] = x[i]*1e10", (_f32(*_TINY),), lambda torch: lambda x: x * 1e10, FLUSHED, _DEEP),
     Row("x*0.01", "z[i] = x[i]*0.01", (_f32(1e-37),), lambda torch: lambda x: x * 0.01, FLUSHED, _DEEP),
@@ -165,12 +165,12 @@ DENORMALS = [
 ]  # fmt: skip
 
 _Z = (_f32(0.0, -0.0),)
-PYTHON_ZERO = "a remainder of zero has the sign of the divisor, as in Python"
+PYTHON_ZERO = "a zero remainder has the sign of the divisor, as in Python"
 _HALF, _BYTES = _of(np.float16), _of(np.uint8)
 NARROW = [
     Row("x + 1", "z[i] = x[i] + 1", (_HALF(2048.0, 65504.0, 0.1, nan),), lambda torch: lambda x: x + 1),
     Row("x*x/300", "z[i] = x[i]*x[i]/300", (_HALF(300.0),), lambda torch: lambda x: x * x / 300,
-        "a statement rounds once, where its tensor is written"),
+        "a statement is rounded once, when its result is stored"),
     Row("sum[i](x[i])", "z[] = sum[i](x[i])", (_HALF(60000.0, 60000.0, -60000.0),), _binary("sum")),
     Row("x*y", "z[i] = x[i]*y[i]", (_HALF(60000.0), _f32(2.0)), _binary("mul")),
     Row("x*y", "z[i] = x[i]*y[i]", (_HALF(0.5), _i64(3)), _binary("mul")),
@@ -185,7 +185,7 @@ NARROW = [
     Row("sum[i](x[i])", "z[] = sum[i](x[i])", (_BYTES(200, 100),), _binary("sum")),
 ]  # fmt: skip
 
-NEUTRAL = "adding a literal 0 is left out"
+NEUTRAL = "the addition of a literal 0 is removed"
 ZEROS = [
     *(Row(f"{n}(x)", f"z[i] = {n}(x[i])", _Z, _binary(n))
       for n in ("abs", "sign", "floor", "sqrt", "tanh", "erf", "sin")),
@@ -200,23 +200,40 @@ ZEROS = [
 ]  # fmt: skip
 
 SECTIONS = [
-    Section("Integers", (
-        "Quotients and remainders follow Python: towards minus infinity. Arithmetic of int32 and int64 tensors wraps."
-        " Sums and products of integers are int64. No operand traps."), INTEGERS),
-    Section("Casts", "Floats go to integers towards zero, and out of range they saturate on every machine.", CASTS),
-    Section("Types of 8 and 16 bits", (
-        "float16 and bfloat16 are computed in float32, uint8 in int32, and rounded or wrapped where a tensor of that"
-        " type is written, or by a cast; so are sums and gradients. To float16 all goes by way of float32, to the"
-        " nearest, ties to even. float16 with bfloat16 is float32, uint8 with int8 int16; numbers and integers widen no"
-        " float."),
-        NARROW),
-    Section("Comparisons, choices, positions", (
-        "NaN compares as in IEEE 754. `where` computes only what it chooses. Positions are those of the first of equal"
-        " elements, or of the first NaN, as int32."), COMPARED),
-    Section("Signed zeros", "They compare equal, and `argmax` takes the first.", ZEROS, signed=True),
-    Section("Empty tensors", "An axis may have the extent 0.", EMPTIES),
-    Section("Denormal numbers", FLUSHED[0].upper() + FLUSHED[1:] + ".", DENORMALS),
-]  # fmt: skip
+    Section(
+        "Integers",
+        "Quotients are rounded towards minus infinity, as in Python; remainders match them. Arithmetic of int32 and"
+        " int64 tensors wraps around. The reductions `sum` and `prod` of integers are int64. No operand traps.",
+        INTEGERS,
+    ),
+    Section(
+        "Casts",
+        "Casts from floats to integers truncate towards zero. Values out of range saturate, on every machine.",
+        CASTS,
+    ),
+    Section(
+        "Types of 8 and 16 bits",
+        "float16 and bfloat16 are computed in float32, and uint8 in int32. Results, including sums and gradients, are"
+        " rounded or wrapped when a tensor of that type is written, or by a cast. Conversions to float16 go through"
+        " float32 and round to the nearest, ties to even. float16 with bfloat16 gives float32, and uint8 with int8"
+        " gives int16. Python numbers and integers do not widen floats.",
+        NARROW,
+    ),
+    Section(
+        "Comparisons, where, argmax",
+        "NaN compares as in IEEE 754. `where` evaluates only the selected branch. `argmax` and `argmin` return the"
+        " index of the first of equal elements, or of the first NaN, as int32.",
+        COMPARED,
+    ),
+    Section("Signed zeros", "Zeros of either sign compare equal; `argmax` returns the first one.", ZEROS, signed=True),
+    Section("Empty tensors", "An axis may have extent 0.", EMPTIES),
+    Section(
+        "Denormal numbers",
+        "Operands and results below 2^-126 (f64: 2^-1022) are flushed to zero, because arithmetic on them is slow. A"
+        " copy keeps them.",
+        DENORMALS,
+    ),
+]
 
 
 def result(run: Callable, arrays: Sequence[Any]) -> Any:
