@@ -125,11 +125,11 @@ def test_a_save_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytes
     tensors = checkpoint._tensors
 
     def replaced(source: Path, name: str) -> dict[str, np.ndarray]:
-        monkeypatch.setattr(es.checkpoint, "_tensors", tensors)
+        monkeypatch.setattr(checkpoint, "_tensors", tensors)
         es.save(steps[1], source)
         return tensors(source, name)
 
-    monkeypatch.setattr(es.checkpoint, "_tensors", replaced)
+    monkeypatch.setattr(checkpoint, "_tensors", replaced)
     again = es.load(tmp_path / "run", model=es.nn.Linear(2, 1))
     assert again.steps == 1 == again.model.weight.data.max()
 
