@@ -152,7 +152,7 @@ BELOW_BACKENDS = [
 """What is the CPU's own: everything above knows back ends by what they answer."""
 
 
-BACK_ENDS = [f"driver/{module}.py" for module in ("backend", "cpu", "objects", "registry", "workshop")]
+BACK_ENDS = [f"driver/{module}.py" for module in ("backend", "cpu", "cpu_kernels", "objects", "registry", "workshop")]
 """The CPU's back end, and what says which one a target has."""
 
 

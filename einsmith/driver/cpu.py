@@ -2,176 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 from einsmith.base import environment, locks
-from einsmith.base.caches import Bound, Cache, Once
-from einsmith.base.errors import CompileError, EinsmithWarning
-from einsmith.codegen.cache import native
-from einsmith.codegen.loopnest import nest
-from einsmith.cost import facts
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import AheadOfTime, Backend, Runnable, Watched, Workshop
+from einsmith.driver.backend import AheadOfTime, Runnable, Watched, Workshop
+from einsmith.driver.cpu_kernels import CpuBackend, Decision, compile_decided, decisions_of
 from einsmith.ir.nodes import Graph
-from einsmith.kernels import autoconfig
-from einsmith.kernels.pattern import Lowered, Pattern, describe
-from einsmith.kernels.sources import key_of
 from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler, CompiledKernel
-from einsmith.runtime.program import Program, scratch_area
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.calibration import calibrate
-from einsmith.tuning.kernels import decisions, measure, override, race, records, session
+from einsmith.tuning.kernels import decisions, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
 from einsmith.tuning.kernels.race import Raced
 from einsmith.tuning.kernels.session import Found, Part, Tell
 
-LONG_TASK = 0.05
-"""Predicted seconds of a task from which on the task itself checks for signals."""
 
-
-class Decision(NamedTuple):
-    """The configuration that a kernel is to be compiled to, as `decisions` reads it; empty for the model's choice.
-    `recorded`: the text is a tuning record, so the model's choice is used where the text cannot be followed."""
-
-    text: str = ""
-    recorded: bool = False
-
-    @property
-    def key(self) -> bytes:
-        """Return the decision's part of a key of compiled code."""
-        return b"tuned\0" * self.recorded + self.text.encode()
-
-
-MODEL = Decision()
-"""The decision that leaves a kernel to the cost model."""
-_NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
-    Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
-)
-"""Cache of compiled kernels in memory: a kernel that no program uses any more is found again without a disk access."""
-_SAID = Once("records of tuning that cannot be followed")
-
-
-def identity() -> bytes:
-    """Return the part of a key of compiled code that identifies the set of patterns: their names, and the code of
-    patterns that are not Einsmith's own. Raises CompileError where that cannot be determined."""
-    return b" ".join(p.name.encode() + key_of(p) for p in autoconfig.PATTERNS)
-
-
-def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, Decision]:
-    """Decide on each kernel's configuration: an override comes first, then a tuning record, then the model's
-    choice."""
-    found = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
-    if environment.TUNED.get():
-        tuned = records.texts_of([k for k, decision in found.items() if not decision.text], target)
-        found |= {k: Decision(text, recorded=True) for k, text in tuned.items() if text}
-    return found
-
-
-def compile_decided(
-    kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
-) -> list[CompiledKernel]:
-    """Return machine code for each kernel, from memory, from disk, or compiled now. The key of the code is the kernel,
-    the target, the decision, and the patterns, which choose where nothing is decided."""
-    found = {k: _NATIVE.get((k, target, decided[k])) for k in dict.fromkeys(kernels)}
-    missing = [k for k, kernel in found.items() if kernel is None]
-    patterns = identity() if None in found.values() else b""
-
-    def choose(wanted: Sequence[int]) -> None:
-        """Choose configurations of all kernels in a row, so that the chooser's data stays in the core's caches."""
-        for k in (missing[n] for n in wanted):
-            if not decided[k].text:
-                autoconfig.choose(k, target)
-
-    entries = native.compile_many(
-        [(k.digest + patterns + decided[k].key, partial(lower, k, target, decided[k])) for k in missing], target,
-        choose,
-    )  # fmt: skip
-    for k, entry in zip(missing, entries, strict=True):
-        meta = entry.metadata
-        launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
-        found[k] = made = CompiledKernel(
-            launches, meta["scratch"], meta["workspace"], meta["pattern"], meta["config"], meta["seconds"],
-            entry.nbytes, meta["decision"], meta["tuned"], meta["unfollowed"],
-        )  # fmt: skip
-        _NATIVE.put((k, target, decided[k]), made)
-        warn_unfollowed(k, decided[k], made)
-    return [found[k] for k in kernels]  # type: ignore[misc]
-
-
-def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, made: CompiledKernel) -> None:
-    """Warn, once for a record, that a kernel is not compiled as its record says."""
-    if made.unfollowed and _SAID((kernel.digest, decision.text)):
-        name = decisions.name_of(kernel)[:8]
-        warnings.warn(
-            f"the kernel {name} ({describe(kernel)}) is compiled as the cost model chooses: {made.unfollowed}. "
-            f"`einsmith tune --forget {name}` removes the record; where it names a pattern of your own, register that "
-            "before the first call",
-            EinsmithWarning, stacklevel=2,
-        )  # fmt: skip
-
-
-def _follow(
-    kernel: Kernel | Rows, target: Target, decision: Decision
-) -> tuple[Decision, autoconfig.Choice, Lowered, str]:
-    """Return the decision that is followed, its choice and launches, and a sentence on a record that cannot be
-    followed and gives way to the model's choice, else an empty one. Raises CompileError for any other decision."""
-    try:
-        choice = decisions.choice_of(kernel, target, decision.text)
-        return decision, choice, decisions.lowered(choice), ""
-    except CompileError as e:
-        if not decision.recorded:
-            raise
-        return *_follow(kernel, target, MODEL)[:3], f"the record {decision.text!r} is not followed: {e}"
-
-
-def lower(
-    kernel: Kernel | Rows, target: Target, decision: Decision = MODEL
-) -> tuple[list[nest.Function], dict[str, Any]]:
-    """Lower a kernel that is in no cache; return its functions and metadata."""
-    decision, choice, lowered, unfollowed = _follow(kernel, target, decision)
-    if environment.debug() >= 3:
-        print(decisions.explain(kernel, target), file=sys.stderr)
-    for launch in lowered.launches:
-        f = launch.function
-        if len(f.buffers) != len(kernel.buffers) + 1:
-            raise decisions.unfit(
-                choice, f"{f.name} of {len(f.buffers)} buffers; those of the kernel, {len(kernel.buffers)}, and the "
-                "workspace are needed",
-            )  # fmt: skip
-        if environment.debug() >= 4:
-            print(nest.show(f), file=sys.stderr)
-    meta = {
-        "launches": [(launch.function.name, launch.tasks, launch.once) for launch in lowered.launches],
-        "scratch": max((launch.function.scratch_bytes for launch in lowered.launches), default=0),
-        "workspace": lowered.workspace,
-        "pattern": choice.pattern.name,
-        "config": str(choice.config),
-        "seconds": choice.cost.seconds,
-        "decision": decision.text,
-        "tuned": decision.recorded,
-        "unfollowed": unfollowed,
-    }
-    busy = choice.cost.seconds * min(target.cores, max((launch.tasks for launch in lowered.launches), default=1))
-    return [replace(launch.function, looks=busy >= LONG_TASK * launch.tasks) for launch in lowered.launches], meta
-
-
-class Cpu(Backend):
+class Cpu(CpuBackend):
     """The CPU back end: see the module's docstring."""
-
-    name = facts.CPU
-
-    @property
-    def patterns(self) -> Sequence[Pattern]:
-        return autoconfig.PATTERNS
-
-    def target(self, threads: int) -> Target:
-        return calibrate.target(threads)
 
     def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
         return compile_decided(kernels, decisions_of(kernels, target), target)
@@ -181,35 +30,22 @@ class Cpu(Backend):
         decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, compile_decided(list(decided), decided, target), strict=True))
 
-    def without(self, graph: Graph, target: Target) -> frozenset[str]:
-        return records.without(graph, target) if environment.TUNED.get() else frozenset()
-
     def keep_without(
         self, graph: Graph, target: Target, passes: frozenset[str], seconds: float, spread: float, prior: float
     ) -> None:
         records.put_without(graph, target, passes, seconds, spread, prior)
-
-    def measured(self, kernel: Kernel | Rows, target: Target) -> float | None:
-        found = records.find(kernel, target)
-        return found.seconds if found is not None and found.confirmed else None
 
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> Raced:
         return race.of_programs(first, second, seconds)
 
     def workshop(self, target: Target, threads: int) -> Workshop:
         with locks.IMPORTING:
-            from einsmith.driver import workshop  # imported late: it imports this module
+            from einsmith.driver import workshop  # imported late: few programs explore
 
         return workshop.ProcessWorkshop(target, threads)
 
     def allocate(self, nbytes: int) -> Block:
         return host(nbytes)
-
-    def program(self, made: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
-        return Program(made.steps, threads, scratch_bytes, scratch, made.seconds(), made.commit())
-
-    def scratch_area(self, scratch_bytes: int, threads: int) -> int:
-        return scratch_area(scratch_bytes, threads)
 
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
@@ -238,14 +74,9 @@ class Cpu(Backend):
 
     def ahead(self) -> AheadOfTime:
         with locks.IMPORTING:
-            from einsmith.driver.objects import ObjectCode  # imported late: it is a Cpu itself
+            from einsmith.driver.objects import ObjectCode  # imported late: few programs are exported
 
         return ObjectCode()
-
-    def seconds_of(
-        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
-    ) -> list[float]:
-        return measure.seconds_of(kernel, candidates, target, threads)
 
     def tune(self, parts: Sequence[Part], target: Target, threads: int, seconds: float, tell: Tell) -> list[Found]:
         return session.tune(

@@ -17,7 +17,7 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import AheadOfTime, ProgramTable, Runnable, Watched
-from einsmith.driver.cpu import Cpu, Decision, decisions_of, lower, warn_unfollowed
+from einsmith.driver.cpu_kernels import CpuBackend, Decision, decisions_of, lower, warn_unfollowed
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program
@@ -25,7 +25,7 @@ from einsmith.runtime.steps import CheckZero
 from einsmith.schedule.kernel import Kernel, Rows
 
 
-class ObjectCode(Cpu, AheadOfTime):
+class ObjectCode(CpuBackend, AheadOfTime):
     """A compiler of programs to object code. One instance serves all programs of a library, which share their kernels'
     code."""
 

@@ -16,7 +16,7 @@ from math import inf
 from einsmith.base import locks
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu
+from einsmith.driver import cpu_kernels
 from einsmith.driver.backend import Proposed, Tried
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
@@ -91,10 +91,10 @@ class Shop:
         where it is correct."""
         begun = self._begun()
         try:
-            (made,) = cpu.compile_decided([kernel], {kernel: cpu.Decision(text)}, target)
+            (made,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.Decision(text)}, target)
         except CompileError as e:
             return str(e), time.process_time() - begun
-        (choice,) = cpu.compile_decided([kernel], {kernel: cpu.MODEL}, target)
+        (choice,) = cpu_kernels.compile_decided([kernel], {kernel: cpu_kernels.MODEL}, target)
         codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (made, choice)]
         subject = worker.subject_of(kernel, target, threads, codes[0], made.pattern, made.config)
         return worker.fault_of(subject, codes[1], seed), time.process_time() - begun

@@ -18,7 +18,7 @@ from einsmith.base.caches import Cache
 from einsmith.checking.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
-from einsmith.driver import compile, cpu
+from einsmith.driver import compile, cpu, cpu_kernels
 from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.kernels.emit import combine
@@ -34,7 +34,7 @@ def checked(monkeypatch, tmp_path):
     """Runs are checked; what is compiled meanwhile is forgotten, since it may be wrong."""
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(cpu, "_NATIVE", Cache(cpu._NATIVE.bound))
+    monkeypatch.setattr(cpu_kernels, "_NATIVE", Cache(cpu_kernels._NATIVE.bound))
     monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
     return tmp_path
 

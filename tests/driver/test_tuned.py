@@ -15,7 +15,7 @@ from einsmith.api.jit import trace_call
 from einsmith.cli.explain import gather, text_of
 from einsmith.cli.report_page import page
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu
+from einsmith.driver import cpu_kernels
 from einsmith.driver.compile import Executable
 from einsmith.driver.objects import ObjectCode
 from einsmith.kernels import autoconfig
@@ -36,8 +36,8 @@ def store(tmp_path, monkeypatch) -> None:
     """A store of the test's own; what other tests have compiled is not met."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_resting", {})
-    cpu._NATIVE.clear()
-    cpu._SAID.clear()
+    cpu_kernels._NATIVE.clear()
+    cpu_kernels._SAID.clear()
 
 
 def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
@@ -122,7 +122,7 @@ def test_what_cannot_be_followed_is_left_and_said(rng, text) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         (run,) = compiled(PRODUCT, a, b).kernels
-        cpu._NATIVE.clear()  # from disk, where nothing is lowered
+        cpu_kernels._NATIVE.clear()  # from disk, where nothing is lowered
         (again,) = compiled(PRODUCT, a, b).kernels
     assert (run.config, run.tuned, run.decision) == (before.kernels[0].config, False, "")
     assert run.unfollowed == again.unfollowed and bool(run.unfollowed) == bool(text)
@@ -141,7 +141,7 @@ def test_another_process_says_it_of_code_that_it_finds_on_disk(rng) -> None:
     recorded(run.calls[0].kernel, run.target, "mine a=1")
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
-    cpu._NATIVE.clear(), cpu._SAID.clear()
+    cpu_kernels._NATIVE.clear(), cpu_kernels._SAID.clear()
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
 

@@ -14,7 +14,7 @@ from einsmith.checking import trap
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu
+from einsmith.driver import cpu_kernels
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.runtime.pool import native_entry
@@ -43,7 +43,7 @@ class Seen:
 @contextmanager
 def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
     """Within, every kernel that is compiled is noted, and compiled in the configuration that `pick` says."""
-    whole, plain = cpu.lower, autoconfig.choose
+    whole, plain = cpu_kernels.lower, autoconfig.choose
     inside = [0]
 
     def choose(kernel: Any, target: Target) -> Any:
@@ -74,11 +74,11 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
 
     if pick is not None:
         forget()
-    cpu.lower, autoconfig.choose = lower, choose
+    cpu_kernels.lower, autoconfig.choose = lower, choose
     try:
         yield
     finally:
-        cpu.lower, autoconfig.choose = whole, plain
+        cpu_kernels.lower, autoconfig.choose = whole, plain
         if pick is not None:
             forget()
 
@@ -96,7 +96,7 @@ def drawn_orders(seed: int) -> Iterator[None]:
 
 def forget(code: bool = False) -> None:
     """Compiles anew what is asked for next. With `code` what no program holds is unloaded."""
-    cpu._NATIVE.clear()
+    cpu_kernels._NATIVE.clear()
     native._loaded.clear()
     if code:
         jit.unload()

@@ -18,7 +18,7 @@ import pytest
 from einsmith.api.jit import trace_shapes
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.cost.facts import Target
-from einsmith.driver import compile, cpu
+from einsmith.driver import compile, cpu, cpu_kernels
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel
 from tests.passes.counting import executed_lines
@@ -47,7 +47,7 @@ def compile_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sized, str, int], N
     def native(found: Sequence[Any], target: Target) -> list[CompiledKernel]:
         made: dict[Any, CompiledKernel] = {}
         for kernel in dict.fromkeys(found):
-            functions, m = cpu.lower(kernel, target)
+            functions, m = cpu_kernels.lower(kernel, target)
             emit_module(functions, target)
             launches = tuple((1, tasks, once) for _, tasks, once in m["launches"])
             made[kernel] = CompiledKernel(launches, m["scratch"], m["workspace"], m["pattern"], m["config"], 0.0, 0)
@@ -55,7 +55,7 @@ def compile_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sized, str, int], N
 
     empty = buffers.empty
     monkeypatch.setattr(cpu.CPU, "compile", native)
-    monkeypatch.setattr(cpu, "Program", _Steps)
+    monkeypatch.setattr(cpu_kernels, "Program", _Steps)
     monkeypatch.setattr(buffers, "empty", lambda shape, dtype: empty((64,), np.uint8))
 
     def compiled(sized: Sized, mode: str, n: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 import einsmith as es
 from einsmith import nn
 from einsmith.base import environment
-from einsmith.driver import compile, cpu
+from einsmith.driver import compile, cpu_kernels
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
 
@@ -170,7 +170,7 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     plain, losses = trained(sizes)
     assert len(plain._programs) == len(set(sizes))
     assert plain._arena.block.array.nbytes == max(run._reserved for run in plain._programs.values())
-    for bound in (compile.PROGRAMS, cpu._NATIVE.bound):
+    for bound in (compile.PROGRAMS, cpu_kernels._NATIVE.bound):
         monkeypatch.setattr(bound, "entries", 2)
     few, again = trained(sizes)
     assert again == losses and len(few._programs) <= 2

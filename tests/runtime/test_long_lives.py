@@ -18,7 +18,7 @@ import einsmith as es
 from einsmith.api.jit import run_arrays
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
-from einsmith.driver import compile, cpu
+from einsmith.driver import compile, cpu_kernels
 from einsmith.ir import interned
 from einsmith.kernels import autoconfig
 from einsmith.lang import op
@@ -33,7 +33,7 @@ unchecked = pytest.mark.skipif(bool(environment.CHECK.get()), reason="checked pr
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, kernels and choices are kept."""
-    for bound in (compile.PROGRAMS, cpu._NATIVE.bound, autoconfig._CHOSEN.bound):
+    for bound in (compile.PROGRAMS, cpu_kernels._NATIVE.bound, autoconfig._CHOSEN.bound):
         monkeypatch.setattr(bound, "entries", 6)
 
 
@@ -67,7 +67,7 @@ def test_shapes_come_and_go(few) -> None:
         for n in sizes:
             kept[n] = f(given(n), B)
             assert agrees(kept[n], n) and agrees(f(given(n), B), n)
-            assert compile.PROGRAMS.held()[0] <= 6 and len(cpu._NATIVE) <= 6
+            assert compile.PROGRAMS.held()[0] <= 6 and len(cpu_kernels._NATIVE) <= 6
             # A program and the cache of kernels may have one each; the rest is about to be unloaded.
             assert len(f._quick) <= 6 and len(f._ready) <= 6 and len(f._depends) <= 6
         gc.collect(), jit.unload()
@@ -81,13 +81,13 @@ def test_shapes_come_and_go(few) -> None:
 def test_the_maps_of_code_come_back(few) -> None:
     f = function()
     f(given(1), B)
-    cpu._NATIVE.clear(), gc.collect(), jit.unload()
+    cpu_kernels._NATIVE.clear(), gc.collect(), jit.unload()
     loaded = len(jit._loaded)
     for n in range(2, 8):
         f(given(n), B)
     assert len(jit._loaded) > loaded + 3
     del f
-    cpu._NATIVE.clear(), gc.collect(), jit.unload()
+    cpu_kernels._NATIVE.clear(), gc.collect(), jit.unload()
     assert len(jit._loaded) <= loaded
 
 

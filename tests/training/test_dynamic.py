@@ -17,7 +17,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import ArgumentError
-from einsmith.driver import cpu, workshop
+from einsmith.driver import cpu, cpu_kernels, workshop
 from einsmith.driver.backend import Proposed
 from einsmith.driver.compile import Executable
 from einsmith.kernels import autoconfig
@@ -37,7 +37,7 @@ def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_resting", {})
     monkeypatch.setattr(workshop._Aside, "idle", False)  # tests leave it no processor
-    cpu._NATIVE.clear()
+    cpu_kernels._NATIVE.clear()
 
 
 def network() -> es.nn.Module:
