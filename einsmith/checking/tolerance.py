@@ -21,7 +21,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.base.dtypes import DType
-from einsmith.ir import evaluator
+from einsmith.ir import evaluator, template_evaluator
 from einsmith.ir.functions import COMBINING, FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
@@ -85,7 +85,7 @@ def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = No
 
 def pair_of(a: np.ndarray, dtype: DType) -> Pair:
     """Return an argument's values and error bounds: exact, except that denormal numbers may count as zero."""
-    value = evaluator._widen(a, dtype, a.shape, "an argument")
+    value = template_evaluator.to_wide(a, dtype, a.shape, "an argument")
     error = np.zeros(a.shape)
     if dtype.is_float:
         small = np.abs(value) < dtype.arithmetic.tiny
@@ -164,7 +164,9 @@ class Analysis:
 
     def template(self, t: Template, inputs: Sequence[Pair]) -> list[Pair]:
         start = t.parts[0].neutral if isinstance(t.parts[0], Scatter) else 0
-        outputs: list[Pair] = [(np.full(t.shape, start, evaluator._WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes]
+        outputs: list[Pair] = [
+            (np.full(t.shape, start, template_evaluator.WIDE[d.kind]), np.zeros(t.shape)) for d in t.dtypes
+        ]
         for part in t.parts:
             full = part.domain
             if prod(full[: len(part.extents)]) == 0:
@@ -250,7 +252,7 @@ class Analysis:
         read: set[Expr] = set()  # depends on elements of tensors
         for e in postorder(roots):
             if isinstance(e, Const):
-                v: np.ndarray = np.full((1,) * len(full), e.value, evaluator._WIDE[e.dtype.kind])
+                v: np.ndarray = np.full((1,) * len(full), e.value, template_evaluator.WIDE[e.dtype.kind])
                 exact = not e.dtype.is_float or float(np.float32(e.value)) == float(e.value)
                 done[e] = v, np.zeros(v.shape) if exact else np.abs(v) * _unit(e.dtype)
             elif isinstance(e, Axis):
@@ -294,14 +296,14 @@ class Analysis:
         if e.dtype.is_bool and e.args[0].dtype.is_bool:
             value = np.asarray(FUNCTIONS[e.fn].numpy(*(v for v, _ in args)))
             return value, np.broadcast_to(sum(u for _, u in args), value.shape)
-        value = evaluator._apply(e, [v for v, _ in args])
+        value = template_evaluator._apply(e, [v for v, _ in args])
         error = np.zeros(value.shape)
         lost = np.zeros(value.shape, bool)
         for v, u in args:
             lost = lost | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _lost(v, u))
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
-                corner = evaluator._apply(
+                corner = template_evaluator._apply(
                     e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)]
                 )
                 if e.dtype.is_bool:

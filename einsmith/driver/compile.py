@@ -24,9 +24,9 @@ from einsmith.base.sizes import show_size
 from einsmith.cost.facts import KEPT_BESIDE, Target
 from einsmith.driver import registry
 from einsmith.driver.backend import Backend, Runnable, Watched
-from einsmith.ir.analysis.views import producer, storage
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder, size
 from einsmith.ir.origins import Origins
+from einsmith.ir.views import producer, storage
 from einsmith.kernels import autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation

@@ -1,0 +1,1 @@
+from einsmith.ir import printer as printer  # nodes are shown by it

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # as WeakValueDictionary does
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -109,10 +109,11 @@ class Node:
     def __reduce__(self):
         return type(self), tuple(getattr(self, f) for f in self.fields)
 
+    _show: ClassVar[Callable[[Any], str]] = object.__repr__
+    """Function that prints nodes: the printer's, which the package imports first."""
+
     def __repr__(self) -> str:
-        with locks.IMPORTING:
-            from einsmith.ir.printer import show  # imported late: it imports this module
-        return show(self)
+        return type(self)._show(self)
 
 
 def _digest(node: Node) -> bytes:

@@ -369,3 +369,6 @@ def show_graph(g: Graph) -> str:
     lines += [f"update {names[p]} <- {names[t]}" for p, t in g.updates]
     lines.append("return " + ", ".join(names[t] for t in g.outputs))
     return "\n".join(lines)
+
+
+Node._show = show

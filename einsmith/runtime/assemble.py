@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.loop import LoopSegment
 from einsmith.ir.nodes import ROLES, Item, Leaf, Tensor, nbytes, size
+from einsmith.ir.views import storage
 from einsmith.runtime.steps import BeginLoop, CheckZero, EndLoop, Move, RunLaunch, Step
 from einsmith.schedule.arena import Life, arena, lives
 from einsmith.schedule.kernel import Kernel, Rows

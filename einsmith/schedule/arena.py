@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, Recurrence, Tensor, nbytes, postorder
+from einsmith.ir.views import storage
 from einsmith.schedule.in_place import overwritten
 from einsmith.schedule.plan import Plan
 

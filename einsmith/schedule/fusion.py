@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.analysis.views import is_view, producer, storage
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
+from einsmith.ir.views import is_view, producer, storage
 
 _BUFFERS = 24  # pointers of one kernel
 STAGES = 12

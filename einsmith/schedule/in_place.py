@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor
+from einsmith.ir.views import storage
 from einsmith.schedule.fusion import reads_own_element
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import is_view, producer, storage
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
@@ -39,6 +38,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import with_args
+from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, only_identity
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import in_circles, lean_order

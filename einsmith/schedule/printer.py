@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Item, Reduce, Template, Tensor, nbytes, size
 from einsmith.ir.printer import tensor_names
+from einsmith.ir.views import storage
 from einsmith.schedule.arena import lifetimes
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.kernel_printer import show_kernel

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
+from einsmith.ir.views import storage
 from einsmith.schedule.in_place import Known, overwritten
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan, copy_of

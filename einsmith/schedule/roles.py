@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import ROLES, Graph, Item, Role, Tensor, earliest, needed_for
+from einsmith.ir.views import storage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
 

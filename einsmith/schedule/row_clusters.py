@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor
+from einsmith.ir.views import storage
 from einsmith.schedule.row_fusion import MEMBERS, RowPart, common_rows, rows_of, streams
 
 _NEAR = 32

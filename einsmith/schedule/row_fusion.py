@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, Tensor, apply, nbytes, size
 from einsmith.ir.rebuild import rebuild
+from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 _BUFFERS = 32

@@ -19,8 +19,8 @@ from einsmith.checking.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.driver import compile, cpu, cpu_kernels
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph, Leaf, postorder
+from einsmith.ir.views import storage
 from einsmith.kernels.emit import combine
 from einsmith.passes import pipeline
 from einsmith.runtime import assemble

@@ -15,8 +15,8 @@ from einsmith.cli import explain, main
 from einsmith.cli.explain import gather, us
 from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import nbytes
+from einsmith.ir.views import storage
 from einsmith.schedule.in_place import overwritten
 from einsmith.schedule.rematerialize import KernelCost, peak
 

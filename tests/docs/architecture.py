@@ -16,9 +16,9 @@ from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.printer import show, show_graph
+from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.pipeline import PASSES, PassContext

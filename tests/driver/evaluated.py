@@ -15,7 +15,7 @@ from einsmith.checking.expected import written_buffers
 from einsmith.checking.guarded import view
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend
-from einsmith.ir.evaluator import evaluate_template
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.runtime.arena import Block

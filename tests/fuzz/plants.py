@@ -171,7 +171,7 @@ PLANTS: list[Plant] = [
          'turns = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))',
          'turns = apply("floordiv", apply("sub", stop, Const(first, dt.i64)), Const(rows, dt.i64))',
          "the last chunk of a sequence is left out where it is not whole"),
-        ("view-of-square", "ir/analysis/views.py",
+        ("view-of-square", "ir/views.py",
          "if shape == t.shape and all(isinstance(e, Axis) and e.position == d for d, e in enumerate(index)):",
          "if shape == t.shape and all(isinstance(e, Axis) for e in index):",
          "a transposed square is taken for a view"),

@@ -13,7 +13,7 @@ import pytest
 import einsmith as es
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
-from einsmith.ir import evaluator
+from einsmith.ir import template_evaluator
 from einsmith.ir.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size
 from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang.builder import Value
@@ -138,12 +138,12 @@ def work(nodes, values) -> int:
             known: dict = {}
             for e in order:  # with every read, wherever it points, inside its tensor
                 if isinstance(e, Read):
-                    known[e] = evaluator._read(e, [known[i] for i in e.index], inputs[e.slot], [], len(box))
+                    known[e] = template_evaluator._read(e, [known[i] for i in e.index], inputs[e.slot], [], len(box))
                 elif isinstance(e, Apply):
-                    known[e] = evaluator._apply(e, [known[a] for a in e.args])
+                    known[e] = template_evaluator._apply(e, [known[a] for a in e.args])
                 else:
-                    known[e] = evaluator._expressions([e], box, inputs)[0]
-            needed = evaluator._needed(part.bodies, order, known)
+                    known[e] = template_evaluator._expressions([e], box, inputs)[0]
+            needed = template_evaluator._needed(part.bodies, order, known)
             for e in order:
                 if isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE:
                     total += int(np.broadcast_to(needed[e], part.domain).sum())
@@ -162,13 +162,13 @@ def derive(p: Problem, floats):
     c = leaf(before.shape, before.dtype)
     (new,), grads = gradients([before], [c], [leaves[n] for n in floats])
     before, new, *grads = values_only(Graph((), (before, new, *grads), (), ())).outputs
-    values = {x: (evaluator._widen(p.arrays[n], x.dtype, x.shape, n),) for n, x in leaves.items()}
+    values = {x: (template_evaluator.to_wide(p.arrays[n], x.dtype, x.shape, n),) for n, x in leaves.items()}
     values[c] = (np.ones(c.shape),)
     for node in postorder([before, new, *grads]):
         if isinstance(node, Item):
             values[node] = (values[node.node][node.member],)
         elif isinstance(node, Compute):
-            values[node] = evaluator.evaluate_template(node.template, [values[a][0] for a in node.args])
+            values[node] = template_evaluator.evaluate_template(node.template, [values[a][0] for a in node.args])
     return before, new, grads, {n: v[0] for n, v in values.items()}
 
 

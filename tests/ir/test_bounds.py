@@ -13,8 +13,8 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.analysis import bounds as bounds_module
 from einsmith.ir.analysis.bounds import Facts, bounds, prove
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Apply, Axis, Const, Read, apply, template
+from einsmith.ir.template_evaluator import evaluate_template
 
 from .formulas import add, conditions, integers, k, mul
 

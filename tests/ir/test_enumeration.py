@@ -12,8 +12,8 @@ from einsmith.base.errors import BoundsError
 from einsmith.ir.analysis import enumeration
 from einsmith.ir.analysis.bounds import Facts, bounds
 from einsmith.ir.analysis.enumeration import holds_everywhere
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Axis, Read, apply, template
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.ir.verify import verify_template
 
 from .formulas import add, conditions, k, mul

@@ -7,9 +7,9 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Apply, Axis, Const, Piece, Read, Reduce, Scatter, Template, apply, cast, template
 from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.template_evaluator import evaluate_template
 
 ROW, J, K = Axis(0), Axis(1), Axis(2)
 N = 5

@@ -10,8 +10,8 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.sample import POINTS, Sample
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Axis, Read, apply, template
+from einsmith.ir.template_evaluator import evaluate_template
 
 from .formulas import add, conditions, integers, k
 

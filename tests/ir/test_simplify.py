@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import IndexOutOfRange
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -28,6 +27,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rewrite.rules import RULES, RewriteRule, p, rule
 from einsmith.ir.rewrite.simplify import simplify, simplify_template
+from einsmith.ir.template_evaluator import evaluate_template
 
 from .formulas import conditions, integers, k
 

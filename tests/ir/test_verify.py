@@ -9,7 +9,6 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, IndexOutOfRange, VerifyError
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -27,6 +26,7 @@ from einsmith.ir.nodes import (
     leaf,
     template,
 )
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.ir.verify import out_of_bounds, verify_graph, verify_template
 
 from .formulas import add, k, mul

@@ -10,9 +10,9 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.views import is_view
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Compute, Template, postorder, size
+from einsmith.ir.template_evaluator import evaluate_template
+from einsmith.ir.views import is_view
 from einsmith.passes.pipeline import run_passes
 
 

@@ -6,9 +6,9 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
 from einsmith.ir.analysis.widths import widened
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Axis, Const, Read, Reduce, apply, cast, template
 from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.ir.verify import verify_template
 
 

@@ -14,8 +14,8 @@ from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_functions, host_target
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import is_identity
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Read, Reduce, postorder
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels.contraction.pattern import CONTRACTION
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage

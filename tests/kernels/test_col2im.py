@@ -10,9 +10,9 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.nest import Builder
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Reduce
 from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.parts import Staged
 from einsmith.kernels.contraction.problem import problems

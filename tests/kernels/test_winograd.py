@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.evaluator import evaluate_template
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.winograd import A, B, G, M
 from tests.kernels.runner import check, host, run_native

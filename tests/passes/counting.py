@@ -15,8 +15,8 @@ from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Graph
+from einsmith.ir.views import storage
 from einsmith.kernels.autoconfig import choose
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.plan import fuse

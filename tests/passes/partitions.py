@@ -15,10 +15,10 @@ from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.ir.rebuild import exchanged, readers_of, whole_sum, with_args
+from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.horizontal_fusion import one_sum
 from einsmith.passes.algebra.inline import inlined
 from einsmith.passes.algebra.simplify import simplify

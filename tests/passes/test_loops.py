@@ -10,7 +10,7 @@ from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
 from einsmith.driver.compile import Executable
-from einsmith.ir.evaluator import evaluate, evaluate_template
+from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
     Axis,
     Const,
@@ -25,6 +25,7 @@ from einsmith.ir.nodes import (
     cast,
     leaf,
 )
+from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.schedule.plan import LoopCall, Plan
 from tests.lang.recurrences import CASES
 from tests.passes import ragged

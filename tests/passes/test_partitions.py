@@ -16,8 +16,8 @@ from einsmith.api.jit import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
+from einsmith.ir.views import storage
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import fuse

@@ -5,7 +5,6 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
     Apply,
@@ -22,6 +21,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
+from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.analysis.index_checks import index_checks
@@ -80,7 +80,7 @@ def run_plan(plan, values):
                 else:
                     s = storage(a)
                     args.append((done[s] if s in done else memory[plan.home.get(s, s)]).reshape(a.shape))
-            from einsmith.ir.evaluator import evaluate_template
+            from einsmith.ir.template_evaluator import evaluate_template
 
             results = evaluate_template(node.template, args)
             if len(results) == 1:

@@ -14,10 +14,10 @@ from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
 from einsmith.ir.verify import verify_graph
+from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.pipeline import PASSES, PassContext, run_passes
 

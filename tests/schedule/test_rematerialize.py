@@ -13,8 +13,8 @@ import einsmith as es
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import show_size, size_of
 from einsmith.driver.compile import Executable
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
+from einsmith.ir.views import storage
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import show_plan
 from einsmith.schedule.rematerialize import KernelCost, fit, peak

@@ -6,9 +6,9 @@ import pytest
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.driver.compile import Executable, predicted
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.ir.rebuild import exchanged
+from einsmith.ir.views import storage
 from einsmith.passes.pipeline import PassContext, run_passes
 from einsmith.schedule.plan import LoopCall, fuse
 from einsmith.schedule.roles import saved

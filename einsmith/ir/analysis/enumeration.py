@@ -6,9 +6,9 @@ from __future__ import annotations
 from math import prod
 
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.evaluator import evaluate_template
 from einsmith.ir.nodes import Axis, Expr, Read, apply, postorder, template
 from einsmith.ir.rebuild import substitute
+from einsmith.ir.template_evaluator import evaluate_template
 
 POINTS = 1 << 18
 """Most points evaluated in one proof."""

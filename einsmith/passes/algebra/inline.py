@@ -17,7 +17,6 @@ from einsmith.ir.analysis.pointwise import (
     pointwise_body,
     total_operations,
 )
-from einsmith.ir.analysis.views import is_view
 from einsmith.ir.analysis.widths import placed
 from einsmith.ir.nodes import (
     Compute,
@@ -34,6 +33,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, rebuild, replace, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.views import is_view
 
 _LIMIT = 60  # operations of a merged body: beyond it a kernel is better cut
 

@@ -21,7 +21,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from einsmith.ir.analysis.pointwise import points, pointwise_body, total_operations
-from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.nodes import (
     Apply,
     Compute,
@@ -37,6 +36,7 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.rebuild import exchanged, readers_of, with_args
+from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.inline import inlined
 from einsmith.passes.analysis.saved_set import Option, saved_set
 

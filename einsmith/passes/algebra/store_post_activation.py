@@ -17,7 +17,6 @@ from functools import partial
 import numpy as np
 
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.analysis.views import is_view
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
@@ -33,6 +32,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
+from einsmith.ir.views import is_view
 
 SELECTING = {"where", "min", "max", "lt", "le", "eq", "ne", "and", "or", "not"}
 """Functions that a clamp is made of: between two neighbouring constants, such a function of one number returns the

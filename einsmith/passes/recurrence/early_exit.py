@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import LinearForm, linear
-from einsmith.ir.analysis.views import is_view
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
@@ -35,6 +34,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import operands
 from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import is_view
 from einsmith.passes.recurrence.live_steps import same
 from einsmith.passes.recurrence.time_axis import Along
 

@@ -25,7 +25,6 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.predicates import cuts_of
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
@@ -53,6 +52,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_args
 from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
 from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
+from einsmith.ir.views import storage
 from einsmith.passes.recurrence.accumulators import after_totals, find_totals, start
 from einsmith.passes.recurrence.copy_propagation import read_through
 from einsmith.passes.recurrence.live_steps import find_limit, read_beyond

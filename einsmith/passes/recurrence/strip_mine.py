@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.views import is_view, storage
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
     Axis,
@@ -41,6 +40,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import exchanged, prune_args, with_args
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.views import is_view, storage
 from einsmith.passes.recurrence.early_exit import TripCount, ends, length
 from einsmith.passes.recurrence.lower_loops import argument, own_memory
 from einsmith.passes.recurrence.time_axis import Along, along, per_step, points

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor, nbytes
+from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.folded import folded

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor
+from einsmith.ir.views import storage
 from einsmith.schedule.fusion import reads_own_element
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.order import candidates

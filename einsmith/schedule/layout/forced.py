@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Tensor
+from einsmith.ir.views import storage
 from einsmith.schedule.layout.laid_out import Decided, call_in, free
 from einsmith.schedule.layout.order import Order, as_is, candidates
 from einsmith.schedule.plan import KernelCall, Laid, Plan

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from einsmith.base.errors import VerifyError
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Apply, Axis, Compute, Read, Tensor, template
+from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.layout.order import Order, moved
 from einsmith.schedule.plan import KernelCall, Laid, LoopCall, Plan

@@ -11,8 +11,8 @@ from math import inf, prod
 
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.views import storage
 from einsmith.ir.nodes import Reduce, Tensor
+from einsmith.ir.views import storage
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout.folded import own_elements
