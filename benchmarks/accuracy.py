@@ -29,7 +29,8 @@ from torch.nn import functional as T
 from benchmarks import twins
 from benchmarks.twins.capsule import margin_loss
 from einsmith.cli.main import run as command_line
-from einsmith.cli.tasks import fitting, task_of
+from einsmith.cli.task_table import task_of
+from einsmith.cli.tasks import fitting
 from einsmith.cli.train import SETTINGS, Run, fresh
 from einsmith.data import Batches, mnist
 from einsmith.data.mnist_files import FILES

@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from einsmith.cli.info import cpu_name
+from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.driver.compile import Executable
 from einsmith.ir.nodes import ROLES, size
@@ -174,11 +175,6 @@ def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str,
     return {"kernels": len(kernels), "apart": alone, "reward": alone - seconds}
 
 
-def seconds_of(kernel: Mapping[str, Any], measured: bool) -> float:
-    """Return a kernel's measured or predicted seconds in all turns of its loop."""
-    return kernel["measured"] if measured else kernel["predicted"]["seconds"] * kernel["turns"]
-
-
 def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Sum the seconds of kernels, in all turns of their loops, as the row `name` of the report."""
     known = all(k["measured"] is not None for k in kernels)
@@ -254,93 +250,3 @@ def _stage(shape: Sequence[int], stage: Any) -> str:
     part = stage.template.parts[0]
     kind = getattr(getattr(part, "body", None), "combiner", None) or "pointwise"
     return f"{'scatter' if stage.template.is_scatter else kind} {'x'.join(map(str, shape)) or 'scalar'}"
-
-
-def terms(cost: Cost) -> dict[str, float]:
-    """Return a predicted cost and its terms in seconds: max(arithmetic, memory) plus special functions and launches."""
-    return {
-        "seconds": cost.seconds,
-        "arithmetic": cost.arithmetic,
-        "memory": cost.memory,
-        "special": cost.special,
-        "launch": cost.launch,
-    }
-
-
-def text_of(report: dict[str, Any]) -> str:
-    """Format the report as text: one block per kernel, in microseconds, and the sums by role."""
-    kernels = report["kernels"]
-    several = len(report["parts"]) > 2
-    lines = [
-        f"{len(kernels)} kernels, {report['threads']} threads, arena {report['arena_bytes'] / 2**20:.2f} MiB, compiled "
-        f"in {report['compile_seconds']:.2f} s"
-    ]
-    if report["without"]:
-        lines.append(f"without {', '.join(report['without'])}, as tuning has found to be faster")
-    for n, k in enumerate(kernels):
-        measured = "" if k["measured"] is None else f", measured {us(k['measured'])}"
-        measured += ", tuned" if k["tuned"] else ""
-        times = f" {k['turns']} times" if k["turns"] > 1 else ""
-        role = f"{k['role']}  " if several else ""
-        lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]
-        lines.append(f"     predicted {us(k['predicted']['seconds'])}{times}{measured}")
-        if k["unfollowed"]:
-            lines.append(f"     {k['unfollowed']}")
-        if len(k["fused"]) > 1:
-            lines.append(f"     {fused(k)}")
-        lines += [f"     {line}" for line in candidate_lines(k)]
-    lines.append("")
-    for x in report["layouts"]:
-        lines.append(f"layout: {laid(x)}: {', '.join(x['tensors'])}")
-    parts = report["parts"] if several else report["parts"][-1:]
-    return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
-
-
-def laid(layout: Mapping[str, Any]) -> str:
-    """Describe the layout of tensors that are stored in another order, and the next best order."""
-    beside = f" (next best: {layout['next']})" if layout["next"] else ""
-    return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{beside}"
-
-
-def fused(kernel: Mapping[str, Any]) -> str:
-    """Describe the stages of a fused kernel and the predicted gain of fusing them."""
-    f = kernel["fusion"]
-    gain = f"{f['kernels']} kernels apart {us(f['apart'])}, reward {us(f['reward'])}"
-    return f"fused: {' -> '.join(kernel['fused'])} ({gain})"
-
-
-def fused_in_all(report: Mapping[str, Any]) -> str:
-    """Describe the predicted gain of fusion in the whole program."""
-    f = report["fusion"]
-    return f"{f['launched']} kernels in the place of {f['apart']}, reward {us(f['reward'])}"
-
-
-def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
-    """List the chosen candidate of a kernel and the alternatives, each with the terms of its prediction."""
-    lines = []
-    for c in kernel["candidates"]:
-        p = c["predicted"]
-        parts = ", ".join(f"{x} {p[x] * 1e6:.1f}" for x in ("arithmetic", "memory", "special", "launch") if p[x])
-        alone = "" if c["alone"] is None else f"  alone {us(c['alone'])}"
-        mark = "*" if c["taken"] else " "
-        lines.append(f"{mark} {us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
-        if c["ruled_out"]:
-            parts += f"; not asked: {kernel['pattern']} is known to serve this better"
-        lines.append(f"    {parts}")
-    more = kernel["considered"] - len(kernel["candidates"])
-    return [*lines, f"  and {more} more"] if more > 0 else lines
-
-
-def summary(report: Mapping[str, Any]) -> str:
-    """Summarize the report in one line."""
-    return f"{len(report['kernels'])} kernels, {_times(report['parts'][-1])}"
-
-
-def _times(part: Mapping[str, Any]) -> str:
-    measured = "" if part["measured"] is None else f", measured {us(part['measured'])}"
-    return f"{part['part']}: predicted {us(part['predicted'])}{measured}"
-
-
-def us(seconds: float) -> str:
-    """Format seconds in microseconds."""
-    return f"{seconds * 1e6:.1f} us"

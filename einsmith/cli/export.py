@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from einsmith import models, optim
-from einsmith.cli.tasks import defaults, model_arguments, task_of
+from einsmith.cli.task_table import task_of
+from einsmith.cli.tasks import defaults, model_arguments
 from einsmith.export.write import MANIFEST, export
 from einsmith.training import TrainStep, checkpoint, manifest
 

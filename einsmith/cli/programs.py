@@ -17,7 +17,8 @@ from einsmith.base.arguments import described
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import EinsmithError
 from einsmith.base.trees import flatten
-from einsmith.cli.tasks import assignment, defaults, model_arguments, number, task_of
+from einsmith.cli.task_table import task_of
+from einsmith.cli.tasks import assignment, defaults, model_arguments, number
 from einsmith.driver.compile import Executable
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads

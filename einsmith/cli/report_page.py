@@ -9,7 +9,7 @@ from typing import Any
 
 from einsmith.base import html
 from einsmith.base.sizes import show_size
-from einsmith.cli.explain import candidate_lines, fused, fused_in_all, seconds_of, us
+from einsmith.cli.kernel_report import candidate_lines, fused, fused_in_all, seconds_of, us
 from einsmith.cli.report_charts import KINDS, Report, colour_of, legend, memory, timeline
 
 TENSORS = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -254,46 +254,20 @@ WINDOWS = Windows(
     {"sgd": 0.1, "momentum": 0.05, "adam": 0.001, "adamw": 0.001}, ("steps", "vocabulary", "unit"),
     {"steps": 128, "unit": "character"}, "perplexity", token_loss,
 )  # fmt: skip
-TASKS: dict[str, Task] = {
-    "lstm-lm": TEXT, "gpt_small": WINDOWS, "capsulenet": replace(IMAGES, loss=ops.margin_loss),
-} | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)  # fmt: skip
-"""Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
-ELSEWHERE = {"bert_base": "ids of words", "unet": "images with a class for each pixel"}
-"""Models that the command line has no data for, with a description of their inputs."""
 
 
-def task_of(model: str, data: str | None = None) -> Task:
-    """Return the task of a model, or of the network of an ONNX file. data: the value of --data, if given.
-
-    Raises click's usage error where the command line has no data for the model."""
-    if model.endswith(".onnx"):
-        from einsmith.cli.onnx_files import task_of_file  # reads files only with the package onnx
-
-        return task_of_file(model, data)
-    if model in ELSEWHERE:
-        raise click.UsageError(
-            f"{model} takes {ELSEWHERE[model]}, which this command has no data set of; train it with es.TrainStep"
-        )
-    known = TASKS.get(model)
-    if known is None:  # a network with a choice of classes, or with three channels, is not for digits alone
-        arguments = _parameters(model)
-        colours = "num_classes" in arguments or "channels" in arguments and arguments["channels"].default == 3
-        known = COLOURS if colours else IMAGES
-    return known
-
-
-def _parameters(model: str) -> Mapping[str, inspect.Parameter]:
+def parameters(model: str) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(models.maker(model)).parameters
 
 
 def defaults(model: str) -> dict[str, Any]:
     """Return the default arguments of a model."""
-    return {name: p.default for name, p in _parameters(model).items() if p.default is not p.empty}
+    return {name: p.default for name, p in parameters(model).items() if p.default is not p.empty}
 
 
 def fitting(model: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Select from `found`, the sizes that follow from the data, the arguments that the model has."""
-    known = _parameters(model)
+    known = parameters(model)
     return {name: value for name, value in found.items() if name in known}
 
 
@@ -301,7 +275,7 @@ def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | f
     """Parse the --set options of a model, "name=number" each.
 
     Raises click's usage error for a value that is no number or a name that is no argument of the model."""
-    known = [n for n in _parameters(model) if n != "dtype"]
+    known = [n for n in parameters(model) if n != "dtype"]
     out = {}
     for given in assignments:
         name, value = assignment(given, "--set", "hidden_size=64")

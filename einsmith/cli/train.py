@@ -22,7 +22,8 @@ import numpy as np
 from einsmith import models, nn, optim
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
-from einsmith.cli.tasks import Loaded, fitting, model_arguments, task_of
+from einsmith.cli.task_table import task_of
+from einsmith.cli.tasks import Loaded, fitting, model_arguments
 from einsmith.data import Batches, Stream
 from einsmith.training import TrainStep, checkpoint, manifest
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Expr, Read
-from einsmith.kernels.contraction.emission.nan_repair import needed
-from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.kernels.contraction.problem import Operand, Problem, needed
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileBuilder, TileValue
 from einsmith.tiles.pieces import Functions, Tiling, below, blocks, finish, least_power, slots

@@ -12,7 +12,8 @@ import pytest
 import einsmith as es
 from einsmith.base.sizes import show_size
 from einsmith.cli import explain, main
-from einsmith.cli.explain import gather, us
+from einsmith.cli.explain import gather
+from einsmith.cli.kernel_report import us
 from einsmith.cli.report_charts import SPAN, ticks
 from einsmith.cli.report_page import page
 from einsmith.ir.nodes import nbytes

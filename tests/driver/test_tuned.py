@@ -12,7 +12,8 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
-from einsmith.cli.explain import gather, text_of
+from einsmith.cli.explain import gather
+from einsmith.cli.kernel_report import text_of
 from einsmith.cli.report_page import page
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu_kernels

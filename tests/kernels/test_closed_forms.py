@@ -9,8 +9,8 @@ from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.contraction import config, k_bounds
-from einsmith.kernels.contraction.emission.write_combining import MOST, unit_of
 from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.units import MOST, unit_of
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span

@@ -13,7 +13,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.emission.k_pack import depth_of
+from einsmith.kernels.contraction.k_vectorization import depth_of
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host

@@ -11,10 +11,9 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
-from einsmith.kernels.contraction.emission.nan_repair import needed
 from einsmith.kernels.contraction.k_bounds import k_bounds, shares
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.problem import needed, problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import check_exact as check

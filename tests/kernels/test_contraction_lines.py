@@ -12,10 +12,10 @@ from einsmith.ir.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
-from einsmith.kernels.contraction.emission.write_combining import unit_of
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import Configs
 from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.units import unit_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host

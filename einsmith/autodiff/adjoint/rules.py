@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi, sqrt
 
+from einsmith.ir.analysis.predicates import negate
 from einsmith.ir.nodes import Apply, Const, Expr, apply, cast
 
 
@@ -57,11 +58,6 @@ def add_terms(a: Expr, b: Expr) -> Expr:
     if isinstance(b, Apply) and b.fn == "neg":
         return apply("sub", a, b.args[0])
     return apply("add", a, b)
-
-
-def negate(c: Expr) -> Expr:
-    """Return `not c`."""
-    return c.args[0] if isinstance(c, Apply) and c.fn == "not" else apply("not", c)
 
 
 def choose(c: Expr, a: Expr, b: Expr | float) -> Expr:

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from einsmith.autodiff.adjoint.rules import negate
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.tighten import SolvedPart
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.predicates import negate
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Apply, Const, Expr, apply, postorder, reads
 from einsmith.ir.rebuild import rebuild

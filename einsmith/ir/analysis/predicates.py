@@ -94,3 +94,8 @@ def cuts_of(e: Expr, axis: Axis, extent: int) -> Iterator[int]:
     cut = -(k // c) if c > 0 else k // -c + 1  # the first t with c*t + k >= 0, or < 0 where c is negative
     if 0 < cut < extent:
         yield cut
+
+
+def negate(c: Expr) -> Expr:
+    """Return `not c`."""
+    return c.args[0] if isinstance(c, Apply) and c.fn == "not" else apply("not", c)

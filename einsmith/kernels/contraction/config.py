@@ -122,7 +122,7 @@ class Tiled:
     tm, tn: tasks along M and N
     windows: operands that tasks first copy into halo copies (see Halos)
     rows: vectors of N do not cross rows of N's innermost axis, whose extent is rounded up
-    depth: points of K in the lanes of a vector of N for each point of N, added at the end (k_pack)
+    depth: points of K in the lanes of a vector of N for each point of N, added at the end (k_vectorization)
     """
 
     swap: bool = False

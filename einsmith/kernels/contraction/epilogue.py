@@ -14,8 +14,8 @@ from einsmith.cost.memory_traffic import PAGE, scattered
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, below
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import WindowSetting
-from einsmith.kernels.contraction.emission.write_combining import Unit, unit_of
 from einsmith.kernels.contraction.problem import Finish, Problem, finished
+from einsmith.kernels.contraction.units import Unit, unit_of
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import placed, simplified
 from einsmith.kernels.emit.cursor import LaneCursor

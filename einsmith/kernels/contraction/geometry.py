@@ -11,9 +11,9 @@ from einsmith.codegen.loopnest.address import FusedAxes, fused
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction.config import Side, Tiled, WindowSetting, depends_on_batch, masked_tail
-from einsmith.kernels.contraction.emission.k_pack import fits
 from einsmith.kernels.contraction.halo import covers
 from einsmith.kernels.contraction.k_bounds import KBound, within
+from einsmith.kernels.contraction.k_vectorization import fits
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.schedule.kernel import Kernel
 

@@ -16,7 +16,7 @@ from einsmith.base.dtypes import DType
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import Affine, affine_of, leaves
 from einsmith.ir.analysis import obvious
-from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.bounds import Facts, prove
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import (
@@ -337,3 +337,11 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
         return tuple(found) or None
 
     return template.memo("contraction", compute)
+
+
+@lru_cache(maxsize=1024)
+def needed(p: Problem) -> bool:
+    """Return whether some guard on K zeroes one operand only."""
+    left, right = p.operands
+    single = (g for g in p.exact if not (g in left.guards and g in right.guards))
+    return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)

@@ -27,9 +27,9 @@ from einsmith.kernels.contraction.cost import (
     ConfigTable,
     inner_bytes,
 )
-from einsmith.kernels.contraction.emission.k_pack import depth_of, fits
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.halo import elements
+from einsmith.kernels.contraction.k_vectorization import depth_of, fits
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.kernel import Kernel
@@ -316,7 +316,8 @@ def _longest(k: int, point: int, unit: int) -> int:
 def _deep(s: OperandPlan, number: int, registers: int, split: int, block: int) -> list[_Tile]:
     """Return tiles whose vectors hold all points of N at several points of K, where that leaves fewer lanes empty.
 
-    The points of K must be adjacent in the rows of M, and no part or block of K may end between them (`k_pack.fits`).
+    The points of K must be adjacent in the rows of M, and no part or block of K may end between them
+    (`k_vectorization.fits`).
     """
     depth = depth_of(s.N, s.lanes, s.item)
     nv = ceil(s.N * depth / s.lanes)

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.kernels.contraction import config, direct_boxes, epilogue, search
+from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, operand_memories
 from einsmith.kernels.contraction.cost import HOW, ORDERS
-from einsmith.kernels.contraction.emission import k_pack
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, together
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import SWEEP
@@ -99,7 +98,7 @@ def _deep(c: Tiled, s: OperandPlan, columns: int) -> bool:
     part = ceil(s.K / c.split)
     if c.windows or c.b != "panel" or not s.numbers.b_turned or columns > c.nv:
         return False
-    return k_pack.fits(s, c.depth, (part, min(c.kc or part, part)))
+    return k_vectorization.fits(s, c.depth, (part, min(c.kc or part, part)))
 
 
 def _ways(c: Tiled, s: OperandPlan) -> str:

@@ -10,31 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.kernels.contraction.config import WindowSetting
-from einsmith.kernels.contraction.emission.nan_repair import needed
-
-WIDEST = 16
-"""Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""
-
-
-def depth_of(n: int, lanes: int, item: int) -> int:
-    """Return the points of K in the lanes of a vector with which the fewest lanes stay empty.
-
-    Vectors hold `n` points of N, with elements of `item` bytes.
-    """
-    return min((d for d in (1, 2, 4) if d * item <= WIDEST and d <= lanes), key=lambda d: (-(-n * d // lanes) / d, d))
-
-
-def fits(s: WindowSetting, depth: int, blocks: Sequence[int]) -> bool:
-    """Return whether `depth` points of K are always adjacent in the rows of M.
-
-    No part or block of K may end between them; `blocks` lists their sizes (points).
-    """
-    rows = s.access(s.m_side)
-    groups = rows.groups(s.p.k)
-    if not s.m_side.operand.plain or not groups or needed(s.p) or any(x % depth for x in (groups[-1].extent, *blocks)):
-        return False
-    return all(f.coef.get(groups[-1].inner) == 1 for f in rows.forms)
 
 
 def repeated(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: int, lanes: int) -> SSAValue:

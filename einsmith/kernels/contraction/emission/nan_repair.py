@@ -9,25 +9,14 @@ slow and right.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
 from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import tree
 from einsmith.codegen.loopnest.walk import sweep
-from einsmith.ir.analysis.bounds import prove
-from einsmith.ir.nodes import axes_of
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.problem import Problem, needed
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
-
-
-@lru_cache(maxsize=1024)
-def needed(p: Problem) -> bool:
-    """Return whether some guard on K zeroes one operand only."""
-    left, right = p.operands
-    single = (g for g in p.exact if not (g in left.guards and g in right.guards))
-    return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
 
 
 class NanRepair:
