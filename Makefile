@@ -24,7 +24,7 @@ help:
 	@echo "  make test    run the tests"
 	@echo "  make bench   compile budgets; training steps, operators and kernels against PyTorch, JAX and TensorFlow"
 	@echo "               (installs them); how good choices without search are"
-	@echo "  make lint    ruff and mypy"
+	@echo "  make lint    ruff (format and rules), mypy and import-linter"
 	@echo "  make clean   remove .venv and caches of the tools"
 	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/ir -x'"
 
@@ -69,6 +69,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check . $(ARGS)
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

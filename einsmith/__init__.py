@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from einsmith import export as _export  # first: a module of that name, imported later, would replace it
-from einsmith.base import late
+from einsmith.base import VERSION, late
 
 if TYPE_CHECKING:
     from einsmith import callbacks, data, functional, metrics, models, nn, optim
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from einsmith.training import TrainStep
     from einsmith.training.checkpoint import load, save
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DtypeError",

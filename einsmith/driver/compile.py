@@ -30,8 +30,9 @@ from einsmith.ir.views import producer, storage
 from einsmith.kernels import autoconfig
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks, violation
+from einsmith.passes.context import PassContext
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import PassContext, decided_out, leaving_out, left_out, run_passes
+from einsmith.passes.pipeline import decided_out, leaving_out, left_out, run_passes
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, CompiledKernel, PointerTarget, layout, show_kernels, show_steps

@@ -13,9 +13,8 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import einsmith
 from einsmith.api.jit import Jitted
-from einsmith.base import environment, folders
+from einsmith.base import VERSION, environment, folders
 from einsmith.base.arguments import Count, checked, described
 from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.cost.facts import MAX_THREADS
@@ -32,7 +31,7 @@ from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep
 from einsmith.training.manifest import has_format
 
-FORMAT, VERSION = "einsmith-export", 1
+FORMAT, FORMAT_VERSION = "einsmith-export", 1
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
 _NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _SYSTEM = frozenset(
@@ -154,7 +153,7 @@ class _Made:
     def write(self, folder: Path, command: list[str] | None) -> None:
         """Write everything but the weights, the manifest last. command: the C compiler that links, or None."""
         name, source = self.name, self.source
-        text = header(name, self.subject, self.calls, self.processor, einsmith.__version__, source.violations)
+        text = header(name, self.subject, self.calls, self.processor, VERSION, source.violations)
         (folder / f"{name}.h").write_text(text)
         (folder / f"{name}.c").write_text(source.text(self.identity))
         kernels = folder / f"{name}_kernels.o"
@@ -171,7 +170,7 @@ class _Made:
         training, memories, processor = self.subject.training, self.subject.memories, self.processor
         settings, reports = (training.settings, training.reports) if training else ((), ())
         return {
-            "format": FORMAT, "version": VERSION, "einsmith": einsmith.__version__, "name": self.name,
+            "format": FORMAT, "version": FORMAT_VERSION, "einsmith": VERSION, "name": self.name,
             "what": self.subject.name, "identity": self.identity,
             "target": {
                 "triple": processor.triple, "cpu": processor.cpu, "features": [f.name for f in processor.features]

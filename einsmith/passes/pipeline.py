@@ -14,8 +14,7 @@ from functools import partial
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
-from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Graph
+from einsmith.ir.nodes import Graph
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
 from einsmith.passes.algebra.contraction_order import contraction_order
@@ -36,35 +35,9 @@ from einsmith.passes.algebra.segments import segments
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
+from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
-from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import Cost, kernel_call
-from einsmith.schedule.schedule import Copy
-
-
-def no_cost(kernel: Kernel | Rows, target: Target) -> float:
-    """Raise NotImplementedError: the default `cost` of contexts in which no kernels are chosen."""
-    raise NotImplementedError("a pass asks what a kernel costs where nobody predicts it; PassContext.cost is missing")
-
-
-@dataclass(frozen=True)
-class PassContext:
-    """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
-    before, after, seconds): called after each pass."""
-
-    target: Target = Target()
-    cost: Cost = no_cost
-    observe: Callable[[str, Graph, Graph, float], None] | None = None
-
-    @property
-    def prices(self) -> bool:
-        """Return whether kernels can be priced (`price`)."""
-        return self.cost is not no_cost
-
-    def price(self, *nodes: Compute) -> float:
-        """Return the predicted seconds of a kernel that computes these tensors; each may read the ones before it."""
-        return self.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, self.target)
 
 
 @dataclass(frozen=True)
@@ -95,9 +68,10 @@ def ordered(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     return tuple(passes)
 
 
-def run_passes(graph: Graph, context: PassContext = PassContext()) -> Graph:
+def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
     """Return the graph after every pass except those that EINSMITH_WITHOUT names. Raises KnobError if it names a pass
     that cannot be left out."""
+    context = context or PassContext()
     without = _left_out()
     for p in PASSES:
         start = time.perf_counter()

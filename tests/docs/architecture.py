@@ -21,7 +21,8 @@ from einsmith.ir.printer import show, show_graph
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
-from einsmith.passes.pipeline import PASSES, PassContext
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import PASSES
 from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
 from einsmith.schedule.plan import Plan, fuse
 from einsmith.schedule.printer import namer, show_arena, show_plan

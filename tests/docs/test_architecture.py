@@ -7,12 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
 
 import pytest
 
 from tests.docs.architecture import PATH, printed, stages, updated
-from tests.test_imports import LAYERS
 
 ROOT = PATH.parents[1]
 
@@ -54,10 +53,14 @@ def test_a_stage_that_differs_is_seen() -> None:
     assert updated(planted) == page
 
 
-@pytest.mark.parametrize("path", [PATH, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
-def test_layers_are_those_that_are_enforced(path: Path) -> None:
-    text = re.search(r"```\n([a-z][^\n`]*<-[^`]*)\n```", path.read_text(), re.S)
-    assert text and [layer.split() for layer in text[1].split("<-")] == LAYERS
+def test_layers_are_those_that_are_enforced() -> None:
+    text = re.search(r"```\n([a-z][^\n`]*<-[^`]*)\n```", PATH.read_text(), re.S)
+    (layers,) = (
+        c["layers"]
+        for c in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+        if c["type"] == "layers"
+    )
+    assert text and [layer.split() for layer in text[1].split("<-")] == [x.split(" : ") for x in reversed(layers)]
 
 
 def test_every_package_has_its_line() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.ir.verify import verify_graph
-from einsmith.passes.pipeline import PASSES, PassContext
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import PASSES
 
 AXES = "ijkl"
 

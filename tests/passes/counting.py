@@ -18,7 +18,8 @@ from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Graph
 from einsmith.ir.views import storage
 from einsmith.kernels.autoconfig import choose
-from einsmith.passes.pipeline import PassContext, run_passes
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import fuse
 from einsmith.tuning.kernels.decisions import lowered
 from tests import nest_interp

@@ -22,7 +22,8 @@ from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.horizontal_fusion import one_sum
 from einsmith.passes.algebra.inline import inlined
 from einsmith.passes.algebra.simplify import simplify
-from einsmith.passes.pipeline import PASSES, PassContext, run_passes
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import PASSES, run_passes
 from einsmith.schedule.fusion import STAGES, fits, maker, makers, needs_check, only_identity, reads_in_place
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Plan, fuse, kernel_call

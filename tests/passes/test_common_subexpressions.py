@@ -15,7 +15,7 @@ from einsmith.ir.verify import verify_graph
 from einsmith.passes import pipeline
 from einsmith.passes.algebra import common_subexpressions as shared
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
-from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 F = dt.f32
 COUNTED = PassContext(cost=lambda kernel, target: float(sum(

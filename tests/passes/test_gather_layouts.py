@@ -14,7 +14,7 @@ from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra.gather_layouts import gather_layouts
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
-from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 
 def picks(parts) -> int:

@@ -12,7 +12,7 @@ from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra.merge_scatters import merge_scatters
 from einsmith.passes.algebra.simplify import simplify
-from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 FEWER = PassContext(cost=lambda kernel, target: 1.0)
 """A machine where all kernels take the same time."""

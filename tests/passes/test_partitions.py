@@ -18,7 +18,8 @@ from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.views import storage
-from einsmith.passes.pipeline import PassContext, run_passes
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import fuse
 from tests.passes.drawn_graphs import drawn

@@ -16,7 +16,8 @@ from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.passes import pipeline
-from einsmith.passes.pipeline import PASSES, Pass, PassContext, graph_pass, ordered, run_passes
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import PASSES, Pass, graph_pass, ordered, run_passes
 from einsmith.schedule.plan import fuse
 
 

@@ -19,7 +19,8 @@ from einsmith.ir.nodes import Apply, Compute, Const, Graph, nbytes, postorder, s
 from einsmith.ir.verify import verify_graph
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.recompute import recompute
-from einsmith.passes.pipeline import PASSES, PassContext, run_passes
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import PASSES, run_passes
 
 SMALL = Target(l1=1 << 9, l2=1 << 10, l3=1 << 11, launch_seconds=1e-9)
 """A machine whose caches hold nothing of a test."""

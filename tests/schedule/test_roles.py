@@ -9,7 +9,8 @@ from einsmith.driver.compile import Executable, predicted
 from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.ir.rebuild import exchanged
 from einsmith.ir.views import storage
-from einsmith.passes.pipeline import PassContext, run_passes
+from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import LoopCall, fuse
 from einsmith.schedule.roles import saved
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import (
@@ -33,9 +33,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, rebuild, substitute, with_args
-
-if TYPE_CHECKING:
-    from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 
 class _Value(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.ir.nodes import (
     Axis,
@@ -36,9 +36,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, with_args
-
-if TYPE_CHECKING:
-    from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 
 class _Turned(NamedTuple):

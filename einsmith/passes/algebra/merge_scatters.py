@@ -11,7 +11,6 @@ changes. The predicted kernel times decide.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.pointwise import is_identity
@@ -32,9 +31,7 @@ from einsmith.ir.nodes import (
     reads,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
-
-if TYPE_CHECKING:
-    from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 
 def merge_scatters(graph: Graph, context: PassContext) -> Graph:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from einsmith.ir.analysis.pointwise import points, pointwise_body, total_operations
 from einsmith.ir.nodes import (
@@ -39,9 +38,7 @@ from einsmith.ir.rebuild import exchanged, readers_of, with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.algebra.inline import inlined
 from einsmith.passes.analysis.saved_set import Option, saved_set
-
-if TYPE_CHECKING:
-    from einsmith.passes.pipeline import PassContext
+from einsmith.passes.context import PassContext
 
 UNCERTAIN = 0.02
 """Smallest difference of two predicted kernel times, as a fraction of one, that is expected to show in measured

@@ -1,0 +1,36 @@
+"""Define the context that passes share: the machine, predicted costs of kernels, and an observer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from einsmith.cost.facts import Target
+from einsmith.ir.nodes import Compute, Graph
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import Cost, kernel_call
+from einsmith.schedule.schedule import Copy
+
+
+def no_cost(kernel: Kernel | Rows, target: Target) -> float:
+    """Raise NotImplementedError: the default `cost` of contexts in which no kernels are chosen."""
+    raise NotImplementedError("a pass asks what a kernel costs where nobody predicts it; PassContext.cost is missing")
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
+    before, after, seconds): called after each pass."""
+
+    target: Target = Target()
+    cost: Cost = no_cost
+    observe: Callable[[str, Graph, Graph, float], None] | None = None
+
+    @property
+    def prices(self) -> bool:
+        """Return whether kernels can be priced (`price`)."""
+        return self.cost is not no_cost
+
+    def price(self, *nodes: Compute) -> float:
+        """Return the predicted seconds of a kernel that computes these tensors; each may read the ones before it."""
+        return self.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, self.target)
