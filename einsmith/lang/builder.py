@@ -197,7 +197,10 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
         dtype = dtype_of(array)
         trace = current_trace()
         if trace is None:
-            raise TraceError("an array meets a traced tensor outside a trace; pass it as an argument")
+            raise TraceError(
+                "an array is combined with a traced tensor outside the traced function; pass the array to the function "
+                "as an argument"
+            )
         return Value(trace.capture(array, array.shape, dtype))
     raise TraceError(f"{type(x).__name__} is neither a tensor, an array nor a number")
 
@@ -225,7 +228,9 @@ def _read(v: Value, keys: Sequence[Any]) -> Ex:
     index = []
     for k in keys:
         if isinstance(k, slice) or k is None or k is Ellipsis:
-            raise FormulaError("slices and axes do not mix in one index", hint="give one index for each dimension")
+            raise FormulaError(
+                "an index with axes has no slices, None or ...", hint="give one index for each dimension"
+            )
         index.append(_as_form(k))
     return Ex(element(v, index))
 
@@ -373,10 +378,10 @@ def _function(fn: str, name: str | None = None, doc: str = "") -> Callable[..., 
 exp, log, tanh, sigmoid = _function("exp"), _function("log"), _function("tanh"), _function("sigmoid")
 sqrt, rsqrt, erf = _function("sqrt"), _function("rsqrt"), _function("erf")
 abs, sign, floor, sin, cos = (_function(f) for f in ("abs", "sign", "floor", "sin", "cos"))
-log1p = _function("log1p", doc="log(1 + x), with all digits where x is small.")
-expm1 = _function("expm1", doc="exp(x) - 1, with all digits where x is small.")
-softplus = _function("softplus", doc="log(1 + exp(x)), which is no infinity where exp(x) is.")
-relu = _function("relu", doc="0 where x <= 0, else x: NaN stays, and the derivative at 0 is 0.")
+log1p = _function("log1p", doc="log(1 + x), accurate for small x.")
+expm1 = _function("expm1", doc="exp(x) - 1, accurate for small x.")
+softplus = _function("softplus", doc="log(1 + exp(x)), without overflow for large x.")
+relu = _function("relu", doc="0 where x <= 0, else x; NaN gives NaN, and the derivative at 0 is 0.")
 stop_gradient = _function("stop_gradient", doc="`x`, with derivative zero.")
 
 
@@ -422,7 +427,9 @@ def cast(x: Any, dtype: Any) -> Any:
 def full(shape: Sequence[int], value: float | int | bool, dtype: Any) -> Value:
     """Return a tensor filled with one number. Raises DtypeError for an integer that no type holds."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise DtypeError("a tensor's number is an integer of more than 64 bits; write a float, as in 1e20")
+        raise DtypeError(
+            "the value to fill a tensor with is an integer of more than 64 bits; write a float, as in 1e20"
+        )
     return Value(_Compute(template(shape, (), _Const(value, dtype_of(dtype))), ()))
 
 

@@ -271,21 +271,21 @@ def _partition(
         for d, (o, s, a) in enumerate(zip(offset, step, axes, strict=True)):
             if a.extent and (o < 0 or o + s * (a.extent - 1) >= shape[d]):
                 raise FormulaError(
-                    f"this piece of {name} reaches {o} to {o + s * (a.extent - 1)} in dimension {d}, of extent "
-                    f"{shape[d]}", program.text, at,
+                    f"this piece of {name} covers positions {o} to {o + s * (a.extent - 1)} of dimension {d}, whose "
+                    f"extent is {shape[d]}", program.text, at,
                 )  # fmt: skip
         for others, steps, along, _ in pieces[:n]:
             if all(
                 a.extent and b.extent and progressions_meet(o, s, a.extent, p, q, b.extent)
                 for o, s, a, p, q, b in zip(offset, step, axes, others, steps, along, strict=True)
             ):
-                raise FormulaError(f"this piece of {name} overlaps one above it", program.text, at,
+                raise FormulaError(f"this piece of {name} overlaps a piece above", program.text, at,
                                    "define each element once, or accumulate with +=")  # fmt: skip
     whole = math.prod(shape)
     written = sum(math.prod(a.extent for a in axes) for *_, axes, _ in pieces)
     if written == whole:
         return
-    gap = f"an element: they write {written}, and the shape {shape} has {whole}"
+    gap = f"some elements: the pieces define {written}, and the shape {shape} has {whole}"
     if whole <= _COUNTABLE:
         cells = np.zeros(shape, np.int8)
         for offset, step, axes, _ in pieces:

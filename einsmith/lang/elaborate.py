@@ -61,7 +61,7 @@ class Elaborator:
         """Return the value of an expression without axes and reads. Raises FormulaError where it is no integer."""
         form = self.form(root)
         if not isinstance(form, Literal) or isinstance(form.value, (bool, float)):
-            raise FormulaError("this is no integer known before the program runs", self.text, root.at,
+            raise FormulaError("this must be an integer that is known before the program runs", self.text, root.at,
                                "use // for a quotient of integers")  # fmt: skip
         return form.value
 

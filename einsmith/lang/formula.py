@@ -491,7 +491,7 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     if combiner in ("argmax", "argmin"):
         if (points := math.prod(a.extent for a in axes)) > 2**31:
             raise FormulaError(
-                f"{combiner} over {points} elements has positions that leave int32, its type: {_boxes(axes)}",
+                f"{combiner} over {points} elements has positions that exceed int32, its type: {_boxes(axes)}",
                 hint=f"take {combiner} over some of the axes, then over the others",
             )
         return FormulaFold(combiner, axes, body, dt.i32, at)

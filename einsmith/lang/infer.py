@@ -199,7 +199,7 @@ class _Inference:
             if name in self.program.defined and prod(n or 1 for n in shape) > MOST:
                 at = self.program.lines[self.program.defined[name][0]].statement.at
                 raise ShapeError(str(FormulaError(
-                    f"{name} would have shape {shape}; no array has as many elements", self.program.text, at
+                    f"{name} would have shape {shape}; no array can have that many elements", self.program.text, at
                 )))  # fmt: skip
         return Extents(axes, shapes)
 
@@ -254,7 +254,7 @@ class _Inference:
             if n < 0:
                 raise ShapeError(f"extents: {name!r} would be {n}; an extent is not negative")
             if n > MOST:
-                raise ShapeError(f"extents: {name!r} would be {n}; no array has as many elements")
+                raise ShapeError(f"extents: {name!r} would be {n}; no array can have that many elements")
             tensor, _, rest = name.partition(".shape[")
             if rest:
                 self.assign(("dim", tensor, int(rest.rstrip("]"))), n, f"extents= says {name} = {n}", None)
@@ -284,7 +284,7 @@ class _Inference:
                     reach = max(reach, high + 1)
                 else:
                     if f"{name}.shape[{d}]" not in self.pending:
-                        self.assign(("dim", name, d), reach, f"the left sides of {name} reach {reach}", None)
+                        self.assign(("dim", name, d), reach, f"the left sides of {name} define {reach} positions", None)
                         changed = True
         return changed
 
@@ -425,7 +425,7 @@ class _Inference:
                 if others:
                     message = (
                         f"the extents of the axes {' and '.join([axis, *others])} are not determined: "
-                        f"{site.node.name} is read with both"
+                        f"one index of {site.node.name} contains them all"
                     )
                     value = "N"
                 break

@@ -41,16 +41,16 @@ def measured(e: FormulaOp) -> tuple[Ty, bool, Range]:
             axes = {a.name: a.extent for a in e.free}
             box = ", ".join(f"{name} < {axes[name]}" for name in sorted(axes))
             raise FormulaError(
-                f"{e.fn} of these integers has the range {found[0]} to {found[1]}, which leaves int64; {box}",
-                hint="compute it in floats, as in f64(i)*k, or take remainders of its factors first, as in (i % n)*k",
+                f"{e.fn} of these integers has the range {found[0]} to {found[1]}, which exceeds int64; {box}",
+                hint="compute in floats, as in f64(i)*k, or take remainders of the factors first, as in (i % n)*k",
             )
         return dt.i64, False, found
     if literals:
         low, high = literals[0].reach
         value = low if ranges.leaves((low, low), dtype) else high
         raise FormulaError(
-            f"the literal {value} is no value of {dtype.numpy}, the type that it takes here",
-            hint=f"convert what it meets, as in i64(x), or write {value}.0 for a float",
+            f"the literal {value} does not fit {dtype.numpy}, the type of the other operand",
+            hint=f"convert the other operand, as in i64(x), or write {value}.0 for a float",
         )
     wraps = ranges.leaves(found, dtype)
     return dtype, wraps, dtype.range if wraps else found

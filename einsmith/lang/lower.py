@@ -499,7 +499,7 @@ def _remedy(scope: TemplateScope, node: Load, d: int, e: Expr, n: int, lo: int |
     guard = "guard the read, as in where(0 <= index and index < extent, read, 0)"
     form = linear(e)
     if node.computed:
-        return "an index computed from floats is proven by its range: limit it, as in min(max(i32(x), 0), extent-1)"
+        return "an index computed from floats must be limited to the extent, as in min(max(i32(x), 0), extent-1)"
     if lo is None or lo < 0 or guarded or n == 0:
         return guard
     for atom, c in form.terms.items():

@@ -132,8 +132,8 @@ class Operator:
         known = (*self.inputs, *running)
         for n in names:
             if n not in known:
-                hint = near(n, known) or f"it is a function of {', '.join(known)}"
-                raise FormulaError(f"{self.name} cannot be differentiated by {n!r}", hint=hint)
+                hint = near(n, known) or f"the inputs are {', '.join(known)}"
+                raise FormulaError(f"{self.name} cannot be differentiated with respect to {n!r}", hint=hint)
         saved = self._saved_of(kwargs)
         absent = {n: 0.0 for n in running if n not in kwargs and n not in self.defaults}
         inputs, static, numbers = self._arguments(args, {**absent, **kwargs})
@@ -220,7 +220,7 @@ class Operator:
         value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, (bool, float)) and name in self.program.in_index:
             raise FormulaError(
-                f"{self.name}: the parameter {name} stands in an index, so it is an integer, not {value!r}"
+                f"{self.name}: the parameter {name} stands in an index, so it must be an integer, not {value!r}"
             )
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise FormulaError(f"{self.name}: the parameter {name} does not fit 64 bits")
@@ -246,7 +246,7 @@ class Operator:
         for name, x in (*inputs.items(), *numbers.items()):
             v = as_value(np.asarray(x) if isinstance(x, np.generic) else x)  # as where no trace is under way
             if v.ndim and name in numbers:
-                raise ShapeError(f"{self.name}: the parameter {name} is a number, not a tensor of shape {v.shape}")
+                raise ShapeError(f"{self.name}: the parameter {name} must be a number, not a tensor of shape {v.shape}")
             if name in inputs:
                 rank = self.program.inputs[name]
                 _check(name, v.shape, v.dtype.is_int, rank, name in self.program.integer_inputs, v.dtype.name)

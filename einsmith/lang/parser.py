@@ -232,7 +232,9 @@ class _Parser:
 
     def statement(self) -> Statement:
         if self.token.kind == "op":
-            hint = "a statement goes on in the next line only inside brackets: put what is after its = into parentheses"
+            hint = (
+                "a statement continues on the next line only inside brackets: put the expression after = in parentheses"
+            )
             raise self.fail(f"expected the name of a tensor, found {self.token.text!r}", hint=hint)
         head = self.name("a tensor")
         if self.token.text != "[":
@@ -328,7 +330,9 @@ class _Parser:
         if self.accept("("):
             inner = self.expression()
             if self.token.text == ",":
-                raise self.fail("there are no tuples here", hint="several reductions go into one: sum[i,j](...)")
+                raise self.fail(
+                    "there are no tuples here", hint="a reduction over several axes is written sum[i,j](...)"
+                )
             self.take(")")
             return inner
         if token.kind == "name":

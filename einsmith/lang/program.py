@@ -346,7 +346,8 @@ def _outputs(program: FormulaProgram) -> tuple[str, ...]:
     if not found:
         hint = f"add a last line such as: return {next(iter(program.defined))}"
         last = program.lines[-1].statement
-        raise FormulaError("every tensor is read by another, so which are results is open", source.text, last.at, hint)
+        message = "every tensor is read by another one, so none is known to be an output"
+        raise FormulaError(message, source.text, last.at, hint)
     return found
 
 

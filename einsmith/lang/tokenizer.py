@@ -48,7 +48,9 @@ def tokenize(source: str) -> list[Token]:
             raise FormulaError(f"a name cannot start with a digit, and {text} is followed by {source[at]!r}",
                                source, at, "write a * between a number and a name")  # fmt: skip
         if kind == "name" and len(text) > LONGEST_NAME:
-            raise FormulaError(f"a name of {len(text)} characters; {LONGEST_NAME} are the most", source, token.at)
+            raise FormulaError(
+                f"the name has {len(text)} characters; at most {LONGEST_NAME} are allowed", source, token.at
+            )
         if kind == "name" and not text.isidentifier():
             odd = next(n for n in range(len(text)) if not text[: n + 1].isidentifier())
             raise FormulaError(f"{text[odd]!r} has no meaning in a name", source, token.at + odd)
@@ -60,7 +62,7 @@ def tokenize(source: str) -> list[Token]:
                 open_.append(token)
             elif text in _PAIRS:
                 if not open_ or open_[-1].text != _PAIRS[text]:
-                    raise FormulaError(f"{text!r} closes nothing", source, token.at)
+                    raise FormulaError(f"{text!r} has no opening bracket", source, token.at)
                 open_.pop()
             out.append(token)
     if open_:
@@ -80,7 +82,7 @@ def _hint(char: str) -> str | None:
         "^": "write ** for a power",
         "@": "write the product out, as in sum[k](A[i,k] * B[k,j])",
         ";": "write one statement on each line",
-        ":": "an index is an integer expression; slices are written with axes",
+        ":": "an index is an integer expression; write an axis instead of a slice",
         "{": "use ( ) and [ ]",
-        "\\": "a line goes on inside brackets",
+        "\\": "a statement continues on the next line inside brackets",
     }.get(char)

@@ -70,8 +70,9 @@ def slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
         if isinstance(k, RunTimeOnly):
             if k.shape or not k.dtype.is_int:
                 raise TraceError(
-                    f"a tensor is indexed with one of {k.dtype.name} and shape {k.shape}; an index is one integer. "
-                    "For more, read elements inside es.compute(shape, lambda t, k: E[ids[t], k])"
+                    f"a tensor is indexed with a tensor of type {k.dtype.name} and shape {k.shape}; an index must be "
+                    "one integer. To index with several, read elements inside es.compute(shape, lambda t, k: "
+                    "E[ids[t], k])"
                 )
             dims.append((-2, chosen, 0))
             chosen += 1
@@ -120,15 +121,19 @@ def resolve_reshape(old: Sequence[int], new: Sequence[Any]) -> tuple[int, ...]:
     shape = whole_numbers(new, "reshape: shape")
     unknown = [d for d, n in enumerate(shape) if n == -1]
     if len(unknown) > 1 or any(n < -1 for n in shape):
-        raise ShapeError(f"reshape to {tuple(shape)}: one extent may be -1, the others are not negative")
+        raise ShapeError(
+            f"reshape to {tuple(shape)}: at most one extent may be -1, and the others must not be negative"
+        )
     total = prod(old)
     if unknown:
         rest = prod(n for n in shape if n != -1)
         if rest == 0 or total % rest:
-            raise ShapeError(f"reshape: {total} elements, shape {tuple(old)}, do not fill {tuple(shape)}")
+            raise ShapeError(
+                f"reshape: the {total} elements of shape {tuple(old)} do not fill the shape {tuple(shape)}"
+            )
         shape = tuple(total // rest if n == -1 else n for n in shape)
     if prod(shape) != total:
-        raise ShapeError(f"reshape: {total} elements, shape {tuple(old)}, do not fill {tuple(shape)}")
+        raise ShapeError(f"reshape: the {total} elements of shape {tuple(old)} do not fill the shape {tuple(shape)}")
     return shape
 
 
@@ -169,7 +174,7 @@ def reshape_index(old: Sequence[int], axes: Sequence[Form]) -> list[Form]:
 def permutation(rank: int, order: Sequence[Any]) -> tuple[int, ...]:
     places = whole_numbers(order, "transpose: order") or tuple(reversed(range(rank)))
     if any(not -rank <= d < rank for d in places) or sorted(d % rank for d in places) != list(range(rank)):
-        raise ShapeError(f"transpose: {places} is not an order of {rank} dimensions")
+        raise ShapeError(f"transpose: {places} is not a permutation of {rank} dimensions")
     return tuple(d % rank for d in places)
 
 
@@ -210,7 +215,7 @@ def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
     Raises KindError for an object that is no function, FormulaError for another number of parameters.
     """
     if not callable(fn):
-        raise KindError(f"compute: fn={shown(fn)} must be a function of an element's place")
+        raise KindError(f"compute: fn={shown(fn)} must be a function of an element's indices")
     try:
         parameters = inspect.signature(fn)
     except (TypeError, ValueError):  # for a function that is not written in Python
@@ -219,7 +224,7 @@ def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
         parameters.bind(*shape)
     except TypeError as e:
         raise FormulaError(
-            f"compute: {signature_of(fn)} is no function of {len(shape)} places, as the shape {shape} needs: {e}"
+            f"compute: {signature_of(fn)} must take {len(shape)} indices, one for each dimension of {shape}: {e}"
         ) from None
     names = [p.name for p in parameters.parameters.values() if p.kind is not p.VAR_POSITIONAL]
     return [*names[: len(shape)], *(f"i{d}" for d in range(len(names), len(shape)))]

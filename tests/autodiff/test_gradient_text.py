@@ -198,7 +198,7 @@ def test_names_that_are_taken_are_avoided():
 
 def test_bad_requests():
     op = es.op("Y[t,k] = c*E[ids[t],k]")
-    with pytest.raises(FormulaError, match="differentiated by 'F'"):
+    with pytest.raises(FormulaError, match="differentiated with respect to 'F'"):
         op.gradient("F", (5, 3), (7,))
     with pytest.raises(GradientError, match="ids is i64"):
         op.gradient("ids", (5, 3), (7,))

@@ -78,9 +78,9 @@ def test_small_indices_stay_int32():
 
 
 @pytest.mark.parametrize(("text", "extents", "words"), [
-    ("y[i] = f64(i*i*i*i*i)", {"i": 60_000}, ("leaves int64", "i < 60000", "line 1")),
-    ("y[i] = x[i*9223372036854775807 % 5]", {"i": 7}, ("leaves int64", "line 1")),
-    ("y[] = argmax[i,j](f32(i) + j)", {"i": 65_536, "j": 65_536}, ("4294967296", "leave int32", "line 1")),
+    ("y[i] = f64(i*i*i*i*i)", {"i": 60_000}, ("exceeds int64", "i < 60000", "line 1")),
+    ("y[i] = x[i*9223372036854775807 % 5]", {"i": 7}, ("exceeds int64", "line 1")),
+    ("y[] = argmax[i,j](f32(i) + j)", {"i": 65_536, "j": 65_536}, ("4294967296", "exceed int32", "line 1")),
     ("y[i] = a[i]*3000000000", {}, ("3000000000", "int32", "i64(x)", "line 1")),
     ("y[i] = where(a[i] > 0, a[i], -3000000000)", {}, ("-3000000000", "int32")),
 ])  # fmt: skip
@@ -173,7 +173,7 @@ def test_random_indices_with_large_constants_against_python(index, size, rows, c
         op = es.op(f"y[i,j] = x[({index}) % {size}]", extents={"i": rows, "j": columns})
         y = op(np.arange(size, dtype=np.float64))
     except FormulaError as e:
-        assert "leaves int64" in str(e)
+        assert "exceeds int64" in str(e)
         return
     picks = range(0, rows, max(1, rows // 50))
     want = [[eval(index, {"i": i, "j": j}) % size for j in range(columns)] for i in picks]

@@ -29,9 +29,10 @@ ILLEGAL = [
     ("Y[i] = X[i] + @\ud800", V, {}, es.FormulaError, "has no meaning here"),
     ("Y[i] = " + "(" * 100_000 + "X[i]" + ")" * 100_000, V, {}, es.FormulaError, "nested too deeply"),
     ("Y[i] = " + "-" * 100_000 + "X[i]", V, {}, es.FormulaError, "nested too deeply"),
-    ("@Y[i] = X[i]\nY[k+2147483648] = X[k]", V, {}, es.FormulaError, "no piece of Y defines an element: they write 10"),
-    ("Y[2*i] = X[i]\n@Y[3*k] = X[k]", V, {}, es.FormulaError, "overlaps one above it"),
-    ("Y[i] = @" + "x5" * 200, V, {}, es.FormulaError, "a name of 400 characters"),
+    ("@Y[i] = X[i]\nY[k+2147483648] = X[k]", V, {}, es.FormulaError,
+     "no piece of Y defines some elements: the pieces define 10"),
+    ("Y[2*i] = X[i]\n@Y[3*k] = X[k]", V, {}, es.FormulaError, "overlaps a piece above"),
+    ("Y[i] = @" + "x5" * 200, V, {}, es.FormulaError, "the name has 400 characters"),
     (f"Y[{AXES}] = X[a0]", V, {}, es.FormulaError, "at most 32 axes"),
 ]  # fmt: skip
 
@@ -48,9 +49,10 @@ def test_illegal(text, array, parameters, error, message):
 
 
 @pytest.mark.parametrize("extents,message", [
-    ({"i": 2**61}, "no array has as many elements"), ({"Y.shape[x]": 3}, "no axis of the formula"),
+    ({"i": 2**61}, "no array can have that many elements"), ({"Y.shape[x]": 3}, "no axis of the formula"),
     ({"Y.shape[7]": 3}, "no axis of the formula"), ({"i": "(" * 100_000}, "never closed"),
-    ({"i": "-" * 100_000 + "1"}, "nested too deeply"), ({"i": 2**31, "j": 2**31}, "no array has as many elements"),
+    ({"i": "-" * 100_000 + "1"}, "nested too deeply"),
+    ({"i": 2**31, "j": 2**31}, "no array can have that many elements"),
 ])  # fmt: skip
 def test_extents(extents, message):
     with pytest.raises(es.EinsmithError, match=message):

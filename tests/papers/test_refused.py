@@ -51,7 +51,7 @@ REFUSED = [
         """s[i] = sum[d](q[i,d])
                   + b[i]""",
         {"q": (3, 2), "b": (3,)},
-        "expected the name of a tensor, found .*only inside brackets: put what is after its = into parentheses",
+        "expected the name of a tensor, found .*only inside brackets: put the expression after = in parentheses",
     ),
 ]
 
