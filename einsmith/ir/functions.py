@@ -48,7 +48,7 @@ def _number(*args: DType) -> DType:
 
 def _computed(dtype: DType) -> DType:
     if dtype.in_memory_only:
-        raise DtypeError(f"{dtype.name} is a format of memory; cast it to {dtype.arithmetic.name}")
+        raise DtypeError(f"{dtype.name} is a storage type, without arithmetic; cast it to {dtype.arithmetic.name}")
     return dtype
 
 

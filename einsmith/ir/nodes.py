@@ -330,7 +330,7 @@ class Compute(Node):
     @property
     def dtype(self) -> DType:
         if len(self.template.dtypes) != 1:
-            raise VerifyError("a node of several results has no one type; take an Item")
+            raise VerifyError("a node of several results has no single type; take an Item")
         return self.template.dtypes[0]
 
     @property

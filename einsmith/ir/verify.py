@@ -131,7 +131,7 @@ def _fault(t: Template) -> Exception | None:
         narrow = too_narrow(t)
         if narrow is not None:
             e, (lo, hi) = narrow
-            return VerifyError(f"{show(e)} has the range {lo} .. {hi}, which leaves its type {e.dtype}")
+            return VerifyError(f"{show(e)} has the range {lo} .. {hi}, which exceeds its type {e.dtype}")
     except (VerifyError, BoundsError) as error:
         return error
     return None
@@ -152,7 +152,7 @@ def _verify_parts(t: Template) -> None:
             raise VerifyError(f"a piece of rank {len(p.extents)} in an output of rank {t.rank}")
         for o, s, n, size in zip(p.offset, p.step, p.extents, t.shape, strict=True):
             if s < 1 or n < 0 or o < 0 or (n and o + s * (n - 1) >= size):
-                raise VerifyError(f"the piece {o} + {s}*i, i < {n}, leaves the extent {size}")
+                raise VerifyError(f"the piece {o} + {s}*i, i < {n}, exceeds the extent {size}")
     full = [p for p in pieces if isinstance(p, Piece) and 0 not in p.extents]
     covered = sum(prod(p.extents) for p in full)
     if covered != prod(t.shape):
@@ -183,11 +183,11 @@ def _verify_body(t: Template, part: Piece | Scatter) -> None:
         if any(b.dtype.is_bool for b in body.bodies):
             raise VerifyError(f"{body.combiner} of a condition: {show(body)}")
         if any(b.dtype.in_memory_only for b in body.bodies):
-            raise VerifyError(f"{body.combiner} in a format of memory, {body.dtypes[0]}: {show(body)}")
+            raise VerifyError(f"{body.combiner} in a storage type, {body.dtypes[0]}: {show(body)}")
         if 0 in body.extents and 0 not in part.extents and body.combiner not in ("sum", "prod"):
             raise VerifyError(f"{body.combiner} over nothing: {show(part)}")
         if body.combiner.startswith("arg") and prod(body.extents) > 2**31:
-            raise VerifyError(f"{body.combiner} over {prod(body.extents)} elements leaves int32: {show(part)}")
+            raise VerifyError(f"{body.combiner} over {prod(body.extents)} elements exceeds int32: {show(part)}")
     if isinstance(part, Scatter):
         if len(part.index) != t.rank or not all(i.dtype.is_int for i in part.index):
             raise VerifyError(f"a scatter needs {t.rank} integer indices: {show(part)}")
@@ -235,17 +235,19 @@ def verify_recurrence(node: Recurrence) -> None:
     for j, t in enumerate(node.members):
         verify_template(t)
         if len(t.dtypes) != 1 or t.is_scatter or not t.shape:
-            raise VerifyError(f"member {j} of a recurrence is no tensor of one result and an axis: {show(t)}")
+            raise VerifyError(
+                f"member {j} of a recurrence needs one result, at least one axis and no scatter: {show(t)}"
+            )
         first, steps = node.origins[j], step_parts(node, j)
         for p in t.parts:
             assert isinstance(p, Piece)
             if p in steps:
                 if (p.offset[0], p.step[0], p.extents[0]) != (first, 1, node.steps):
-                    raise VerifyError(f"a piece of member {j} is no window of {node.steps} steps: {show(p)}")
+                    raise VerifyError(f"a piece of member {j} does not cover the {node.steps} steps: {show(p)}")
                 continue
             last = p.offset[0] + p.step[0] * (p.extents[0] - 1)
             if p.offset[0] < first <= last:
-                raise VerifyError(f"a piece of member {j} lies in part in its window: {show(p)}")
+                raise VerifyError(f"a piece of member {j} covers only a part of the steps: {show(p)}")
             if any(isinstance(e, Read) and e.slot >= len(node.args) for e in postorder(p.bodies)):
                 raise VerifyError(f"an initial value of member {j} reads a member: {show(p)}")
     try:
@@ -261,7 +263,7 @@ def verify_recurrence(node: Recurrence) -> None:
             for read, facts in reads_under(p):
                 i = read.slot - len(node.args)
                 if i >= 0 and not facts.prove(_is_evaluated(node, i, read, i < j or i in cyclic_with[j])):
-                    raise VerifyError(f"member {j} reads {show(read)} of member {i}, which is not evaluated before")
+                    raise VerifyError(f"member {j} reads {show(read)} of member {i} before it is evaluated")
 
 
 def _is_evaluated(node: Recurrence, i: int, read: Read, same: bool) -> Expr:

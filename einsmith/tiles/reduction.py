@@ -37,7 +37,7 @@ class TileCombine:
         self.first += [dt.i32.range[1]] * self.arg
         unfit = [e for e in self.elems if e not in (*FLOATS, *INTEGERS)]
         if unfit:
-            raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a format of memory, is not lowered to tiles")
+            raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a storage type, is not lowered to tiles")
 
     def start(self, shape: tuple[int, ...]) -> list[TileValue]:
         """Return the state of no terms, the identity of the combination."""

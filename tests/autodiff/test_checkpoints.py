@@ -108,7 +108,7 @@ def test_what_cannot_be_computed_again_is_refused():
     with pytest.raises(GradientError, match=r"constant distances only.*\n?.*Step i0 of 7 reads position"):
         gradient("triangular_solve", 2)(*CASES["triangular_solve"].inputs)
     table = es.op("h[t,k] = tanh(E[ids[t],k] + where(t > 0, h[t-1,k], 0))", checkpoint=2)
-    with pytest.raises(GradientError, match="read there before"):
+    with pytest.raises(GradientError, match="read them before the recurrence"):
         es.grad(lambda e, ids: (table(e, ids) ** 2).sum())(np.ones((500, 2)), np.array([0, 2, 1, 2]))
     for wrong in (-1, 1.5, True, "2"):
         with pytest.raises((FormulaError, KindError), match="integer"):

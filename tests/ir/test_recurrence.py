@@ -184,7 +184,7 @@ def test_members_in_the_wrong_order_are_refused():
         return Template(member.shape, params, tuple(parts))
 
     members = tuple(exchanged(m) for m in reversed(node.members))
-    with pytest.raises(VerifyError, match="not evaluated before"):
+    with pytest.raises(VerifyError, match="before it is evaluated"):
         verify_recurrence(Recurrence(node.steps, node.reverse, tuple(reversed(node.origins)), members, node.args))
 
 

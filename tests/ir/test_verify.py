@@ -152,7 +152,7 @@ def test_overlaps_in_two_dimensions():
         verify_template(t(*phases[1:]))
     with pytest.raises(VerifyError, match="same element"):
         verify_template(t(*phases[1:], phases[1]))
-    with pytest.raises(VerifyError, match="leaves the extent"):
+    with pytest.raises(VerifyError, match="exceeds the extent"):
         verify_template(t(((0, 0), (1, 1), (4, 7))))
 
 

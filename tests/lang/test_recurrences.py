@@ -45,14 +45,14 @@ IDS = np.zeros(5, np.int64)
 
 ILLEGAL = [
     ("h[t] = x[t] + h[parent[t]]", "h[parent[t]]", "h reads h at positions that are known only", (V, IDS)),
-    ("y[t] = x[t] + where(t > 0, y[t-1], 0) + where(t+1 < size(t), y[t+1], 0)", "y[t", "no axis has all", (V,)),
+    ("y[t] = x[t] + where(t > 0, y[t-1], 0) + where(t+1 < size(t), y[t+1], 0)", "y[t", "along no axis are all", (V,)),
     ("y[t] = x[t] + 0.5*y[t]", "y[t]", "y reads itself at its own position", (V,)),
     ("y[t] = x[t] + y[size(t)-1-t]", "y[size", "from 4 positions before to 4 positions after", (V,)),
     ("a[t] = x[t] + b[t]\nb[t] = 2*a[t]\nreturn b", "b[t]", "reads itself at its own position", (V,)),
     ("y[t,k] = x[t,k] + where(t > 0, y[t-1,k], 0) + where(t+1 < size(t) and k > 0, y[t+1,k-1], 0)"
      " + where(k+1 < size(k), y[t,k+1], 0)", "y[", "reads y", (X,)),
     ("y[t] = x[t] + sum[k](where(t-k >= 0, y[t-k], 0))", "y[t-k]", "y reads itself at its own position", (V,)),
-    ("s[t] = i64(x[t]) + where(t > 0, y[s[t-1]], 0)\ny[t] = s[t]\nreturn y", "s[t-1]", "an index that s gives", (IDS,)),
+    ("s[t] = i64(x[t]) + where(t > 0, y[s[t-1]], 0)\ny[t] = s[t]\nreturn y", "s[t-1]", "an index that s computes in the recurrence", (IDS,)),
     ("y[ids[t]] += x[t] + where(t > 0, y[t-1], 0)", "y[t-1]", "y accumulates with \\+=", (IDS, V)),
     ("s[] = sum[t](y[t])\ny[t] = x[t] + s[]\nreturn y", "", "reads", (V,)),
 ]  # fmt: skip

@@ -343,7 +343,7 @@ def _sum_of_halves() -> Kernel:
     return s.rows("sum", 5, dt.f16)
 
 
-REFUSED = {"a sum of f16": (_sum_of_halves, "a sum of f16, a format of memory, is not lowered to tiles")}
+REFUSED = {"a sum of f16": (_sum_of_halves, "a sum of f16, a storage type, is not lowered to tiles")}
 
 
 @pytest.mark.parametrize("name", REFUSED)

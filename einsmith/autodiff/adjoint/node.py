@@ -169,8 +169,8 @@ class Adjoint:
                 extents = p.body.extents if isinstance(p.body, Reduce) else (1,)
                 if prod(extents) > 2**31:
                     raise GradientError(
-                        f"the gradient of a {combiner} over {prod(extents)} elements needs positions, which leave "
-                        f"int32; take the {combiner} over some of the axes, then over the others"
+                        f"the gradient of a {combiner} over {prod(extents)} elements needs their positions, which "
+                        f"exceed int32; take the {combiner} over some of the axes, then over the others"
                     )
                 args.append(Piece(p.offset, p.step, p.extents, Reduce("arg" + combiner, extents, (p.bodies[member],))))
             number = self.out.add(shape, args, 1)

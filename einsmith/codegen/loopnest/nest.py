@@ -265,7 +265,7 @@ class Builder:
         if len({x.type for x in a}) != 1:
             raise CompileError(f"{fn} of {[str(x.type) for x in a]}")
         if a[0].type.elem in _FORMATS:
-            raise CompileError(f"{fn} in {a[0].type.elem}, a format of memory")
+            raise CompileError(f"{fn} in {a[0].type.elem}, a storage type")
         if fn in _COMPARE:
             return self._emit(fn, a, Type("i1", a[0].type.lanes))
         if (fn in _UNARY and len(a) == 1) or (fn in _BINARY and len(a) == 2) or (fn == "fma" and len(a) == 3):

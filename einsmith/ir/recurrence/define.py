@@ -155,8 +155,8 @@ class _Solver:
         if (found := component.unproven()) is not None:
             name, other = (self._name(component.nodes[n], inside) for n in found)
             raise RecurrenceError(
-                f"{name} reads at an index that {other} gives, and so that no check before the first step covers",
-                "limit it, as in min(max(i, 0), extent-1)", *self._placeholders(name, other),
+                f"{name} reads at an index that {other} computes in the recurrence, and so cannot be checked before it",
+                "limit the index, as in min(max(i, 0), extent-1)", *self._placeholders(name, other),
             )  # fmt: skip
         first: Illegal | None = None
         nested: list[Built] = []
@@ -204,8 +204,8 @@ class _Solver:
             where = f"from {edge.high} positions before to {-edge.low} positions after, along dimension {time}"
         else:
             span = f"{-edge.high} to {-edge.low}" if edge.low < edge.high else str(-edge.low)
-            where = f"{span} positions after, along dimension {time}, and others before"
-        message = f"{name} reads {other} {where}: no axis has all that is read on one side of what reads it"
+            where = f"{span} positions after, along dimension {time}, and at others before"
+        message = f"{name} reads {other} {where}: along no axis are all reads on one side of the element"
         return RecurrenceError(message, _HINT, *self._placeholders(name, other))
 
     def _placeholders(self, *names: str) -> list[Leaf | None]:

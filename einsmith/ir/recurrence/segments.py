@@ -95,9 +95,9 @@ class _Builder:
                     form = linear(e.index[0])
                     if low is None or high is None or form.coefficient(Axis(0)) != 1:
                         raise RecurrenceError(
-                            "with checkpoint=, a step reads the steps before it at constant distances only: from "
-                            f"every S-th state the others are computed again. Step i0 of {node.steps} reads position "
-                            f"{e.index[0]} of a carried tensor of shape {list(node.results[i][1])}; it needs them all"
+                            "with checkpoint=, a step may read earlier steps at constant distances only, since most states "
+                            f"are not kept but recomputed. Step i0 of {node.steps} reads position {e.index[0]} of a "
+                            f"tensor of shape {list(node.results[i][1])}; leave out checkpoint="
                         )
                     out[i] = max(out[i], high)
         return out
@@ -405,8 +405,8 @@ class _Lift:
         """Return the parts of a step's template over all steps: every axis moves up by one."""
         if t.is_scatter:
             raise RecurrenceError(
-                "with checkpoint=, no step may read or add at positions that tensors give: read there before, as in "
-                "e[t,k] = E[ids[t],k], and let the step read e[t,k]"
+                "with checkpoint=, no step may read or accumulate at positions that come from tensors: read them "
+                "before the recurrence, as in e[t,k] = E[ids[t],k], and let the step read e[t,k]"
             )
 
         def rule(e):
