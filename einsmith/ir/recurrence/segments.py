@@ -95,9 +95,9 @@ class _Builder:
                     form = linear(e.index[0])
                     if low is None or high is None or form.coefficient(Axis(0)) != 1:
                         raise RecurrenceError(
-                            "with checkpoint=, a step may read earlier steps at constant distances only, since most states "
-                            f"are not kept but recomputed. Step i0 of {node.steps} reads position {e.index[0]} of a "
-                            f"tensor of shape {list(node.results[i][1])}; leave out checkpoint="
+                            "with checkpoint=, a step may read earlier steps at constant distances only, since most "
+                            f"states are not kept but recomputed. Step i0 of {node.steps} reads position {e.index[0]} "
+                            f"of a tensor of shape {list(node.results[i][1])}; leave out checkpoint="
                         )
                     out[i] = max(out[i], high)
         return out
