@@ -14,7 +14,7 @@ from einsmith.schedule.schedule import Copy
 
 def no_cost(kernel: Kernel | Rows, target: Target) -> float:
     """Raise NotImplementedError: the default `cost` of contexts in which no kernels are chosen."""
-    raise NotImplementedError("a pass asks what a kernel costs where nobody predicts it; PassContext.cost is missing")
+    raise NotImplementedError("a pass needs the predicted cost of a kernel, but PassContext.cost is not set")
 
 
 @dataclass(frozen=True)

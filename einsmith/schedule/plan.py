@@ -161,7 +161,7 @@ class Plan:
 def _made(t: Tensor) -> Compute | LoweredLoop:
     node = maker(t)
     if node is None:
-        raise VerifyError("an input of the graph stands where a computed tensor must")
+        raise VerifyError("a computed tensor is needed here, not an input of the graph")
     return node
 
 

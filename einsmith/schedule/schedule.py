@@ -56,7 +56,7 @@ class GroupSchedule:
         readers = [i for i, n in enumerate(own) if node in makers(n)]
         reason = self._refused(node, g, own, readers)
         if reason:
-            raise ArgumentError(f"a tensor of shape {node.shape} is not computed again in group {g}: {reason}")
+            raise ArgumentError(f"a tensor of shape {node.shape} cannot be recomputed in group {g}: {reason}")
         copy = Copy(node, self._copies[node])
         self._copies[node] += 1
         self.groups[g].insert(readers[0], copy)
@@ -68,17 +68,17 @@ class GroupSchedule:
         if node in own or not readers:
             return "the group computes it already" if node in own else "the group does not read it"
         if needs_check(node):
-            return "it reads at indices that are checked"
+            return "it reads at indices that are checked at run time"
         if any(isinstance(n, LoweredLoop) or n.template.is_scatter or n.shape != node.shape for n in own):
-            return "the group is over another box"
+            return "the group computes tensors of another shape, or is a loop or a scatter"
         if len(own) >= STAGES or not fits({*own, node}):
-            return "a kernel computes and reads no more"
+            return "the kernel would have too many stages or buffers"
         if not all(reads_in_place(own[i], {node}) for i in readers):  # type: ignore[arg-type]
-            return "the group reads it elsewhere than where it stands"
+            return "the group reads it at other elements than those it computes"
         inside = set(own[: readers[0]])
         made = set(makers(node))
         if made & set(own) - inside or made & inside and not reads_in_place(node, inside):
-            return "the group does not have what it is made of at hand"
+            return "the group computes an operand of it too late, or reads that operand at other elements"
         return ""
 
     def drop_unread(self, kept: Collection[Tensor]) -> None:

@@ -138,7 +138,7 @@ def test_what_cannot_be_computed_again_is_refused():
     refused(first.args[0], lambda s: s.home[second], "not pointwise")
     refused(second, lambda s: s.home[first], "does not read it")
     negated = second.args[0].args[0]
-    refused(negated, lambda s: s.home[second], "another box")
+    refused(negated, lambda s: s.home[second], "another shape")
 
 
 def test_a_copy_stands_before_what_reads_it():
@@ -151,7 +151,7 @@ def test_a_copy_stands_before_what_reads_it():
     def refine(schedule: GroupSchedule) -> None:
         group = schedule.home[late]
         schedule.recompute(a, group)
-        with pytest.raises(ArgumentError, match="at hand"):
+        with pytest.raises(ArgumentError, match="an operand of it too late"):
             schedule.recompute(b, group)
 
     check(graph([late, total(a), total(b)]), refine)

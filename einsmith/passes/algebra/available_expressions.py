@@ -190,7 +190,7 @@ def _index(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
         if isinstance(e, Read) and stored.args[e.slot].shape == stored.shape and is_identity(e, stored.shape):
             return x.args
         pairs += zip(e.args, x.args, strict=True)
-    raise AssertionError("a stored tensor's factor reads nothing where it is made")
+    raise AssertionError("no operand is read where the stored tensor reads it at its own position")
 
 
 def _exchanged(node: Compute, read: Tensor, stored: _Stored) -> Compute | None:

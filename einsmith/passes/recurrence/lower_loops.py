@@ -266,7 +266,7 @@ class _Lowering:
             at = _moves(e.index[0], step.steps)
             if at is not None and at[0] == node.origins[i] + step.first and (at[1] == 1 or step.steps == 1):
                 if i not in step.made:
-                    raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that is not done")
+                    raise VerifyError(f"member {j} of a recurrence reads member {i} at a step that has not run yet")
                 return step.made[i], e.index[1:]
             if i in self.totals:
                 return step.input(InputPlace("member", i, 0, 0), dtype, shape), e.index[1:]

@@ -81,7 +81,9 @@ def laid_out(plan: Plan, decide: Callable[[Plan], Decided]) -> Plan:
                     left.remove(c)
                     calls.append(_in(c.call, orders))
         if not held(call).isdisjoint(new):
-            raise VerifyError("a step of a loop reads a copy of what it has packed before the loop begins")
+            raise VerifyError(
+                "a loop's step reads the copy of an operand that is packed before the loop, when no copy exists yet"
+            )
         place.append(len(calls))
         calls.append(_in(call.exchanged(new), orders))
     if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
@@ -105,7 +107,9 @@ def held(call: KernelCall) -> set[Tensor]:
 def _in(call: KernelCall, orders: Orders) -> KernelCall:
     found = call_in(call, orders)
     if found is None:
-        raise VerifyError("a kernel sees a tensor in a shape that has no strides in the order that is asked for")
+        raise VerifyError(
+            "a kernel reads a tensor through a view that has no strides in the requested order of dimensions"
+        )
     return found
 
 
