@@ -29,9 +29,12 @@ class _Table(Module):
     ) -> None:  # fmt: skip
         name = type(self).__name__
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ArgumentError(f"padding_idx={padding_idx} is none of {num_embeddings} rows")
+            raise ArgumentError(f"padding_idx={padding_idx} must be one of the {num_embeddings} rows")
         if max_norm is not None:
-            raise ArgumentError(f"{name}: max_norm={max_norm!r} is not built: it changes rows as they are read")
+            raise ArgumentError(
+                f"{name}: max_norm={max_norm!r} is not supported, as it changes rows while they are read; scale the "
+                "weight instead"
+            )
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         self.norm_type, self.scale_grad_by_freq, self.sparse = norm_type, scale_grad_by_freq, sparse

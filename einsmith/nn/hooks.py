@@ -64,7 +64,7 @@ class Hooks:
 
     def add(self, function: Callable, before: bool, prepend: bool, with_kwargs: bool, always: bool = False) -> Handle:
         if not callable(function):
-            raise ArgumentError(f"a hook is a function, not {function!r}")
+            raise ArgumentError(f"a hook must be a function, not {function!r}")
         hook = _Hook(next(_numbers), function, before, with_kwargs, always)
         self._all.insert(0 if prepend else len(self._all), hook)
         touch()
@@ -92,8 +92,8 @@ class Hooks:
                         output = h.after(module, args, kwargs, output)
                     except Exception as e:  # the first error is the one to be raised
                         warnings.warn(
-                            f"a forward hook of {type(module).__name__} that is always called raised "
-                            f"{type(e).__name__}: {e}; what is raised is the error before it",
+                            f"a forward hook of {type(module).__name__} with always_call=True raised "
+                            f"{type(e).__name__}: {e}; the earlier error is raised instead",
                             EinsmithWarning, stacklevel=2,
                         )  # fmt: skip
             raise
@@ -106,7 +106,7 @@ class Hooks:
                 continue
             if h.with_kwargs:
                 if not isinstance(found, tuple) or len(found) != 2:
-                    raise ArgumentError("a forward pre-hook with keywords returns None, or (args, kwargs)")
+                    raise ArgumentError("a forward pre-hook with keywords must return None, or (args, kwargs)")
                 args, kwargs = found
             else:
                 args = found if isinstance(found, tuple) else (found,)

@@ -37,7 +37,7 @@ def generator() -> np.random.Generator:
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return (fan in, fan out) of a weight [out, in, *window]. Raises ArgumentError below two dimensions."""
     if len(shape) < 2:
-        raise ArgumentError(f"a fan needs a weight of two dimensions or more, got shape {shape}")
+        raise ArgumentError(f"fan-in and fan-out need a weight of two dimensions or more, got shape {shape}")
     window = prod(shape[2:])
     return shape[1] * window, shape[0] * window
 
@@ -48,7 +48,7 @@ def uniform_(tensor: Stored, a: float = 0.0, b: float = 1.0) -> None:
     if not a <= b:
         raise ArgumentError(f"uniform_: a={a!r} must not be above b={b!r}")
     if not isfinite(b - a):
-        raise ArgumentError(f"uniform_: from a={a!r} to b={b!r} is no finite range")
+        raise ArgumentError(f"uniform_: the range from a={a!r} to b={b!r} must be finite")
     with _drawing:
         tensor.data = _generator.uniform(a, b, tensor.data.shape)
 

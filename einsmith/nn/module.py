@@ -158,7 +158,7 @@ class Module:
 
     def _take(self, name: str, table: dict, value: Any) -> None:
         if not isinstance(name, str) or "." in name or not name:
-            raise UnknownNameError(f"{name!r} cannot name a part of a module")
+            raise UnknownNameError(f"{name!r} cannot be the name of a parameter, buffer or submodule")
         if isinstance(value, Module) and any(m is self for m in value.modules()):
             raise ArgumentError(f"{name!r} of {type(self).__name__} would make the module a part of itself")
         for other in (self._parameters, self._buffers, self._modules):
@@ -397,9 +397,9 @@ class Module:
         Raises DtypeError for other types."""
         kind = dtype_of(dtype)
         if not kind.is_float:
-            raise DtypeError(f"a module's parameters are floats; {kind.name} is not")
+            raise DtypeError(f"a module's parameters must be floats, not {kind.name}")
         if kind.in_memory_only:
-            raise DtypeError(f"a module's parameters are float32 or float64, which updates need; not {kind.name}")
+            raise DtypeError(f"a module's parameters must be float32 or float64, as updates need, not {kind.name}")
         for table in ("_parameters", "_buffers"):
             for _, stored in self._named(table):
                 if stored.dtype.is_float:
@@ -499,7 +499,7 @@ def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwa
     for name, value in params.items():
         shape = getattr(value, "shape", None)
         if shape is None or tuple(shape) != own[name].shape:
-            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement {shown(value)} has not")
+            raise ShapeError(f"{name!r} has shape {own[name].shape}; its replacement {shown(value)} needs the same")
     if not in_trace((dict(params), *args), kwargs):
         return call_with_arrays(_functional(module), (dict(params), *args), kwargs)
     values = {id(own[name]): as_value(value) for name, value in params.items()}

@@ -42,7 +42,7 @@ def to_numpy(value: Any) -> np.ndarray:
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy has not
             value = value.float()
-    return as_numpy(value, "what a parameter or buffer takes")
+    return as_numpy(value, "the value of a parameter or buffer")
 
 
 def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) -> dict[str, np.ndarray]:
@@ -108,7 +108,7 @@ class Stored:
         source = to_numpy(data)
         kind = dtype_of(source)
         if kind.is_float and kind.in_memory_only:
-            raise DtypeError(f"a module's floats are float32 or float64, which updates need; convert these {kind.name}")
+            raise DtypeError(f"a module's floats must be float32 or float64, as updates need; convert the {kind.name}")
         self.memory = Memory(source.shape, kind.numpy)
         self.memory.store(source)
 
@@ -301,7 +301,9 @@ class Buffer(Stored):
             return
         trace = current_trace()
         if trace is None:
-            raise TraceError("a traced tensor was assigned to a buffer outside a trace")
+            raise TraceError(
+                "a traced tensor was assigned to a buffer outside the traced function; assign it inside, or an array"
+            )
         if value.shape != self.shape:
             raise ShapeError(f"a buffer of shape {self.shape} cannot take a tensor of shape {value.shape}")
         trace.update(self, value.astype(self.dtype).tensor)

@@ -86,7 +86,7 @@ def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value)
     if given is None:
         return builder.full(shape, 0.0, like.dtype)
     if isinstance(given, (tuple, list)):
-        raise ArgumentError(f"{name}: {what!r} is {len(given)} tensors; it is one tensor of shape {shape}")
+        raise ArgumentError(f"{name}: {what!r} must be one tensor of shape {shape}, not {len(given)} tensors")
     value = tensor(given, name, what, kind="float")
     if value.shape != shape:
         raise ShapeError(f"{name}: {what!r} has shape {value.shape}, needs {shape}")
@@ -118,7 +118,10 @@ class _Layers(Module):
         if proj_size >= hidden_size and proj_size:
             raise ArgumentError(f"{name}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
         if dropout and num_layers == 1:
-            warnings.warn(f"{name}: dropout={dropout} is between layers, and there is one layer", stacklevel=3)
+            warnings.warn(
+                f"{name}: dropout={dropout} has no effect, as it applies between layers and num_layers is 1",
+                stacklevel=3,
+            )
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size, self.checkpoint = bidirectional, proj_size, checkpoint
@@ -339,5 +342,5 @@ def pair(hx: Any, name: str) -> tuple[Any, Any]:
     if hx is None:
         return None, None
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        raise ArgumentError(f"{name}: the initial state is a pair of tensors")
+        raise ArgumentError(f"{name}: the initial state must be a pair of tensors, (h_0, c_0)")
     return hx[0], hx[1]

@@ -29,7 +29,7 @@ class Upsample(Module):
         if mode not in RANKS:
             raise ArgumentError(f"{type(self).__name__}: mode={mode!r} is none of {', '.join(map(repr, RANKS))}")
         if size == () or scale_factor == ():
-            raise ArgumentError(f"{type(self).__name__}: size and scale_factor are numbers for at least one dimension")
+            raise ArgumentError(f"{type(self).__name__}: size and scale_factor must have at least one number")
         if (size is None) == (scale_factor is None):
             raise ArgumentError(f"{type(self).__name__}: give one of size={size!r} and scale_factor={scale_factor!r}")
         self.size = tuple(size) if isinstance(size, (tuple, list)) else size

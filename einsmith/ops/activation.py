@@ -22,7 +22,7 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 def _nonzero(name: str, **given: Any) -> None:
     for what, x in given.items():
         if x == 0:
-            raise ArgumentError(f"{name}: {what} must not be 0, which it is divided by")
+            raise ArgumentError(f"{name}: {what} must not be 0, as the formula divides by it")
 
 
 def _applied(input: Any, name: str, formula: Callable[[Any], Any]) -> Value:

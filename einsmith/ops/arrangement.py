@@ -105,7 +105,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value
     x = tensor(input, "diagonal", "input")
     a, b = dimension(dim1, x.ndim, "diagonal"), dimension(dim2, x.ndim, "diagonal")
     if a == b:
-        raise ShapeError(f"diagonal: dim1={dim1} and dim2={dim2} are one dimension")
+        raise ShapeError(f"diagonal: dim1={dim1} and dim2={dim2} must be different dimensions")
     count = max(0, min(x.shape[a] + min(offset, 0), x.shape[b] - max(offset, 0)))
     row, column = max(0, -offset), max(0, offset)
     inner = (lambda n: (n + row, n + column)) if a < b else (lambda n: (n + column, n + row))
@@ -134,7 +134,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> V
     y = builder.compute((*x.shape[:-1], size, size), body)
     a, b = dimension(dim1, y.ndim, "diag_embed"), dimension(dim2, y.ndim, "diag_embed")
     if a == b:
-        raise ShapeError(f"diag_embed: dim1={dim1} and dim2={dim2} are one dimension")
+        raise ShapeError(f"diag_embed: dim1={dim1} and dim2={dim2} must be different dimensions")
     return movedim(y, (-2, -1), (a, b))
 
 
@@ -292,7 +292,9 @@ def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence
     given = _numbers("movedim", "source", (source,)), _numbers("movedim", "destination", (destination,))
     a, b = ([dimension(d, x.ndim, "movedim") for d in g] for g in given)
     if len(a) != len(b) or len(set(a)) != len(a) or len(set(b)) != len(b):
-        raise ShapeError(f"movedim: source={source!r} and destination={destination!r} are no pairs of dimensions")
+        raise ShapeError(
+            f"movedim: source={source!r} and destination={destination!r} must be equally many dimensions, each once"
+        )
     others = iter(d for d in range(x.ndim) if d not in a)
     places = dict(zip(b, a, strict=True))
     return x.transpose(tuple(places[d] if d in places else next(others) for d in range(x.ndim))) if x.ndim else x
@@ -312,7 +314,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Value, ...]:
     values = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
     vectors = [tensor(t, "meshgrid", f"tensors[{n}]", rank=(0, 1)).reshape((-1,)) for n, t in enumerate(values)]
     if indexing is None:
-        warnings.warn("meshgrid: indexing is 'ij' where it is not given; say so", stacklevel=3)
+        warnings.warn("meshgrid: indexing is not given and defaults to 'ij'; pass indexing='ij'", stacklevel=3)
     if indexing not in (None, "ij", "xy"):
         raise ArgumentError(f"meshgrid: indexing={indexing!r} must be 'ij' or 'xy'")
     order = list(range(len(vectors)))

@@ -135,8 +135,8 @@ def _kept(function: Callable[..., Any], structure: Any) -> PartialCall:
             hash(x)
         except TypeError:
             raise ArgumentError(
-                f"{function.__name__}: {name!r} is or has something that is neither an array nor a number, and cannot "
-                "be hashed as settings are"
+                f"{function.__name__}: {name!r} is or contains a value that is neither an array nor a number and "
+                "cannot be hashed"
             ) from None
     raise AssertionError(structure)
 

@@ -27,9 +27,9 @@ def _elementwise(name: str, meaning: str) -> Callable[[Any], Value]:
 
 
 exp = _elementwise("exp", "e to the power of x")
-expm1 = _elementwise("expm1", "exp(x) - 1, with all digits where x is small")
+expm1 = _elementwise("expm1", "exp(x) - 1, accurate for small x")
 log = _elementwise("log", "The natural logarithm")
-log1p = _elementwise("log1p", "log(1 + x), with all digits where x is small")
+log1p = _elementwise("log1p", "log(1 + x), accurate for small x")
 sqrt = _elementwise("sqrt", "The square root")
 rsqrt = _elementwise("rsqrt", "1/sqrt(x)")
 sin = _elementwise("sin", "The sine")
@@ -66,16 +66,18 @@ sinh = _of_formula("sinh", "The hyperbolic sine", lambda x: 0.5 * (builder.expm1
 cosh = _of_formula("cosh", "The hyperbolic cosine", lambda x: 0.5 * (builder.exp(x) + builder.exp(-x)))
 ceil = _of_formula("ceil", "The smallest integer that is not below x", lambda x: -builder.floor(-x))
 trunc = _of_formula(
-    "trunc", "x without what follows the point", lambda x: builder.where(x < 0, -builder.floor(-x), builder.floor(x))
+    "trunc", "x rounded towards zero", lambda x: builder.where(x < 0, -builder.floor(-x), builder.floor(x))
 )
 frac = _of_formula(
-    "frac", "What follows the point", lambda x: x - builder.where(x < 0, -builder.floor(-x), builder.floor(x))
+    "frac",
+    "The fractional part, with the sign of x",
+    lambda x: x - builder.where(x < 0, -builder.floor(-x), builder.floor(x)),
 )
 round = _of_formula("round", "The nearest integer, halves to the even one", _even)
 reciprocal = _of_formula("reciprocal", "1/x", lambda x: 1 / x)
 square = _of_formula("square", "x*x", lambda x: x * x, None)
 neg = _of_formula("neg", "-x", lambda x: -x, None)
-isnan = _of_formula("isnan", "Whether x is no number", lambda x: x != x, None)
+isnan = _of_formula("isnan", "Whether x is NaN", lambda x: x != x, None)
 isinf = _of_formula("isinf", "Whether x is plus or minus infinity", lambda x: (x == inf) | (x == -inf))
 isfinite = _of_formula("isfinite", "Whether x is neither infinite nor NaN", lambda x: (x - x) == 0)
 
@@ -163,7 +165,7 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Value:
     x, m = tensor(input, "masked_fill", "input"), tensor(mask, "masked_fill", "mask")
     v = tensor(value, "masked_fill", "value")
     if not m.dtype.is_bool or v.ndim:
-        raise ArgumentError("masked_fill: 'mask' holds bools, and 'value' is a number or a 0-d tensor")
+        raise ArgumentError("masked_fill: 'mask' must hold bools, and 'value' must be a number or a 0-d tensor")
     return builder.where(m, v, x).astype(x.dtype)
 
 

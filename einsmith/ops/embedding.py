@@ -20,13 +20,14 @@ _COUNTS = op("c[n] = 0.0\nc[ids[i]] += 1.0\nreturn c", extents={"n": "rows"})
 def _unbuilt(name: str, max_norm: float | None) -> None:
     if max_norm is not None:
         raise ArgumentError(
-            f"{name}: max_norm={max_norm!r} is not built: it changes rows as they are read; scale the weight instead"
+            f"{name}: max_norm={max_norm!r} is not supported, as it changes rows while they are read; scale the weight "
+            "instead"
         )
 
 
 def _padding(name: str, padding_idx: int | None, rows: int) -> int | None:
     if padding_idx is not None and (not isinstance(padding_idx, int) or not -rows <= padding_idx < rows):
-        raise ArgumentError(f"{name}: padding_idx={padding_idx!r} is no row of {rows}")
+        raise ArgumentError(f"{name}: padding_idx={padding_idx!r} must be one of the {rows} rows")
     return None if padding_idx is None else padding_idx % rows
 
 
@@ -87,7 +88,9 @@ def embedding_bag(
             f"{name}: 'per_sample_weights' needs mode='sum' and the shape of 'input', {i.shape}; has {s.shape}"
         )
     if (offsets is None) != (i.ndim == 2):
-        raise ArgumentError(f"{name}: 'offsets' is given with a vector of integers, and not with bags [B, N]")
+        raise ArgumentError(
+            f"{name}: an 'input' of one dimension needs 'offsets', and one of two dimensions, bags [B, N], none"
+        )
     padding = _padding(name, padding_idx, w.shape[0])
     row = _rows(i, w, None, scale_grad_by_freq)
 

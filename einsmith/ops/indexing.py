@@ -26,7 +26,8 @@ def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:
 def _fits(name: str, x: Value, index: Value, d: int) -> None:
     if x.ndim != index.ndim or any(n > e for k, (n, e) in enumerate(zip(index.shape, x.shape, strict=True)) if k != d):
         raise ShapeError(
-            f"{name}: 'index' {index.shape} must have the rank of 'input' {x.shape} and fit it beside dim={d}"
+            f"{name}: 'index' {index.shape} must have the rank of 'input' {x.shape} and no larger extents except along "
+            f"dim={d}"
         )
 
 

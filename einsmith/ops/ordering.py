@@ -217,7 +217,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
         return (values.reshape(()), positions.reshape(())) if k == 1 else (values, positions)
     d = dimension(dim, x.ndim, "topk")
     if not 0 <= k <= x.shape[d]:
-        raise ShapeError(f"topk: k={k} is none of 0 to the extent {x.shape[d]} along dim={dim}")
+        raise ShapeError(f"topk: k={k} must be from 0 to {x.shape[d]}, the extent along dim={dim}")
     order = _Order(x, d, largest)
     positions = builder.full(at(x.shape, d, 0), 0, dt.i32)
     if k:

@@ -33,7 +33,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | b
     first = x.ndim - len(amounts) // 2
     pairs = [(amounts[n], amounts[n + 1]) for n in range(len(amounts) - 2, -1, -2)]
     if any(n + lo + hi < 0 for n, (lo, hi) in zip(x.shape[first:], pairs, strict=True)):
-        raise ShapeError(f"pad: {amounts!r} cuts more than there is off shape {x.shape}")
+        raise ShapeError(f"pad: {amounts!r} removes more elements than shape {x.shape} has")
     if mode == "constant":
         return _constant(x, [(0, 0)] * first + pairs, 0 if value is None else value)
     if value not in (None, 0):

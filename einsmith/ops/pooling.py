@@ -189,7 +189,7 @@ def _max_unpool(
     x = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     i = tensor(indices, name, "indices", kind="int")
     if i.shape != x.shape:
-        raise ShapeError(f"{name}: 'indices' has shape {i.shape}, 'input' {x.shape}")
+        raise ShapeError(f"{name}: 'indices' has shape {i.shape}, and needs that of 'input', {x.shape}")
     kernel = ints(kernel_size, n, name, "kernel_size")
     steps = kernel if stride is None else ints(stride, n, name, "stride")
     pads = ints(padding, n, name, "padding", least=0)

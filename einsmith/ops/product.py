@@ -42,11 +42,15 @@ def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
     def term(numbers: Any) -> str:
         if not isinstance(numbers, (list, tuple)):
-            raise FormulaError("einsum: the first argument is an equation, or an operand before a list of numbers")
+            raise FormulaError(
+                "einsum: the first argument must be an equation, or an operand that a list of numbers follows"
+            )
         letters = []
         for n in numbers:
             if n is not Ellipsis and (not isinstance(n, int) or not 0 <= n < len(_LETTERS)):
-                raise FormulaError(f"einsum: {n!r} in a list of numbers is none of 0 to {len(_LETTERS) - 1}")
+                raise FormulaError(
+                    f"einsum: {n!r} in a list of numbers must be an integer from 0 to {len(_LETTERS) - 1}"
+                )
             letters.append("..." if n is Ellipsis else _LETTERS[n])
         return "".join(letters)
 
@@ -124,7 +128,7 @@ def _labels(term: str, rank: int, what: str, equation: str) -> tuple[str, ...]:
     """Return a label for each dimension; those under `...` are numbered from the last one backward."""
     before, dots, after = term.partition("...")
     if any(c not in _LETTERS for c in before + after):
-        raise FormulaError(f"einsum: {equation!r} holds something that is no letter, comma, arrow or '...'")
+        raise FormulaError(f"einsum: {equation!r} may contain letters, commas, '->' and '...' only")
     hidden = rank - len(before) - len(after)
     if hidden < 0 or (hidden and not dots):
         raise ShapeError(f"einsum: {what} has {rank} dimensions, which {term!r} in {equation!r} does not describe")
@@ -144,7 +148,9 @@ def _parse(equation: str, values: Sequence[Value]) -> tuple[list[tuple[str, ...]
             if extents.setdefault(c, e) == 1:
                 extents[c] = e
             if e not in (1, extents[c]):
-                raise ShapeError(f"einsum: operands[{n}] has {e} along {c!r} in {equation!r}, another has {extents[c]}")
+                raise ShapeError(
+                    f"einsum: {c!r} in {equation!r} has extent {e} in operands[{n}], but {extents[c]} before"
+                )
     hidden = sorted((c for c in extents if c[0] == "."), key=lambda c: -int(c[1:]))
     if arrow:
         if right.count("...") > 1:

@@ -71,7 +71,7 @@ def random_bits(shape: tuple[int, ...], stream: str = "") -> Value:
     """Return uniform int32 words; inside a trace. stream: its name, as a layer's path; repeated names are numbered."""
     trace = current_trace()
     if trace is None:
-        raise TraceError("random bits are drawn inside traced functions")
+        raise TraceError("random bits can be drawn only inside a traced function; pass the function to es.jit")
     if prod(shape) > WORDS:
         raise ShapeError(f"random bits of shape {shape}: {prod(shape)} elements are more than {WORDS}")
     seed, step = _key(trace)

@@ -154,7 +154,7 @@ def interpolate(
     one, 'bilinear' and 'bicubic' for two, 'trilinear' for three. Place p is read at (p + 1/2)*scale - 1/2, where scale
     is 1/scale_factor, or the ratio of the extents where `size` is given or `recompute_scale_factor` set; with
     `align_corners` at p*(extent - 1)/(new extent - 1), so that first and last elements are kept. Neighbours outside are
-    the first or the last element. `antialias` is not built.
+    the first or the last element. `antialias` is not supported.
     """
     if mode not in RANKS:
         raise ArgumentError(f"interpolate: mode={mode!r} is none of {', '.join(map(repr, RANKS))}")
@@ -166,7 +166,7 @@ def interpolate(
     if align_corners is not None and not weighted:
         raise ArgumentError(f"interpolate: align_corners={align_corners!r} has no meaning in mode={mode!r}")
     if antialias:
-        raise ArgumentError("interpolate: antialias=True is not built; average first, with avg_pool2d")
+        raise ArgumentError("interpolate: antialias=True is not supported; average first, with avg_pool2d")
     if (size is None) == (scale_factor is None):
         raise ArgumentError(f"interpolate: give one of size={size!r} and scale_factor={scale_factor!r}")
     if recompute_scale_factor and size is not None:
@@ -179,7 +179,9 @@ def interpolate(
         factors = _several(scale_factor, n, "scale_factor", (int, float))
         counts = tuple(floor(e * s) for e, s in zip(space, factors, strict=True))
     if any(e < 1 for e in (*space, *counts)) or any(c > _MOST for c in counts):
-        raise ShapeError(f"interpolate: 'input' {x.shape} would get the extents {counts}")
+        raise ShapeError(
+            f"interpolate: 'input' {x.shape} would get the spatial shape {counts}, which is empty or too large"
+        )
     scales = [Fraction(e, c) for e, c in zip(space, counts, strict=True)]
     if scale_factor is not None and not recompute_scale_factor:
         scales = [1 / _fraction(s) for s in factors]
@@ -205,7 +207,7 @@ def pixel_shuffle(input: Any, upscale_factor: Count) -> Value:
     """
     x, r = tensor(input, "pixel_shuffle", "input"), upscale_factor
     if x.ndim < 3 or x.shape[-3] % (r * r):
-        raise ShapeError(f"pixel_shuffle: 'input' {x.shape} has no multiple of {r * r} channels at its third place")
+        raise ShapeError(f"pixel_shuffle: 'input' {x.shape} needs a multiple of {r * r} channels in dimension -3")
     *lead, c, h, w = x.shape
     n = len(lead)
     y = x.reshape((*lead, c // (r * r), r, r, h, w))
@@ -218,7 +220,7 @@ def pixel_unshuffle(input: Any, downscale_factor: Count) -> Value:
     """Rearrange input [..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     x, r = tensor(input, "pixel_unshuffle", "input"), downscale_factor
     if x.ndim < 3 or x.shape[-2] % r or x.shape[-1] % r:
-        raise ShapeError(f"pixel_unshuffle: the last extents of 'input' {x.shape} are no multiples of {r}")
+        raise ShapeError(f"pixel_unshuffle: the last two extents of 'input' {x.shape} must be multiples of {r}")
     *lead, c, h, w = x.shape
     n = len(lead)
     y = x.reshape((*lead, c, h // r, r, w // r, r))
@@ -234,7 +236,7 @@ def channel_shuffle(input: Any, groups: Count) -> Value:
     """
     x, g = tensor(input, "channel_shuffle", "input"), groups
     if x.ndim < 3 or x.shape[1] % g:
-        raise ShapeError(f"channel_shuffle: 'input' {x.shape} has no multiple of groups={g} channels")
+        raise ShapeError(f"channel_shuffle: 'input' {x.shape} needs a multiple of groups={g} channels in dimension 1")
     y = x.reshape((x.shape[0], g, x.shape[1] // g, *x.shape[2:]))
     return y.transpose((0, 2, 1, *range(3, y.ndim))).reshape(x.shape)
 

@@ -34,7 +34,9 @@ def _given(input: Any, name: str, dim: int | None, dtype: Any) -> tuple[Value, i
     x = x if dtype is None else x.astype(dt.dtype_of(dtype))
     if dim is None:
         dim = 0 if x.ndim in (0, 1, 3) else 1
-        warnings.warn(f"{name}: dim is chosen by the number of dimensions; give dim={dim}", stacklevel=4)
+        warnings.warn(
+            f"{name}: dim is not given and is chosen by the number of dimensions; pass dim={dim}", stacklevel=4
+        )
     return x, dimension(dim, max(x.ndim, 1), name)
 
 

@@ -108,7 +108,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
     for n, v in enumerate(values):
         if v.ndim != values[0].ndim or without(v.shape, (d,)) != without(values[0].shape, (d,)):
             raise ShapeError(
-                f"cat: tensors[{n}] has shape {v.shape}, which differs from {values[0].shape} beside dim={dim}"
+                f"cat: tensors[{n}] has shape {v.shape}, which differs from {values[0].shape} in more than dim={dim}"
             )
     values = [v for v in values if v.shape[d]] or values[:1]
     extents = [v.shape[d] for v in values]
@@ -121,7 +121,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
     values = _several("stack", tensors)
     for n, v in enumerate(values):
         if v.shape != values[0].shape:
-            raise ShapeError(f"stack: tensors[{n}] has shape {v.shape}, tensors[0] {values[0].shape}")
+            raise ShapeError(f"stack: tensors[{n}] has shape {v.shape}, but tensors[0] has {values[0].shape}")
     d = dimension(dim, values[0].ndim + 1, "stack")
     shape = values[0].shape
     return _join("stack", values, d, (*shape[:d], len(values), *shape[d:]), [1] * len(values))
@@ -149,7 +149,7 @@ def one_hot(input: Any, num_classes: int) -> Value:
     """
     x = tensor(input, "one_hot", "input", kind="int")
     if num_classes < 1:
-        raise ShapeError("one_hot: num_classes must be given as a positive int; extents do not depend on values")
+        raise ShapeError("one_hot: num_classes must be a positive int, as shapes cannot depend on values")
     return builder.compute(
         (*x.shape, num_classes),
         lambda *i: builder.cast(builder.where(x[i[:-1]] == i[-1], 1, 0), dt.i64),

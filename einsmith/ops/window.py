@@ -39,7 +39,8 @@ class Window:
         room = extent + before + after - dilation * (kernel - 1) - 1
         if room < 0:
             raise ShapeError(
-                f"{where}: a window of {kernel} (dilation {dilation}) does not fit {extent} + {before} + {after}"
+                f"{where}: a window of {kernel} (dilation {dilation}) does not fit an extent of {extent} padded by "
+                f"{before} and {after}"
             )
         self.count = room // stride + 1 if count is None else count
         if ceil and room % stride and self.count * stride < extent + before:

@@ -38,7 +38,7 @@ def restore(description: Mapping[str, Any]) -> Any:
     except EinsmithError:
         raise
     except (KeyError, TypeError, ValueError, IndexError) as e:
-        raise ArgumentError(f"{shown(description)} describes no optimizer: {type(e).__name__}: {e}") from e
+        raise ArgumentError(f"{shown(description)} does not describe an optimizer: {type(e).__name__}: {e}") from e
 
 
 def _restore_rule(description: Mapping[str, Any]) -> Rule:

@@ -51,7 +51,9 @@ class Group:
             if not names:
                 near = get_close_matches(what, parameters, 1) if isinstance(what, str) else []
                 hint = f"did you mean {near[0]!r}?" if near else f"its parameters are {_listed(parameters)}"
-                raise ArgumentError(f"the group {label!r} names {what!r}, which is nothing in the model; {hint}")
+                raise ArgumentError(
+                    f"the group {label!r} names {what!r}, which matches no parameter of the model; {hint}"
+                )
             found |= dict.fromkeys(names)
         known = list(found if self.which else parameters)
         chosen = [n for n in known if self.ranks is None or parameters[n].ndim in self.ranks]
@@ -72,7 +74,9 @@ def _flat(which: Iterable[Any]) -> Iterable[Any]:
         elif callable(what):
             yield what
         else:
-            raise ArgumentError(f"a group cannot be told by {what!r}; pass names, patterns, parameters or functions")
+            raise ArgumentError(
+                f"a group cannot be selected by {what!r}; pass names, patterns, parameters or functions"
+            )
 
 
 def _names(what: Any, model: Any, parameters: Mapping[str, Any]) -> list[str]:
@@ -112,14 +116,16 @@ class Groups:
         if rest is not None and not isinstance(rest, Rule):
             raise ArgumentError(f"rest={rest!r} is no update rule; pass one, as es.optim.SGD(lr=0.1), or None")
         if not groups:
-            raise ArgumentError("no group is given; an optimizer of one rule is that rule")
+            raise ArgumentError("no group is given; for one rule, pass the rule itself as the optimizer")
         self.groups: dict[str, Group] = {}
         self.rules: dict[str, Rule] = {}
         for name, group in groups.items():
             if not isinstance(group, Group):
                 raise ArgumentError(f"the group {name!r} is {group!r}; pass es.optim.Group(which, ...)")
             if name == REST:
-                raise ArgumentError(f"{REST!r} is the name of the parameters that no group names")
+                raise ArgumentError(
+                    f"a group cannot be called {REST!r}: this is the name of the rule for all other parameters"
+                )
             if group.rule is None and rest is None:
                 raise ArgumentError(f"the group {name!r} changes the rest's rule, but there is none; give it a rule")
             self.groups[name] = group
@@ -148,7 +154,7 @@ class Groups:
         names = [n for n, _ in model.named_parameters()]
         left = [n for n in names if n not in where]
         if left and REST not in self.rules:
-            raise ArgumentError(f"no group has {_listed(left)}; name them, or pass a rule for the rest")
+            raise ArgumentError(f"no group contains {_listed(left)}; add them to a group, or pass a rule for the rest")
         self._names = {label: [n for n in names if where.get(n) == label] for label in self.groups}
         return {n: (where.get(n, REST), self.rules[where.get(n, REST)]) for n in names}
 

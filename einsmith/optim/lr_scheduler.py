@@ -237,11 +237,11 @@ class SequentialLR(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.milestones) + 1 != len(self.schedules):
-            raise _fail(self, "milestones", f"{len(self.schedules) - 1} numbers, one between every two schedules")
+            raise _fail(self, "milestones", f"{len(self.schedules) - 1} numbers, one for each change of the schedule")
         if any(hasattr(s, "observe") for s in self.schedules):
             raise ArgumentError(
-                "SequentialLR: a schedule of the step cannot hold ReduceLROnPlateau, which goes by what epochs find; "
-                "use that alone, and set optimizer.lr to it after the warm-up"
+                "SequentialLR: ReduceLROnPlateau cannot be one of the schedules, as it depends on the results of "
+                "epochs; use it alone, and set optimizer.lr to it after the warm-up"
             )
 
     def at(self, t: int) -> float:

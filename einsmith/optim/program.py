@@ -61,14 +61,14 @@ def _statements(text: str) -> list[_Statement]:
         words = [t.text for t in line]
         if len(words) < 4 or line[0].kind != "name" or words[1] != "[" or "]" not in words:
             raise FormulaError(
-                "a rule's line is an assignment", text, line[0].offset, "write it as name[i] = expression"
+                "a line of a rule must be an assignment", text, line[0].offset, "write it as name[i] = expression"
             )
         close = words.index("]")
         if words[close + 1 : close + 2] != ["="]:
             raise FormulaError("an assignment needs = after its axes", text, line[close].offset)
         axes = tuple(w for w in words[2:close] if w != ",")
         if any(not a.isidentifier() for a in axes) or len(set(axes)) != len(axes):
-            raise FormulaError("the axes of an assignment are distinct names", text, line[2].offset)
+            raise FormulaError("the axes of an assignment must be distinct names", text, line[2].offset)
         out.append(_Statement(line[0], axes, line[close + 2 :]))
     if not out:
         raise FormulaError("the rule is empty")
@@ -89,12 +89,12 @@ class RuleProgram:
         self.axes = next((s.axes for s in self.statements if s.target.text == "p"), self.statements[0].axes)
         self.rank = len(self.axes)
         if not self.axes:
-            raise FormulaError("p has an axis, which stands for all of its elements", text, 0, "write p[i] = ...")
+            raise FormulaError("p needs an axis, which stands for all of its elements", text, 0, "write p[i] = ...")
         for s in self.statements:
             like_p = s.target.text in ("p", "g")
             if len(s.axes) != self.rank and (like_p or (self.rank == 1 and s.axes)):
                 raise FormulaError(
-                    "the assignments of a rule have equally many axes, or none for a number", text, s.target.offset
+                    "the assignments of a rule must have equally many axes, or none for a number", text, s.target.offset
                 )
         written: list[str] = []
         read: dict[str, tuple[str, ...]] = {}  # name -> axes of its first read
@@ -113,7 +113,7 @@ class RuleProgram:
             if s.target.text not in written:
                 written.append(s.target.text)
         if "p" not in written:
-            raise FormulaError("a rule assigns the parameter's new value, p[...] = ...", text, 0)
+            raise FormulaError("a rule must assign the parameter's new value, p[...] = ...", text, 0)
         self.inputs = list(read)
         targets = {s.target.text: (s.axes, s.target.offset) for s in reversed(self.statements)}
         self.states: dict[str, tuple[str, ...]] = {}
@@ -218,10 +218,11 @@ class RuleProgram:
                 elif spread and open_brackets and open_brackets[-1]:
                     if before not in ("[", ",") or after not in ("]", ","):
                         raise FormulaError(
-                            f"the axis of a rule for all ranks stands alone in an index; {text!r} does not",
+                            f"the one axis of a rule stands for all elements and cannot be a part of an index, as "
+                            f"{text!r} is here",
                             self.text,
                             token.offset,
-                            "name as many axes as the tensors have",
+                            "write as many axes as the tensors have dimensions",
                         )
                     text = self._spread(text, rank)
             out.append(f" {text} " if text in ("and", "or", "not", "=") else text)

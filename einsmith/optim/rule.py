@@ -49,7 +49,7 @@ class Rule:
         self._operators: dict[tuple[str, int], Any] = {}
         for name in ("step", "p", "g"):
             if name in hyper:
-                raise FormulaError(f"{name} has a meaning of its own in a rule and cannot be a hyperparameter")
+                raise FormulaError(f"{name} is a reserved name in a rule and cannot be a hyperparameter")
         if text is not None:
             program = RuleProgram(text)
             program.check_parameters(list(hyper))
@@ -202,14 +202,14 @@ def _number(name: str, value: Any, step: int | None = None) -> float:
     except (TypeError, ValueError, OverflowError) as e:
         raise KindError(f"{name}={shown(value)}{at} must be a number or a callable of the step") from e
     if number != number:
-        raise ArgumentError(f"{name}={value!r}{at} would make every parameter no number; give a number")
+        raise ArgumentError(f"{name}={value!r}{at} would make every parameter NaN; give a number")
     return number
 
 
 def _unknown(rule: Rule, name: str) -> str:
     near = get_close_matches(name, rule.hyper, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"this rule has {', '.join(rule.hyper) or 'none'}"
-    off = "what is off when a rule is made has no part in it"
+    off = "a hyperparameter that is 0 or off when the rule is made cannot be set later"
     return f"{type(rule).__name__} has no hyperparameter {name!r}; {hint} ({off})"
 
 

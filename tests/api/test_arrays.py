@@ -183,7 +183,7 @@ def test_masks_are_not_lost(call):
     (lambda x: es.functional.add(x, 1.0), "add: 'input'"),
     (lambda x: es.data.batches(np.ones(2), x, 1), "y"),
     (lambda x: es.nn.Linear(2, 2).predict(x), "predict: argument 0"),
-    (lambda x: es.nn.Parameter(x), "what a parameter or buffer takes"),
+    (lambda x: es.nn.Parameter(x), "the value of a parameter or buffer"),
     (lambda x: es.data.windows(x, 1), "tokens"),
 ])  # fmt: skip
 def test_rows_of_unequal_lengths(call, name):

@@ -110,7 +110,7 @@ def test_parameters_have_them():
     (lambda x: x.unsqueeze(9), "dim=9 is no dimension"),
     (lambda x: x.transpose(0, 7), "transpose: dim=7 is no dimension"),
     (lambda x: x.split(-1), "split_size_or_sections=-1"),
-    (lambda x: x.masked_fill(1, 2), "'mask' holds bools"),
+    (lambda x: x.masked_fill(1, 2), "'mask' must hold bools"),
 ])  # fmt: skip
 def test_errors(call, words, rng):
     with pytest.raises(es.EinsmithError, match=words):

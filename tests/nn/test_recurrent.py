@@ -120,7 +120,7 @@ def test_a_checkpoint_changes_memory_not_gradients(rng, name) -> None:
 def test_an_empty_batch_and_dropout_of_one_layer() -> None:
     output, last = nn.GRU(N, H, bidirectional=True)(np.zeros((T, 0, N), np.float32))
     assert output.shape == (T, 0, 2 * H) and last.shape == (2, 0, H)
-    with pytest.warns(UserWarning, match="there is one layer"):
+    with pytest.warns(UserWarning, match="num_layers is 1"):
         nn.LSTM(N, H, dropout=0.5)
 
 
@@ -184,7 +184,7 @@ def test_formulas_in_the_documentation_are_those_that_run() -> None:
         (lambda: nn.GRU(3, 4, 2, dropout=1.5), ArgumentError, "dropout=1.5 must be a number in"),
         (
             lambda: nn.GRU(3, 4)(np.zeros((2, 5, 3), np.float32), (np.zeros((1, 5, 4), np.float32),) * 2),
-            ArgumentError, "'h0' is 2 tensors",
+            ArgumentError, "'h0' must be one tensor .* not 2 tensors",
         ),
         (lambda: nn.RNN(3, 4, nonlinearity="sin"), ArgumentError, "'tanh' or 'relu'"),
         (lambda: nn.SCRN(3, 4, 0), ArgumentError, "context_size=0"),

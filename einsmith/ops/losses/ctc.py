@@ -64,7 +64,7 @@ def ctc_loss(
         x = x.reshape((x.shape[0], 1, x.shape[1]))
     time, batch, classes = x.shape
     if not 0 <= blank < classes:
-        raise ArgumentError(f"{name}: blank={blank!r} is no class of {classes}")
+        raise ArgumentError(f"{name}: blank={blank!r} must be one of the {classes} classes")
     y = tensor(targets, name, "targets", rank=(1, 2), kind="int")
     steps, known_steps = _lengths(name, input_lengths, "input_lengths", batch)
     lengths, known = _lengths(name, target_lengths, "target_lengths", batch)
@@ -73,7 +73,7 @@ def ctc_loss(
             f"{name}: input_lengths={known_steps} must lie between 1 and {time}, the steps of log_probs"
         )
     if y.ndim == 2 and y.shape[0] != batch:
-        raise ShapeError(f"{name}: 'targets' {y.shape} has not the {batch} sequences of 'log_probs'")
+        raise ShapeError(f"{name}: 'targets' {y.shape} needs the {batch} sequences of 'log_probs'")
     most = max(known, default=0) if known is not None else y.shape[-1]
     if known is not None and (most > y.shape[-1] or min(known, default=0) < 0):
         raise ArgumentError(f"{name}: target_lengths={known} do not fit 'targets' {y.shape}")
