@@ -32,8 +32,8 @@ def _values(history: Sequence[Mapping[str, Any]], monitor: str, mode: str) -> li
     the last epoch has no metric of this name."""
     if history and monitor not in history[-1]:
         raise ArgumentError(
-            f"{monitor!r} is to be watched, but an epoch has {', '.join(history[-1])}; pass validation= to fit, or "
-            "another monitor="
+            f"monitor={monitor!r} is none of the results of an epoch, {', '.join(history[-1])}; pass validation= to "
+            "fit, or another monitor="
         )
     found = [float(row.get(monitor, float("nan"))) for row in history]
     return found if mode == "min" else [-v for v in found]
@@ -78,7 +78,7 @@ class Save(Callback):
         every_steps: Count | None = None,
     ):  # fmt: skip
         if monitor is None and _mode(mode) != "min":
-            raise ArgumentError(f"mode={mode!r} says when `monitor` is better, and there is none; pass monitor=")
+            raise ArgumentError(f"mode={mode!r} has no effect without a metric to compare; pass monitor=")
         self.folder, self.monitor, self.mode, self.every_steps = Path(folder), monitor, _mode(mode), every_steps
         self._saved = -1
 

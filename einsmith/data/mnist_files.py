@@ -84,7 +84,7 @@ def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.nda
 
     Raises DataError, which contains `name`, where the numbers of samples differ."""
     if len(images) != len(labels):
-        raise DataError(f"{name}: {len(images)} images and {len(labels)} labels do not belong together")
+        raise DataError(f"{name}: the numbers of images and labels differ: {len(images)} and {len(labels)}")
     return np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32), labels.astype(np.int64)
 
 
@@ -192,6 +192,6 @@ def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
         for name in names:
             member = tar.extractfile(f"package/data/{name}")
             if member is None:
-                raise DataError(f"{name} is no file in the archive")
+                raise DataError(f"the archive has no file {name}")
             out[name] = _checked(member.read(), name, name)
     return out

@@ -28,8 +28,8 @@ class Stream:
         least = self.steps + 1 if drop_last else 2
         if length < least:
             raise ShapeError(
-                f"{len(tokens)} tokens give {self.batch} columns of {length}; a window of {self.steps} steps and what "
-                f"follows it need {least}"
+                f"{len(tokens)} tokens give {self.batch} columns of {length}; a window of {self.steps} steps and "
+                f"the token after it need {least}"
             )
         self.columns = np.ascontiguousarray(tokens[: length * self.batch].reshape(self.batch, length).T, np.int64)
         self.size = self.batch * self.steps
@@ -89,7 +89,9 @@ def windows(tokens: Any, steps: Count) -> tuple[np.ndarray, np.ndarray]:
     tokens = _sequence(tokens).astype(np.int64)
     n = (len(tokens) - 1) // steps
     if n < 1:
-        raise ShapeError(f"{len(tokens)} tokens fill no window: {steps} steps and what follows them need {steps + 1}")
+        raise ShapeError(
+            f"{len(tokens)} tokens fill no window: {steps} steps and the token after them need {steps + 1}"
+        )
     x, y = (tokens[k : k + n * steps].reshape(n, steps) for k in (0, 1))
     return x, y
 

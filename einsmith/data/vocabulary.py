@@ -73,7 +73,7 @@ class Vocabulary:
         given = np.asarray(numbers, np.int64).ravel()
         outside = given[(given < 0) | (given >= len(self))]
         if outside.size:
-            raise IndexOutOfRange(f"{outside[0]} is no number of a vocabulary of {len(self)}")
+            raise IndexOutOfRange(f"{outside[0]} is outside the vocabulary, which has the numbers 0 to {len(self) - 1}")
         return (" " if self.unit == "word" else "").join(self.tokens[n] for n in given)
 
     def __repr__(self) -> str:

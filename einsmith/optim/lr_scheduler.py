@@ -285,8 +285,8 @@ class ReduceLROnPlateau(Schedule):
         """Take the results of an epoch of `fit`. Raises ArgumentError where no result is named `monitor`."""
         if self.monitor not in row:
             raise ArgumentError(
-                f"ReduceLROnPlateau looks at {self.monitor!r}, but an epoch has {', '.join(row)}; pass validation= to "
-                "fit, or another monitor="
+                f"ReduceLROnPlateau: monitor={self.monitor!r} is none of the results of an epoch, {', '.join(row)}; "
+                "pass validation= to fit, or another monitor="
             )
         self.step(row[self.monitor])
 

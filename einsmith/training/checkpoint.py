@@ -40,7 +40,9 @@ def save(step: Any, path: Any) -> None:
     Raises SaveError where `path` holds something else or cannot be written; the old contents stay whole.
     """
     if not isinstance(step, TrainStep):
-        raise SaveError(f"a TrainStep is saved, not {described(step)}; a model's weights alone: model.state_dict()")
+        raise SaveError(
+            f"es.save takes a TrainStep, not {described(step)}; for a model's weights use model.state_dict()"
+        )
     write(step, path, {})
 
 
@@ -51,7 +53,9 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
     saved = _Snapshot(step)  # now: a thread that waits for the turn must hold nothing that another may need
     try:
         if target in (here := Path.cwd(), *here.parents):
-            raise SaveError(f"{target} is or holds the working directory, which cannot be replaced; name a new folder")
+            raise SaveError(
+                f"{target} is or contains the working directory, which cannot be replaced; name a new folder"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         with folders.turn(target):
             folders.put_back(target, manifest.is_saved_step)
@@ -171,7 +175,9 @@ def load(
         try:
             optimizer = optim.restore(meta["optimizer"])
         except Exception as e:
-            raise SaveError(f"{source}: the optimizer of {META} cannot be made again: {e!r}") from e
+            raise SaveError(
+                f"{source}: the optimizer in {META} cannot be rebuilt: {e!r}; pass it: es.load(path, optimizer=...)"
+            ) from e
     mode = meta["mode"] if mode is None else mode
     if tune is None:
         tune = meta["tune"] if mode == "dynamic" else 0.0
@@ -198,8 +204,8 @@ def load(
             shape = shapes.get(kind, parameter.shape)
         if shape != array.shape or array.dtype.kind != "f":
             raise SaveError(
-                f"{source} does not fit the model: {name} is {array.dtype}{list(array.shape)}, and there is no "
-                "parameter like it"
+                f"{source} does not fit the model: {name} is {array.dtype}{list(array.shape)}, which matches no "
+                "parameter"
             )
         others = [] if kind in OWN else [s for s in shapes if f"{owner}/{s}" not in state]
         if kind not in (*shapes, *OWN) or others:
@@ -210,7 +216,7 @@ def load(
     updates = meta["updates"] or dict.fromkeys(step.store.parameters, meta["steps"])
     if updates.keys() != step.store.parameters.keys():
         raise SaveError(
-            f"{source} does not fit the model: {META} tells the updates of {', '.join(updates)}, and the model has "
+            f"{source} does not fit the model: {META} counts the updates of {', '.join(updates)}, but the model has "
             f"{', '.join(step.store.parameters)}"
         )
     _check_whole(source, step, state, meta["updates"] or {})
@@ -218,7 +224,7 @@ def load(
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
     for name, array in weights.items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
-            raise SaveError(f"{source} does not fit the model: {name} holds {array.dtype}")
+            raise SaveError(f"{source} does not fit the model: {name} has the type {array.dtype}")
     with step.store.guard:  # the model may be in use
         try:
             model.load_state_dict(weights)
@@ -243,8 +249,8 @@ def _check_whole(source: Path, step: TrainStep, state: Mapping[str, np.ndarray],
         if count and lacking:
             raise SaveError(
                 f"{source} does not fit the optimizer, {type(rule).__name__}, which needs {', '.join(lacking)} of "
-                f"{name}: it was trained with another one. To begin with a new optimizer, load the save with its own "
-                "and set step.optimizer"
+                f"{name}: the step was trained with another optimizer. To begin with a new one, load the save with "
+                "its own and set step.optimizer"
             )
 
 
@@ -255,7 +261,7 @@ def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
     told = " and ".join(f"{verb} {', '.join(names)}" for verb, names in parts if names)
     if told:
         warnings.warn(
-            f"{source}: the model that is given {told}, unlike the saved one. To go on as saved, set their "
+            f"{source}: the given model {told}, unlike the saved one. To continue as saved, set their "
             "requires_grad before the next step",
             EinsmithWarning, stacklevel=4,
         )  # fmt: skip
@@ -289,7 +295,7 @@ def _tensors(source: Path, name: str) -> dict[str, np.ndarray]:
     try:
         return load_file(source / name)
     except Exception as e:  # for an invalid safetensors file the library raises errors of several kinds
-        raise SaveError(f"{source}: {name} does not hold tensors that can be read: {e}") from e
+        raise SaveError(f"{source}: the tensors in {name} cannot be read: {e}") from e
 
 
 def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -> Module:
@@ -300,7 +306,7 @@ def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -
         model = models.get(meta["model"]["name"], **meta["model"]["arguments"])
     except Exception as e:
         raise SaveError(
-            f"{source}: the model of {META} cannot be made again: {e!r}; pass it: es.load(path, model=...)"
+            f"{source}: the model in {META} cannot be rebuilt: {e!r}; pass it: es.load(path, model=...)"
         ) from e
     for name, stored in (*model.named_parameters(), *model.named_buffers()):
         if name in weights and stored.dtype.is_float and weights[name].dtype.kind == "f":

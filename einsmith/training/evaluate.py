@@ -37,7 +37,7 @@ class _Mean:
             number = float(found)
         except (TypeError, ValueError, OverflowError):
             name = getattr(self.f, "__name__", type(self.f).__name__)
-            raise ArgumentError(f"the metric {name} gave {shown(found)}; it must give a number") from None
+            raise ArgumentError(f"the metric {name} returned {shown(found)}; it must return a number") from None
         self.total, self.seen = self.total + number * n, self.seen + n
 
     def compute(self) -> float:

@@ -86,9 +86,11 @@ class Fit:
             raise ArgumentError(f"epochs={self.epochs!r} must be an integer of at least 0")
         for c in self.callbacks:
             if not isinstance(c, Callback):
-                raise ArgumentError(f"the callback {c!r} is no es.callbacks.Callback; derive its class from that")
+                raise ArgumentError(
+                    f"the callback {c!r} is not an es.callbacks.Callback; derive its class from Callback"
+                )
         if self.metrics and self.validation is None:
-            raise ArgumentError("metrics are of validation data; pass validation=, or give them to `evaluate`")
+            raise ArgumentError("metrics= needs validation data; pass validation=, or pass the metrics to `evaluate`")
         checked(self.metrics or {})
 
     def _epoch(self, report: Progress, each: Sequence[Callable], start: float) -> None:
@@ -109,7 +111,7 @@ class Fit:
                 f(step, value)
         if not step.position:
             once = isinstance(self.batches, Iterator) and step.epoch
-            hint = "; an iterator gives its batches once: pass a list, or es.data.batches" if once else ""
+            hint = "; an iterator yields its batches only once: pass a list, or es.data.batches" if once else ""
             raise ShapeError(f"the batches are empty in epoch {step.epoch + 1}{hint}")
 
     def _batches(self) -> Iterator[Any]:
@@ -136,7 +138,7 @@ class Fit:
             told = " ... ".join(dict.fromkeys((*lines[:1], *lines[-1:]))) or "no message"
             raise DataError(
                 f"the batches raised {type(e).__name__} in epoch {epoch + 1}, after batch {step.position}: {told}\n"
-                "Nothing is lost: the step stands after that batch, and another call of fit goes on from there"
+                "Nothing is lost: another call of fit continues after that batch"
             ) from e
 
     def _row(self, seconds: float) -> dict[str, Any]:
@@ -179,7 +181,7 @@ class _Source:
                 failed, self._failed = self._failed, True
                 batch = next(self.batches, none)
                 if batch is none and failed:
-                    raise DataError("the iterator has raised an error and gives no more batches; pass a new one")
+                    raise DataError("the iterator has raised an error and yields no more batches; pass a new one")
                 self._failed = False
                 if batch is none:
                     return

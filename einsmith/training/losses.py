@@ -22,7 +22,7 @@ def named(result: Any, trained: str) -> tuple[Value, dict[str, Value]]:
     else:
         parts = {"": as_value(result)}
     if not parts:
-        raise GradientError("the loss function returned no loss")
+        raise GradientError("the loss function returned an empty collection; return at least one loss")
     for name, v in parts.items():
         if v.shape != () or not v.dtype.is_float:
             which = f"the loss {name!r}" if name else "the loss"

@@ -113,7 +113,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model": (_model, "null, or a name and arguments"),
     "frozen": (_names, "a list of parameters' names"),
     "loss": (lambda x: x is None or x in LOSSES, f"null or one of {', '.join(LOSSES)}"),
-    "optimizer": (_optimizer, "null, or what tells how to make an update rule"),
+    "optimizer": (_optimizer, "null, or a description of an update rule"),
     "steps": (_count, "a whole number"),
     "updates": (lambda x: x is None or _named(_count)(x), "null, or whole numbers by name"),
     "epoch": (_count, "a whole number"),
@@ -121,7 +121,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epoch_loss": (_finite, "a finite number"),
     "epoch_samples": (_count, "a whole number"),
     "epoch_losses": (_named(_finite), "finite numbers by name"),
-    "history": (lambda x: isinstance(x, list) and all(map(_named(_any), x)), "a list of what epochs gave"),
+    "history": (lambda x: isinstance(x, list) and all(map(_named(_any), x)), "a list of the results of epochs"),
     "settings": (lambda x: _has(x, *asdict(Settings())), "the step's settings"),
     "gathered": (_count, "a whole number"),
     "gathered_samples": (_count, "a whole number"),
@@ -164,14 +164,14 @@ def _verify(folder: Path, text: bytes, meta: dict[str, Any]) -> None:
     """Raise SaveError where step.json is not as it was written; warn where its version has no checksum of itself."""
     if meta["version"] < SIGNED and "checksum" not in meta:
         warnings.warn(
-            f"{folder}: {META} of version {meta['version']} has no checksum, so that a change of it is not noticed; "
-            "es.save(step, folder) writes the save with one",
+            f"{folder}: {META} of version {meta['version']} has no checksum, so changes to it are not noticed; "
+            "es.save(step, folder) saves it again with one",
             stacklevel=5,  # the caller of es.load
         )
         return
     found = _LAST.fullmatch(text)
     if found is None or hashlib.sha256(found[1]).hexdigest().encode() != found[2]:
-        raise SaveError(f"{folder}: {META} was changed; its checksum is not the saved one")
+        raise SaveError(f"{folder}: {META} was changed; its checksum differs from the saved one")
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def read(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as e:
         raise SaveError(f"{folder} is not a saved step: {META} is damaged") from e
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise SaveError(f"{folder} is not a saved step: {META} is of another format")
+        raise SaveError(f"{folder} is not a saved step: {META} has another format")
     if meta.get("version") not in range(min(SINCE), VERSION + 1) or not _integer(meta["version"]):
         raise SaveError(
             f"{folder} was saved in version {meta.get('version')!r}; this Einsmith reads {min(SINCE)} to {VERSION}"
@@ -214,7 +214,7 @@ def read(folder: Path) -> dict[str, Any]:
         except OSError as e:
             raise SaveError(f"{folder}: {name} is missing") from e
         if found != saved:
-            raise SaveError(f"{folder}: {name} is truncated or was changed; its checksum is not the saved one")
+            raise SaveError(f"{folder}: {name} is truncated or was changed; its checksum differs from the saved one")
     return meta
 
 

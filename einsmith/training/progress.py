@@ -135,7 +135,7 @@ class SearchProgress:
         self._parts[found.kernel] = found.turns * found.seconds
         self._tried += 1
         if self.show and len(found.faults) > 0 and found.faults[-1][0] == candidate:
-            self._say(f"never used, {found.faults[-1][1]}: {candidate} for {name_of(found.kernel)[:8]}")
+            self._say(f"rejected, {found.faults[-1][1]}: {candidate} for {name_of(found.kernel)[:8]}")
         now = time.monotonic()
         if not self.show or now - self._last < (0.1 if self._rich is not None else self.LINE_SECONDS):
             return

@@ -174,8 +174,8 @@ class TrainStep:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise KindError(
-            "a TrainStep owns the memory that its programs work in, and is neither copied nor pickled; write it with "
-            "es.save(step, folder), and make as many of it as you like with es.load(folder)"
+            "a TrainStep owns the memory of its programs and can be neither copied nor pickled; write it with "
+            "es.save(step, folder), and make copies with es.load(folder)"
         )
 
     def change(self, **settings: Any) -> None:
@@ -200,7 +200,7 @@ class TrainStep:
         arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
         for i, a in enumerate(arrays):
             if a.ndim and a.shape[0] == 0:
-                raise ShapeError(f"argument {i} has shape {a.shape}: a batch of size 0 trains nothing")
+                raise ShapeError(f"argument {i} has shape {a.shape}: a batch needs at least one sample")
         return arrays
 
     def _program(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
@@ -239,7 +239,7 @@ class TrainStep:
         )  # fmt: skip
         exploration, tuned = None, not gather and (self.mode == "dynamic" or self._search_left >= 1)
         if tuned and environment.CHECK.get():
-            warnings.warn("a program that EINSMITH_CHECK checks is not tuned: unset it to tune", EinsmithWarning, 2)
+            warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 2)
             tuned = False
         if tuned and self.mode == "dynamic":
             programs = [run for _, run in self._programs.items()]
@@ -262,7 +262,7 @@ class TrainStep:
         A program is valid for one state of the modules (`_world`). All programs are dropped when the optimizer, the
         loss, the structure of the settings, a parameter or captured memory is replaced."""
         if self._averaged:
-            raise ArgumentError("the model has the average of its weights; train and save after `averaged` has ended")
+            raise ArgumentError("the model holds the average of its weights; train and save after the `averaged` block")
         _check_parts(self.model, self.loss)
         self._version = trace.version()
         structure = self.settings.structure

@@ -102,7 +102,9 @@ class _Build:
             reached = [(pair, g) for pair, g in zip(trained, grads, strict=True) if constant_value(g) != 0]
             trained, grads = [pair for pair, _ in reached], [g for _, g in reached]
             if not trained:
-                raise GradientError("the loss hands no parameter a gradient")
+                raise GradientError(
+                    "the gradient of the loss is zero for every parameter; remove the stop_gradient before them"
+                )
             stored, told = others[: len(t.updates)], others[len(t.updates) :]
             reports = dict(zip(parts, told, strict=True))
             found = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}

@@ -162,7 +162,7 @@ def test_missing_and_short_text(model: str, tmp_path: Path, capfd) -> None:
     for split in ("train", "test"):
         (tmp_path / f"{split}.txt").write_text("a b c d e f")
     status, _, err = run(capfd, "train", model, "--data", tmp_path, "--steps", 11)
-    assert status == 1 and "11 steps and what follow" in err and "Traceback" not in err
+    assert status == 1 and "11 steps and the token after" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(

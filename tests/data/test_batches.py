@@ -16,7 +16,7 @@ def collect(it) -> np.ndarray:
 def test_every_sample_once(n: int, size: int, drop_last: bool) -> None:
     x, y = np.arange(3 * n).reshape(n, 3), np.arange(n)
     if drop_last and n < size:
-        with pytest.raises(ShapeError, match="fill no batch"):
+        with pytest.raises(ShapeError, match="are fewer than one batch"):
             batches(x, y, size, seed=3, drop_last=True)
         return
     b = batches(x, y, size, seed=3, drop_last=drop_last)

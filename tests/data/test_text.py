@@ -201,7 +201,7 @@ def test_windows_for_themselves(n: int, steps: int, rng) -> None:
 @pytest.mark.parametrize(
     "tokens, steps, message",
     [(np.zeros((3, 4), int), 1, "one sequence"), (np.zeros(9), 1, "integers"), (np.zeros(9, int), 0, "steps=0 must be"),
-     (np.zeros(9, int), 9, "fill no window: 9 steps and what follows them need 10")],
+     (np.zeros(9, int), 9, "fill no window: 9 steps and the token after them need 10")],
 )  # fmt: skip
 def test_bad_windows(tokens, steps, message) -> None:
     with pytest.raises((ShapeError, DtypeError, KindError), match=message):

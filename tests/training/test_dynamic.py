@@ -157,7 +157,7 @@ def test_what_stays_is_the_program_from_then_on_and_is_recorded(simulated, monke
     now = dict(zip((c.kernel for c in run.calls), (k.decision for k in run.kernels), strict=True))
     assert all(now[k] == text for k, text in x.kept.items())
     assert all(seconds > 0 and prior > 0 for _, _, seconds, _, prior, _ in simulated.kept)
-    assert "of the time with" in made.explored and "exploring ends" in made.explored
+    assert "of the time with" in made.explored and "exploration ends" in made.explored
     assert next(iter(x.kept.values())).split()[0] in made.plan
 
 
@@ -186,7 +186,7 @@ def test_what_makes_other_results_in_a_step_never_stays(simulated, monkeypatch) 
     made = step("dynamic")
     losses = explored(made, simulated)
     x = exploration(made)
-    assert not x.kept and x.tried > 6 and x.log[0].count("never used") == 1 and "in a step, buffer" in x.log[0]
+    assert not x.kept and x.tried > 6 and x.log[0].count("rejected") == 1 and "in a step, buffer" in x.log[0]
     plain = step()
     assert losses[:500] == [plain(*BATCH) for _ in losses[:500]], "nothing has changed"
 
@@ -206,7 +206,9 @@ def test_a_workshop_that_raises_ends_exploring_alone(simulated) -> None:
 
     simulated.vetted = broken
     made = step("dynamic")
-    with pytest.warns(es.EinsmithWarning, match="no further.*RuntimeError: out of paper.*EINSMITH_DEBUG=1") as told:
+    with pytest.warns(
+        es.EinsmithWarning, match="tuning during training has ended.*RuntimeError: out of paper.*EINSMITH_DEBUG=1"
+    ) as told:
         losses = explored(made, simulated)
         made(*BATCH), made(*BATCH)
     assert exploration(made).over == "RuntimeError: out of paper" and np.isfinite(losses).all() and len(told) == 1
@@ -219,7 +221,7 @@ def test_what_fails_in_the_training_thread_ends_exploring_alone(simulated, monke
 
     monkeypatch.setattr(Exploration, where, broken)
     made = step("dynamic")
-    with pytest.warns(es.EinsmithWarning, match="no further.*MemoryError: no more") as told:
+    with pytest.warns(es.EinsmithWarning, match="tuning during training has ended.*MemoryError: no more") as told:
         losses = [*explored(made, simulated), made(*BATCH)]
     assert exploration(made).over == "MemoryError: no more" and made.steps == len(losses) and len(told) == 1
     plain = step()
@@ -239,7 +241,7 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
     assert not x.over
     clock.now += 0.002
     made(*BATCH)
-    assert x.over == "the time for it is over"
+    assert x.over == "the time limit is reached"
 
 
 def test_a_busy_machine(simulated, monkeypatch) -> None:
@@ -379,7 +381,7 @@ def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) 
     losses = explored(made, simulated)
     x, ((kernel, text),) = exploration(made), large
     assert x.over == "nothing is left to gain" and refused[-1] == {kernel: text}
-    told = [line for line in x.log if "never used" in line]
+    told = [line for line in x.log if "rejected" in line]
     assert len(told) == 1 and f"{text}: 9.0 MB are more" in told[0] and told[0].startswith(kernel.digest.hex()[:8])
     assert x.kept.get(kernel) != text
     assert x.kept.keys() | {kernel} == {k for k, other, _ in simulated.told if other}, "others stay"
@@ -392,7 +394,7 @@ def test_what_there_is_memory_for_apart_is_tried_apart(simulated, monkeypatch) -
     made = step("dynamic")
     explored(made, simulated)
     x = exploration(made)
-    assert x.over == "nothing is left to gain" and refused and not [line for line in x.log if "never used" in line]
+    assert x.over == "nothing is left to gain" and refused and not [line for line in x.log if "rejected" in line]
     assert x.kept.keys() == {k for k, text, _ in simulated.told if text}
 
 
@@ -417,7 +419,7 @@ def test_what_wins_as_exploring_ends_is_installed_or_not_confirmed(simulated, mo
         made(*BATCH)
         time.sleep(0.003)
     made(*BATCH)
-    x.end("the time for it is over")
+    x.end("the time limit is reached")
     assert won and not x.kept and {k for k, *_ in simulated.kept} == {*won}
     assert not any(confirmed for *_, confirmed in simulated.kept) and "not confirmed" in made.explored.splitlines()[-1]
     if stepping:
@@ -487,7 +489,7 @@ def test_the_time_ends_where_nobody_trains_on(simulated) -> None:
     end = time.monotonic() + 20
     while not exploration(made).over and time.monotonic() < end:
         time.sleep(0.02)
-    assert exploration(made).over == "the time for it is over"
+    assert exploration(made).over == "the time limit is reached"
 
 
 def test_a_program_that_nobody_has_is_not_kept(simulated, every_object) -> None:
@@ -559,7 +561,7 @@ def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> No
         time.sleep(0.003)
     x.close()
     assert x.tried, x.log
-    assert not [line for line in x.log if "never used" in line], "the patterns' configurations are right"
+    assert not [line for line in x.log if "rejected" in line], "the patterns' configurations are right"
     plain = step()
     np.testing.assert_allclose(losses[:200], [plain(*BATCH) for _ in losses[:200]], rtol=1e-5, atol=1e-6)
     recorded = {s.record.kernel: s.record.text for s in records.every()}

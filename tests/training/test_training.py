@@ -218,7 +218,7 @@ def test_bad_input():
     x, y = batch()
     with pytest.raises(es.ShapeError):
         step(x[:, :, :20], y)
-    with pytest.raises(es.ShapeError, match="size 0"):
+    with pytest.raises(es.ShapeError, match="a batch needs at least one sample"):
         step(x[:0], y[:0])
     with pytest.raises(es.EinsmithError):
         step(x, y[:7])

@@ -25,7 +25,7 @@ class Explorer:
         if now is not None and not now.over:
             if any(other is now.run for other in programs):
                 return None
-            now.end("its program is used no more")
+            now.end("its program is no longer used")
         found = Exploration(run, run.backend.workshop(run.target, threads), seconds)
         self._now = weakref.ref(found)
         return found

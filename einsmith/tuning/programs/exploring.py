@@ -39,7 +39,7 @@ def loop(ref: weakref.ref[Exploration], name: str) -> None:
         try:
             own._record()
             if time.monotonic() > own._end:
-                own.end("the time for it is over")
+                own.end("the time limit is reached")
             else:
                 seconds = getattr(own, name)()
         except Exception as e:  # the training goes on

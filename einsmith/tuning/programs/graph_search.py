@@ -120,7 +120,7 @@ def tune(
         if raced.busy or not raced.decides or raced.high >= 1 or raced.ratio > GAIN:
             continue
         if wrong := difference(now, other.run, inputs):
-            say(f"{name}: never used: {wrong}")
+            say(f"{name}: rejected: {wrong}")
             continue
         report.before, report.after = report.before or raced.first, raced.second
         spread, now = (raced.high - raced.low) / 2, other.run

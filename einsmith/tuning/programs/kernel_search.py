@@ -74,7 +74,7 @@ class Report:
             times = f"{f.prior * 1e6:.1f} -> {f.seconds * 1e6:.1f} us"
             lines.append(f"  {name_of(f.kernel)[:8]}  {times}  {f.best}  (was {f.choice})")
         for f in self.found:
-            lines += [f"  {name_of(f.kernel)[:8]}  never used: {c}: {why}" for c, why in f.faults]
+            lines += [f"  {name_of(f.kernel)[:8]}  rejected: {c}: {why}" for c, why in f.faults]
         if self.busy:
             lines.append(f"  the machine was too busy to tell some candidates from the model's choices: {self.busy}")
         return "\n".join(lines)

@@ -153,7 +153,7 @@ class Exploration:
             if quiet and self.budget.stopped:
                 self._unseen = min(UNSEEN, int(LOOK / self.budget.usual))
         if end > self._end:
-            self.end("the time for it is over")
+            self.end("the time limit is reached")
         self._beside_steps = start - entered + time.perf_counter() - end
         return out
 
@@ -346,9 +346,9 @@ class Exploration:
             k = call.kernel
             known = self.kernels[k] = KernelRecord(found[k] / runs[k], runs[k])
             if made.decision and not made.tuned:
-                known.over = "it is decided about by hand"
+                known.over = "its configuration is set by hand"
             elif found[k] < WORTH * whole:
-                known.over = "it takes next to nothing"
+                known.over = "it takes a negligible part of the time"
             else:
                 self._tell(k, made.decision, known.seconds)
         self._unbounded = [k for k, known in self.kernels.items() if not known.over]
@@ -358,7 +358,7 @@ class Exploration:
         known = self.kernels[self._unbounded[-1]]
         known.least = self._workshop.least(self._unbounded.pop())
         if known.seconds * PEAK < known.least:
-            known.over = "it takes what its bytes and operations take at the least"
+            known.over = "it is close to its roofline bound"
         return True
 
     def _propose(self) -> float:
@@ -393,7 +393,7 @@ class Exploration:
         """Return the kernel whose next configuration may gain most; None where all are in a trial or excluded."""
         for known in self.kernels.values():
             if known.barren >= BARREN:
-                known.over = known.over or f"{BARREN} configurations in a row brought nothing"
+                known.over = known.over or f"{BARREN} configurations in a row gained nothing"
         open_ = {k: x.gain for k, x in self.kernels.items() if not x.over}
         if sum(open_.values()) < LEFT * self.budget.usual:
             return None
@@ -470,7 +470,7 @@ class Exploration:
     def _fault(self, kernel: Kernel | Rows, text: str, fault: str) -> None:
         self._tell(kernel, text, inf)
         self.kernels[kernel].barren += 1
-        self._say(f"{name_of(kernel)[:8]}: never used: {text}: {fault}")
+        self._say(f"{name_of(kernel)[:8]}: rejected: {text}: {fault}")
 
     def _say(self, what: str) -> None:
         self.log.append(what)
@@ -488,8 +488,8 @@ class Exploration:
         told, self._failure = self._failure, ""
         if told:
             warnings.warn(
-                f"kernels are tuned no further while this program trains: {told}. Training goes on with what was "
-                "found; EINSMITH_DEBUG=1 shows what was tried",
+                f"tuning during training has ended with an error: {told}. Training continues with the configurations "
+                "found so far; EINSMITH_DEBUG=1 shows what was tried",
                 EinsmithWarning, stacklevel=2,
             )  # fmt: skip
 
@@ -500,7 +500,7 @@ class Exploration:
             won = [name_of(k)[:8] for k in [*trial.won]] if trial is not None else []
             more = f", and {', '.join(won)}, which are not confirmed" if won else ""
             told = f"{self.tried} configurations tried, {len(self.kept)} kernels are faster{more}"
-            self._say(f"exploring ends: {why}; {told}")
+            self._say(f"exploration ends: {why}; {told}")
         self.close()
 
     def close(self) -> None:
