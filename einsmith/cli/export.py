@@ -24,10 +24,10 @@ def export_command(
     place = Path(what)
     if manifest.is_saved_step(place):
         if settings:
-            raise click.UsageError("--set is for a model; the saved one has the arguments that it was made with")
+            raise click.UsageError("--set is for a model; a saved model keeps its arguments")
         spec = manifest.read(place)["model"]
         if spec is None:
-            raise click.ClickException(f"{what} holds a model that has no name; export it from Python, with es.export")
+            raise click.ClickException(f"{what} holds a model of your own class; export it from Python, with es.export")
         task, arguments = task_of(spec["name"]), defaults(spec["name"]) | spec["arguments"]
         step = checkpoint.load(place, loss=task.loss, threads=threads)
     elif what in models.names():
@@ -36,7 +36,9 @@ def export_command(
         model = models.get(what, **(given | task.sizes(batch or task.batch)))
         step = TrainStep(model, task.loss, optim.Adam(), threads=threads)
     else:
-        raise click.UsageError(f"{what!r} is no saved run and no model; the models are {', '.join(models.names())}")
+        raise click.UsageError(
+            f"{what!r} is neither a saved run nor a model; the models are {', '.join(models.names())}"
+        )
     made = export(step, folder, *task.example(batch or task.batch, arguments), **options)
     told = json.loads((made / MANIFEST).read_text())
     if as_json:

@@ -78,7 +78,7 @@ def _readable(name: str, value: Any) -> Any:
     if name.endswith("_seconds"):
         return f"{value * 1e9:.3g} ns"
     if name == "multiplies":
-        return f"{value:g} a cycle"
+        return f"{value:g} per cycle"
     return f"{value / 1e9:.4g} G/s" if name.startswith("fma") else f"{value / 1e9:.4g} GB/s"
 
 
@@ -89,7 +89,9 @@ def calibrate(as_json: bool) -> None:
     try:
         target = calibrate.calibrate()
     except OSError as e:
-        raise click.ClickException(f"the figures cannot be kept: {e}; set EINSMITH_CACHE_DIR to another folder") from e
+        raise click.ClickException(
+            f"the figures cannot be stored: {e}; set EINSMITH_CACHE_DIR to another folder"
+        ) from e
     static = native.host_target()
     found, default = coefficients(target), coefficients(static)
     path, rejected = str(store.path_of(static)), store.rejected(static)
@@ -102,7 +104,7 @@ def calibrate(as_json: bool) -> None:
         click.echo(f"{name:<24} {_readable(name, value):>12} {_readable(name, default[name]):>12}")
     for name, why in rejected.items():
         click.echo(f"{name}: not used, {why}")
-    click.echo(f"kept in {path}")
+    click.echo(f"stored in {path}")
     if not environment.CALIBRATE.get():
         click.echo("EINSMITH_CALIBRATE is 0: the static figures are used")
 

@@ -33,7 +33,7 @@ def text_of(report: dict[str, Any]) -> str:
         f"in {report['compile_seconds']:.2f} s"
     ]
     if report["without"]:
-        lines.append(f"without {', '.join(report['without'])}, as tuning has found to be faster")
+        lines.append(f"without {', '.join(report['without'])}, which tuning has found to be faster")
     for n, k in enumerate(kernels):
         measured = "" if k["measured"] is None else f", measured {us(k['measured'])}"
         measured += ", tuned" if k["tuned"] else ""
@@ -62,14 +62,14 @@ def laid(layout: Mapping[str, Any]) -> str:
 def fused(kernel: Mapping[str, Any]) -> str:
     """Describe the stages of a fused kernel and the predicted gain of fusing them."""
     f = kernel["fusion"]
-    gain = f"{f['kernels']} kernels apart {us(f['apart'])}, reward {us(f['reward'])}"
+    gain = f"{f['kernels']} separate kernels {us(f['apart'])}, gain {us(f['reward'])}"
     return f"fused: {' -> '.join(kernel['fused'])} ({gain})"
 
 
 def fused_in_all(report: Mapping[str, Any]) -> str:
     """Describe the predicted gain of fusion in the whole program."""
     f = report["fusion"]
-    return f"{f['launched']} kernels in the place of {f['apart']}, reward {us(f['reward'])}"
+    return f"{f['launched']} kernels instead of {f['apart']}, gain {us(f['reward'])}"
 
 
 def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
@@ -82,7 +82,7 @@ def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
         mark = "*" if c["taken"] else " "
         lines.append(f"{mark} {us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
         if c["ruled_out"]:
-            parts += f"; not asked: {kernel['pattern']} is known to serve this better"
+            parts += f"; not considered, as {kernel['pattern']} is known to be at least as fast"
         lines.append(f"    {parts}")
     more = kernel["considered"] - len(kernel["candidates"])
     return [*lines, f"  and {more} more"] if more > 0 else lines

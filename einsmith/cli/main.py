@@ -22,7 +22,7 @@ def app() -> None:
     """Einsmith: a training compiler."""
 
 
-_UNIT = "What a token of text is.  [default: word; gpt_small: character]"
+_UNIT = "Unit of a text's tokens.  [default: word; gpt_small: character]"
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 
 
@@ -40,35 +40,57 @@ class _Size(click.ParamType):
             self.fail(str(e), param, ctx)
 
 
-_LIMIT = "Most memory of a step, as 800MB: some results are computed again.  [default: no limit]"
-_MODE = "dynamic: kernels are tuned while they train.  [default: static, or as saved]"
+_LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
+_MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
 _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 
 
 @app.command("train")
 @click.argument("model")
-@click.option("--data", metavar="NAME|DIR", help="What to learn, see below.  [default: the first of those below]")
-@click.option("--epochs", type=click.IntRange(min=1), help="How many in all.  [default: 5, or as saved]")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples or columns of text.  [default: the task's]")
-@click.option("--set", "arguments", multiple=True, metavar="width=128", help="An argument of the model.")
-@click.option("--steps", type=click.IntRange(min=1), help="Tokens of a window of text.  [default: 35; gpt_small: 128]")
-@click.option("--vocabulary", type=click.IntRange(min=2), help="Most distinct tokens of a text.  [default: 10000]")
+@click.option("--data", metavar="NAME|DIR", help="Training data, see below.  [default: the first in the MODEL's line]")
+@click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs in all.  [default: 5, or as saved]")
+@click.option(
+    "--batch", type=click.IntRange(min=1), help="Batch size: samples, or columns of text.  [default: by the task]"
+)
+@click.option("--set", "arguments", multiple=True, metavar="width=128", help="Set an argument of the model.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Length of a window of text, in tokens.  [default: 35; gpt_small: 128]"
+)
+@click.option("--vocabulary", type=click.IntRange(min=2), help="Largest size of a text's vocabulary.  [default: 10000]")
 @click.option("--unit", type=click.Choice(["word", "character"]), help=_UNIT)
-@click.option("--size", type=click.IntRange(min=1), help="To which images of a folder are scaled.  [default: 32]")
-@click.option("--augment", is_flag=True, default=None, help="Move and mirror the images at random.")
-@click.option("--optimizer", help="sgd, momentum, adam, adamw or another of es.optim, as lion.  [default: adam]")
+@click.option(
+    "--size", type=click.IntRange(min=1), help="Pixels a side to which a folder's images are scaled.  [default: 32]"
+)
+@click.option("--augment", is_flag=True, default=None, help="Shift and mirror the images at random.")
+@click.option("--optimizer", help="sgd, momentum, adam, adamw, or another of es.optim such as lion.  [default: adam]")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
-@click.option("--schedule", type=click.Choice(["constant", "cosine"]), help="Of the learning rate.  [default: cosine]")
-@click.option("--clip", type=click.FloatRange(min=0, min_open=True), help="Most that the gradients' norm may be.")
-@click.option("--accumulate", type=click.IntRange(min=1), help="Batches that make one update.  [default: 1]")
-@click.option("--ema", type=_DECAY, help="Decay of an average of the weights, which is then evaluated.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of the weights and of the order of the data.  [default: 0]")
-@click.option("--save", "save_to", metavar="DIR", help="Save here after every epoch; --resume goes on from it.")
-@click.option("--resume", metavar="DIR", help="Go on with the run saved here, with its settings.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option(
+    "--schedule", type=click.Choice(["constant", "cosine"]), help="Learning rate schedule.  [default: cosine]"
+)
+@click.option(
+    "--clip",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Largest norm of the gradients; larger ones are clipped.",
+)
+@click.option(
+    "--accumulate",
+    type=click.IntRange(min=1),
+    help="Batches per update, whose gradients are accumulated.  [default: 1]",
+)
+@click.option(
+    "--ema",
+    type=_DECAY,
+    help="Decay of an exponential moving average of the weights, which is evaluated in their place.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed of the initial weights and of the data's order.  [default: 0]"
+)
+@click.option("--save", "save_to", metavar="DIR", help="Save to this folder after every epoch, for --resume.")
+@click.option("--resume", metavar="DIR", help="Continue the run saved in this folder, with its settings.")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
 @click.option("--mode", type=click.Choice(["static", "dynamic"]), help=_MODE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an epoch, and one at the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch, and one at the end.")
 def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
     """Train MODEL and show its accuracy on the test images, or its perplexity on the test text.
 
@@ -90,21 +112,33 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     train(model, save_to=save_to, as_json=as_json, **options)
 
 
-_CANDIDATES = "Shown a kernel; and the best of every other pattern."
-_OVERRIDE = "What a kernel (its digits, as printed) is compiled to instead; the other genes are the model's choice."
+_CANDIDATES = "Candidates shown per kernel, besides the best of every other pattern."
+_OVERRIDE = (
+    "Compile a kernel (its hexadecimal digits, as printed) to this configuration; the cost model chooses missing genes."
+)
 
 
 @app.command("explain")
 @click.argument("what", metavar="MODEL|FILE")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples a step of a MODEL.  [default: as in train]")
-@click.option("--shape", "shapes", multiple=True, metavar="A=64,128", help="Of an input of a formula; once an input.")
-@click.option("--set", "settings", multiple=True, metavar="stride=2", help="Of a formula, or a MODEL's argument.")
+@click.option("--batch", type=click.IntRange(min=1), help="Batch size of a MODEL's step.  [default: as in train]")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="stride=2",
+    help="Set a parameter of a formula, or an argument of a MODEL.",
+)
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
-@click.option("--measure", is_flag=True, help="Time each kernel in the program, and its candidates alone.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
-@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a page to look at instead.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report to this file instead."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain_command(what: str, **options) -> None:
     """Show the kernels of a program: fused stages, the chosen configuration, rejected ones and their predicted cost.
@@ -121,10 +155,17 @@ def explain_command(what: str, **options) -> None:
 
 @app.command("run")
 @click.argument("what", metavar="FILE.onnx")
-@click.option("--input", "inputs", multiple=True, metavar="[NAME=]X.npy", help="An input, in order or by name.")
-@click.option("--output", metavar="FILE.npz", type=click.Path(path_type=Path), help="Write the outputs instead.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an output.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="[NAME=]X.npy", help="Array for an input, in order or by name."
+)
+@click.option(
+    "--output",
+    metavar="FILE.npz",
+    type=click.Path(path_type=Path),
+    help="Write the outputs to this file instead of printing them.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per output.")
 def run_command(what: str, **options) -> None:
     """Show the outputs of an ONNX file's network for arrays, in evaluation mode."""
     from einsmith.cli.onnx_files import run
@@ -135,14 +176,18 @@ def run_command(what: str, **options) -> None:
 @app.command("export")
 @click.argument("what", metavar="MODEL|DIR")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--batch", type=click.IntRange(min=1), help="Samples a step.  [default: as in train]")
-@click.option("--set", "settings", multiple=True, metavar="width=128", help="An argument of the MODEL.")
-@click.option("--name", help="That the C functions begin with.  [default: the model's]")
+@click.option("--batch", type=click.IntRange(min=1), help="Batch size of the step.  [default: as in train]")
+@click.option("--set", "settings", multiple=True, metavar="width=128", help="Set an argument of the MODEL.")
+@click.option("--name", help="Prefix of the C functions' names.  [default: the model's name]")
 @click.option("--target", default="host", help="x86-64 to x86-64-v4, or aarch64.  [default: this machine]")
-@click.option("--schedule", type=click.IntRange(min=1), help="Steps whose learning rates are written, too.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
-@click.option("--compiler", metavar="CC", help="The C compiler that links.  [default: cc, gcc or clang]")
-@click.option("--overwrite", is_flag=True, help="Replace an export.")
+@click.option(
+    "--schedule",
+    type=click.IntRange(min=1),
+    help="Number of steps whose scheduled learning rates are written as a table.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@click.option("--compiler", metavar="CC", help="C compiler that links the library.  [default: cc, gcc or clang]")
+@click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export_command(what: str, folder: Path, **options) -> None:
     """Write a training step into FOLDER as a library for C that needs no Python: header, object file, shared library,
@@ -159,39 +204,61 @@ def export_command(what: str, folder: Path, **options) -> None:
 @app.command("calibrate")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(as_json: bool) -> None:
-    """Measure this machine anew (3 seconds, or up to 9) and store the figures, by which kernels are chosen.
+    """Measure this machine anew (3 to 9 seconds) and store the figures, which the choice of kernels is based on.
 
     This happens automatically at the first use on a machine. Figures that were disturbed by other work are not stored:
     earlier figures stay valid, and programs that find none measure again. New figures may lead to other choices, and so
-    to other rounding: a run that was saved before does not continue bitwise as it would have.
+    to other rounding: a run that was saved before may continue with other last digits.
     """
     from einsmith.cli.info import calibrate
 
     calibrate(as_json)
 
 
-_KERNEL = "Remove what is kept of a kernel (its digits, as --list prints them, or the first four and more), or of all."
+_KERNEL = "Remove the stored results of a kernel (4 or more of the digits that --list prints), or of all kernels."
 
 
-_SECONDS = "That the search may take."
-_GRAPH = "First find out, in half of the time, which passes the program is faster without."
+_SECONDS = "Time limit of the search, in seconds."
+_GRAPH = "Use half of the time to find passes without which the program is faster, before tuning kernels."
 
 
 @app.command("tune")
 @click.argument("what", metavar="[MODEL|FILE]", required=False)
 @click.option("--seconds", type=click.FloatRange(min=1, max=7 * 86400), default=60.0, show_default=True, help=_SECONDS)
-@click.option("--batch", type=click.IntRange(min=1), help="Samples a step of a MODEL.  [default: as in train]")
-@click.option("--shape", "shapes", multiple=True, metavar="A=64,128", help="Of an input of a formula; once an input.")
-@click.option("--set", "settings", multiple=True, metavar="stride=2", help="Of a formula, or a MODEL's argument.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: all physical cores]")
+@click.option("--batch", type=click.IntRange(min=1), help="Batch size of a MODEL's step.  [default: as in train]")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="stride=2",
+    help="Set a parameter of a formula, or an argument of a MODEL.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
 @_memory_limit
 @click.option("--graph", is_flag=True, help=_GRAPH)
-@click.option("--picture", metavar="FILE", type=click.Path(path_type=Path), help="Draw the search, as a PNG.")
-@click.option("--list", "listed", is_flag=True, help="Show what tuning has found.")
+@click.option(
+    "--picture", metavar="FILE", type=click.Path(path_type=Path), help="Write a plot of the search to this PNG file."
+)
+@click.option("--list", "listed", is_flag=True, help="Show the stored results of tuning.")
 @click.option("--forget", metavar="KERNEL|all", help=_KERNEL)
-@click.option("--export", "export_to", metavar="FILE", type=click.Path(path_type=Path), help="Write it to a file.")
-@click.option("--import", "import_from", metavar="FILE", type=click.Path(path_type=Path), help="Take such a file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option(
+    "--export",
+    "export_to",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the stored results to this file.",
+)
+@click.option(
+    "--import",
+    "import_from",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Add the results of a file that --export wrote.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.pass_context
 def tune_command(context: click.Context, what: str | None, as_json: bool, **options) -> None:
     """Find faster configurations of a program's kernels by measuring them, and store the results.
@@ -206,12 +273,14 @@ def tune_command(context: click.Context, what: str | None, as_json: bool, **opti
             if o.name in options and context.get_parameter_source(o.name) is ParameterSource.COMMANDLINE
         ]  # fmt: skip
         if unused:
-            raise click.UsageError(f"{', '.join(unused)}: options of a search, which needs a MODEL or FILE")
+            raise click.UsageError(f"{', '.join(unused)}: these options belong to a search; name a MODEL or FILE")
         from einsmith.cli.tune import manage
 
         manage(**stored, as_json=as_json)
     elif any(value not in (None, False) for value in stored.values()):
-        raise click.UsageError("--list, --forget, --export and --import are about what was found, not about a program")
+        raise click.UsageError(
+            "--list, --forget, --export and --import manage the stored results; leave out MODEL or FILE"
+        )
     else:
         from einsmith.cli.search import search
 
@@ -228,7 +297,7 @@ def info_command(as_json: bool) -> None:
 
 
 @app.command("cache")
-@click.option("--clear", is_flag=True, help="Remove the compiled code; fetched data stays.")
+@click.option("--clear", is_flag=True, help="Remove the compiled code; downloaded data sets stay.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cache_command(clear: bool, as_json: bool) -> None:
     """Show the files in the cache, or remove the compiled code."""

@@ -48,7 +48,7 @@ def inputs_of(what: str) -> tuple[Input, ...]:
     """Return the inputs of the network of an ONNX file. Raises DataError where there is no such file."""
     path = Path(what)
     if not path.is_file():
-        raise DataError(f"{what} is no file")
+        raise DataError(f"there is no file {what}")
     return _inputs(what, path.stat().st_mtime)
 
 
@@ -65,7 +65,7 @@ class Arrays(Task):
             with np.load(run.data) as found:
                 arrays = {k: found[k] for k in found.files}
         except (OSError, ValueError) as e:
-            raise DataError(f"{run.data} is no file of arrays: {e}; np.savez(file, x=x, y=y) makes one") from e
+            raise DataError(f"{run.data} is not a file of arrays: {e}; np.savez(file, x=x, y=y) writes one") from e
         if "x" not in arrays or "y" not in arrays or len(arrays["x"]) != len(arrays["y"]):
             raise DataError(f"{run.data} needs arrays x and y of one length; it has {', '.join(arrays) or 'none'}")
         x, y = arrays["x"], arrays["y"]
@@ -85,7 +85,7 @@ class Arrays(Task):
 
     def check(self, data: str) -> None:
         if Path(data).suffix != ".npz" or not Path(data).is_file():
-            raise click.BadParameter(f"{data!r} is no .npz file of arrays x and y", param_hint="--data")
+            raise click.BadParameter(f"{data!r} is not a .npz file of arrays x and y", param_hint="--data")
 
 
 def task_of_file(what: str, data: str | None) -> Task:
@@ -96,11 +96,11 @@ def task_of_file(what: str, data: str | None) -> Task:
     if len(taken) != 1:
         raise click.UsageError(
             f"{what} takes {len(taken)} inputs, {', '.join(i.name for i in taken)}; this command trains networks of "
-            "one input; train it with es.TrainStep(es.frontends.onnx.load(...), ...)"
+            "one input only; use es.TrainStep(es.frontends.onnx.load(...), ...)"
         )
     if taken[0].shape and isinstance(taken[0].shape[0], int):
         raise click.UsageError(
-            f"{what} takes batches of {taken[0].shape[0]} alone; export it with a first dimension that may differ"
+            f"{what} takes only batches of {taken[0].shape[0]}; export it with a dynamic first dimension"
         )
     rates = {"sgd": 0.05, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
     shape = taken[0].shape or ()
@@ -123,7 +123,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
     model = network(what)
     model.eval()
     if batch is not None and not any(i.shape and not isinstance(i.shape[0], int) for i in model.inputs):
-        raise click.UsageError(f"--batch is for a first dimension that the file leaves open, and {what} leaves none")
+        raise click.UsageError(f"--batch is for a dynamic first dimension, and no input of {what} has one")
     given = dict(assignment(s, "--shape", "x=64,128") for s in shapes)
     numbers = dict(assignment(s, "--set", "rate=16000") for s in settings)
     rng = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
     for i in model.inputs:
         kind = ELEMENTS.get(i.type)
         if kind is None:
-            raise click.UsageError(f"{what} takes a {i.type}, {i.name!r}; random ones are made of tensors alone")
+            raise click.UsageError(f"{what} takes a {i.type}, {i.name!r}; random inputs are made for tensors only")
         extents: list[Any] = [*(i.shape or ())]
         if i.name in given:
             try:
@@ -169,9 +169,9 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
 
     inputs: "X.npy", in order, or "name=X.npy"; output: a .npz file for the outputs by name instead."""
     if not is_file(what):
-        raise click.UsageError(f"{what!r} is no file of ONNX; `einsmith run` takes FILE{SUFFIX}")
+        raise click.UsageError(f"{what!r} is not an ONNX file; `einsmith run` takes FILE{SUFFIX}")
     if output is not None and output.suffix != ".npz":
-        raise click.UsageError(f"--output {output} is to be a .npz file")
+        raise click.UsageError(f"--output {output} must be a .npz file")
     model = network(what)
     model.eval()
     names = [i.name for i in model.inputs]
@@ -185,7 +185,7 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
         try:
             arrays[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as e:
-            raise click.ClickException(f"--input {path} cannot be read as an array: {e}; np.save makes one") from e
+            raise click.ClickException(f"--input {path} cannot be read as an array: {e}; np.save writes one") from e
     missing = [n for n in names if n not in arrays]
     if missing:
         raise click.UsageError(f"--input is missing for {', '.join(missing)}: --input {missing[0]}=X.npy")
@@ -196,7 +196,7 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
     found = model(**arrays)
     results = dict(zip(model.outputs, found if len(model.outputs) > 1 else (found,), strict=True))
     if any(not isinstance(v, np.ndarray) for v in results.values()):
-        raise ArgumentError(f"{what} gives a sequence, which is neither printed nor written")
+        raise ArgumentError(f"{what} returns a sequence, which can be neither printed nor written")
     if output is not None:
         np.savez(output, **{k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in results.items()})
     for name, v in results.items():

@@ -57,7 +57,7 @@ def program(
         return *(_formula(path, shapes, settings, threads) if formula else _file(path, threads)), None
     if what not in models.names():
         known = ", ".join(models.names())
-        raise click.UsageError(f"{what!r} is no file and no model; the models are {known}")
+        raise click.UsageError(f"{what!r} is neither a file nor a model; the models are {known}")
     task = task_of(what)
     batch = batch or task.batch
     arguments = model_arguments(what, settings)
@@ -93,12 +93,12 @@ def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]
     except EinsmithError:
         raise
     except Exception as e:
-        raise click.ClickException(f"{path} ends with {type(e).__name__}: {e}") from e
+        raise click.ClickException(f"{path} raised {type(e).__name__}: {e}") from e
     for name in ("step", "inputs"):
         if name not in found:
             raise click.ClickException(
                 f"{path} defines no `{name}`; it needs `step`, a TrainStep or a function, and `inputs`, a tuple of its "
-                "arguments or a function that makes it"
+                "arguments or a function that returns it"
             )
     step, inputs = found["step"], found["inputs"]
     inputs = inputs() if callable(inputs) else inputs

@@ -22,7 +22,7 @@ LANE = 40
 HEIGHT = 190
 """Height of the memory chart above its axis."""
 KINDS = {
-    "saved": "saved by the forward pass for later",
+    "saved": "saved for the backward pass",
     "rest": "other results",
     "workspace": "workspace of kernels",
 }
@@ -37,7 +37,7 @@ def colour_of(kernel: Mapping[str, Any]) -> str:
 def title_of(number: int, kernel: Mapping[str, Any]) -> str:
     """Describe a kernel in a few lines, as a tooltip."""
     measured = "" if kernel["measured"] is None else f", measured {us(kernel['measured'])}"
-    role = kernel["role"] + (" (again)" if kernel["again"] else "")
+    role = kernel["role"] + (" (recomputed)" if kernel["again"] else "")
     return (
         f"kernel {number}, {role}: {kernel['root']}\n{kernel['pattern']} {kernel['config']}\n"
         f"predicted {us(seconds_of(kernel, False))}{measured}"
@@ -86,7 +86,7 @@ def timeline(report: Report) -> str:
         y = 8 + row * (LANE + 8)
         body.append(_text(LEFT - 8, y + LANE / 2 + 4, lane, "end"))
         body += _bars(kernels, y, scale, measured)
-    return _svg(bottom + 20, "kernels in order of execution, as wide as they take time", body)
+    return _svg(bottom + 20, "kernels in order of execution; widths are proportional to time", body)
 
 
 def _bars(kernels: Sequence[Mapping[str, Any]], y: float, scale: float, measured: bool) -> Iterator[str]:
@@ -137,13 +137,13 @@ def memory(report: Report) -> str:
     if calls:
         x = LEFT + (told["peak_call"] + 0.5) * across
         body.append(f'<path class="peak" d="M{x:.1f} 8V{bottom}"/>')
-        text, late = f"most at call {told['peak_call']}: {show_size(told['peak'])}", x > WIDTH / 2
+        text, late = f"peak at call {told['peak_call']}: {show_size(told['peak'])}", x > WIDTH / 2
         body.append(_text(x - 5 if late else x + 5, bottom - 6, text, "end" if late else "start", "strong"))
     for n in ticks(max(calls - 1, 0)):
         if n == int(n):
             body.append(_text(LEFT + (n + 0.5) * across, bottom + 27, f"{n:.0f}", "middle"))
     body.append(_text(LEFT - 8, bottom + 27, "call", "end"))
-    return _svg(bottom + 34, "bytes of intermediate results that live at each call", body)
+    return _svg(bottom + 34, "bytes of intermediate results that are live at each call", body)
 
 
 def _area(kind: str, below: Sequence[int], above: Sequence[int], across: float, up: float, bottom: float) -> str:

@@ -18,7 +18,7 @@ ROLES = {
     "forward": "forward",
     "backward": "backward",
     "update": "update",
-    "again": "run again, since memory is limited",
+    "again": "recomputed to meet the memory limit",
 }
 
 STYLE = """
@@ -112,17 +112,17 @@ def _head(report: Report) -> str:
         ("compiled in", f"{report['compile_seconds']:.2f} s"),
     ]
     if again["kernels"]:
-        facts.append(("run again", f"{again['kernels']} kernels, predicted {us(again['predicted'])}"))
+        facts.append(("recomputed", f"{again['kernels']} kernels, predicted {us(again['predicted'])}"))
     times = [
         (p["part"], p["kernels"], us(p["predicted"]), "not measured" if p["measured"] is None else us(p["measured"]))
         for p in report["parts"]
     ]
     held = [
         ("parameters, buffers, the optimizer's state", told["parameters"]),
-        ("the batch and what is given back", told["batch"]),
+        ("the batch and the results", told["batch"]),
         (f"intermediate results (at most {show_size(told['peak'])} live)", told["results"]),
         ("scratch of the threads", told["scratch"]),
-        ("peak, in all", told["held"]),
+        ("peak in total", told["held"]),
     ]
     return (
         '<div class="head">'
@@ -136,7 +136,7 @@ def _head(report: Report) -> str:
 def _time(report: Report) -> Iterator[str]:
     shown = {colour_of(k) for k in report["kernels"]}
     yield "<h2>Time</h2>"
-    yield "<p>The kernels in order of execution, as wide as they take time; the numbers are those of the table.</p>"
+    yield "<p>The kernels in order of execution, with widths proportional to time; the table has their numbers.</p>"
     yield legend({name: text for name, text in ROLES.items() if name in shown})
     yield timeline(report)
 
@@ -147,7 +147,7 @@ def _memory(report: Report) -> Iterator[str]:
     if not told["results"] or not told["peak"]:
         yield "<p>There are no intermediate results.</p>"
         return
-    yield "<p>Bytes of intermediate results that live at each call; the band below tells what the calls are for.</p>"
+    yield "<p>Bytes of intermediate results that are live at each call; the band shows the roles of the calls.</p>"
     yield legend(KINDS)
     yield memory(report)
     tensors = told["tensors"]
@@ -157,8 +157,8 @@ def _memory(report: Report) -> Iterator[str]:
         saved = "saved" if t["saved"] else ""
         rows.append((t["name"], t["type"], show_size(t["bytes"]), f"{t['first']} to {t['last']}", saved, maker))
     if rows:
-        title = f"the {len(rows)} largest of {len(tensors)} tensors that live at call {told['peak_call']}"
-        head = ("tensor", "type", "size", "calls", "", "made by")
+        title = f"the {len(rows)} largest of {len(tensors)} tensors that are live at call {told['peak_call']}"
+        head = ("tensor", "type", "size", "calls", "", "computed by")
         yield f'<div class="tensors">{html.table(title, head, rows)}</div>'
 
 
@@ -185,7 +185,7 @@ def _row(n: int, k: Mapping[str, Any], measured: bool, most: float) -> str:
     bar = f'<span class="bar {colour}" style="width:{60 * k["share"] / most:.0f}px"></span>'
     cells = [
         f'<td data-v="{-n}">{n}</td>',
-        f'<td class="role"><i class="{colour}"></i>{k["role"]}{" (again)" if k["again"] else ""}</td>',
+        f'<td class="role"><i class="{colour}"></i>{k["role"]}{" (recomputed)" if k["again"] else ""}</td>',
         f"<td>{_what(k)}</td>",
         f"<td>{escape(k['pattern'])}{' (tuned)' if k['tuned'] else ''}</td>",
         number(sum(k["tasks"]), "+".join(map(str, k["tasks"]))),
@@ -223,7 +223,7 @@ def _layouts(report: Report) -> Iterator[str]:
         for x in report["layouts"]
     ]
     yield "<h2>Layouts</h2>"
-    yield "<p>Tensors whose dimensions do not lie in memory as they are written, by their names in the plan.</p>"
+    yield "<p>Tensors that are not stored in row-major order, by their names in the plan.</p>"
     yield html.table("", ("tensors", "type", "layout", "next best"), rows)
 
 

@@ -99,9 +99,11 @@ def draw(dots: Sequence[Dot], path: Path, title: str) -> None:
         vmax=19,
     )  # fmt: skip
     not_run = [d.at for d in dots if not math.isfinite(d.ratio)]
-    low.plot(not_run, [8.0] * len(not_run), "x", color="#c0392b", markersize=4, label="cannot run, or wrong")
+    low.plot(
+        not_run, [8.0] * len(not_run), "x", color="#c0392b", markersize=4, label="cannot run, or gives wrong results"
+    )
     low.axhline(1.0, color="#888888", linewidth=0.8)
-    low.set(xlabel="seconds of the search", ylabel="time over the model's choice's", yscale="log", ylim=(0.3, 10))
+    low.set(xlabel="seconds of the search", ylabel="time relative to the model's choice", yscale="log", ylim=(0.3, 10))
     if not_run:
         low.legend(frameon=False, fontsize=8)
     for axes in (top, low):

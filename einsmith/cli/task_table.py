@@ -29,7 +29,7 @@ def task_of(model: str, data: str | None = None) -> Task:
         return task_of_file(model, data)
     if model in ELSEWHERE:
         raise click.UsageError(
-            f"{model} takes {ELSEWHERE[model]}, which this command has no data set of; train it with es.TrainStep"
+            f"{model} takes {ELSEWHERE[model]}, for which this command has no data set; train it with es.TrainStep"
         )
     known = TASKS.get(model)
     if known is None:  # a network with a choice of classes, or with three channels, is not for digits alone

@@ -146,7 +146,9 @@ class Colours(Task):
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         if run.data in self.names and run.size != CIFAR_SIZE:
-            raise click.UsageError(f"--size is for images of a folder; those of {run.data} have {CIFAR_SIZE} a side")
+            raise click.UsageError(
+                f"--size is for images of a folder; those of {run.data} have {CIFAR_SIZE} pixels a side"
+            )
         parts, names = [], []
         for split in ("train", "test"):
             if run.data in self.names:
@@ -154,7 +156,7 @@ class Colours(Task):
             else:
                 found = image_folder(Path(run.data) / split, run.size, errors="skip")
                 for path, _ in found.skipped:
-                    say(f"{path} does not decode and is left out")
+                    say(f"{path} cannot be decoded and is left out")
                 x, y = found.x[:], found.y
                 names.append(found.classes)
             parts.append((x, y))
@@ -163,7 +165,7 @@ class Colours(Task):
         if names:  # a folder numbers the classes that it has
             unknown = [n for n in names[1] if n not in names[0]]
             if unknown:
-                raise DataError(f"{run.data} tests {', '.join(unknown)}, of which it has no images to learn from")
+                raise DataError(f"{run.data} has test images, but no training images, of {', '.join(unknown)}")
             test_y = np.array([names[0].index(n) for n in names[1]])[test_y]
         mean, std = x.mean((0, 2, 3), keepdims=True), x.std((0, 2, 3), keepdims=True) + 1e-6
         for images in (x, test_x):

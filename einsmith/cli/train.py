@@ -123,7 +123,7 @@ def train(
     _known(model)
     if arguments:
         if model.endswith(".onnx"):
-            raise click.UsageError("--set is for a model; the sizes of a file's network are the file's")
+            raise click.UsageError("--set is for a model; the sizes of a file's network are fixed by the file")
         chosen["arguments"] = model_arguments(model, arguments)
     if resume:
         run, step = _resume(Path(resume), model, threads, chosen)
@@ -151,7 +151,7 @@ def train(
             _save(run, step, target)
             _draw(run, target, progress.say)
             raise click.ClickException(
-                f"interrupted after step {step.steps}; go on with: einsmith train {model} --resume {target}"
+                f"interrupted after step {step.steps}; continue with: einsmith train {model} --resume {target}"
             ) from None
     progress.final(run.history[-1] if run.history else {}, run, target)
 
@@ -176,7 +176,7 @@ def _loop(
     total = run.epochs * -(-len(train_batches) // run.accumulate)
     began, drawn = time.perf_counter() - run.seconds, -math.inf
     if step.epoch >= run.epochs:
-        progress.say(f"the saved run has its {run.epochs} epochs already")
+        progress.say(f"the saved run has already trained for its {run.epochs} epochs")
 
     def on_step(step: TrainStep, loss: float) -> None:
         del run.losses[step.epoch * len(train_batches) + step.position - 1 :]
@@ -247,7 +247,7 @@ def _start(model: str, chosen: dict[str, Any]) -> Run:
     task = task_of(model, chosen.get("data"))
     for option, what in OPTIONS.items():
         if option in chosen and option not in task.options:
-            raise click.UsageError(f"--{option} is for {what}; {model} learns {task.things}")
+            raise click.UsageError(f"--{option} is for {what}; {model} is trained on {task.things}")
     usual: dict[str, Any] = {"data": task.names[0], "batch": task.batch}
     run = Run(model, **{**usual, **task.usual, **chosen})
     if run.optimizer not in OPTIMIZERS:
@@ -272,7 +272,7 @@ def _resume(folder: Path, model: str, threads: int | None, chosen: dict[str, Any
         saved = json.loads((folder / SETTINGS).read_text())
         run = Run(**{f.name: saved[f.name] for f in fields(Run) if f.name in saved or f.name not in SINCE})
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        raise SaveError(f"{folder} is no run of `einsmith train`: {SETTINGS} is missing or damaged ({e})") from e
+        raise SaveError(f"{folder} is not a run of `einsmith train`: {SETTINGS} is missing or damaged ({e})") from e
     if run.model != model:
         raise click.BadParameter(f"{folder} holds a run of {run.model}, not of {model}", param_hint="MODEL")
     for name, value in chosen.items():
@@ -305,7 +305,7 @@ def _own_loss(model: str, network: nn.Module | None) -> Callable | None:
 def _writable(target: Path) -> None:
     """Make the save folder and check that it can be written, before time is spent on training. Raises SaveError."""
     if target.exists() and not (target.is_dir() and ((target / SETTINGS).exists() or not any(target.iterdir()))):
-        raise SaveError(f"{target} exists and is no saved run; choose another folder or remove it")
+        raise SaveError(f"{target} exists and is not a saved run; choose another folder or remove it")
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target.parent):
@@ -331,7 +331,7 @@ def _draw(run: Run, target: Path, say: Callable[[str], None]) -> None:
     try:
         draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")
     except Exception as e:
-        say(f"saved, but the curve is not drawn: {type(e).__name__}: {e}")
+        say(f"saved, but the loss curve cannot be drawn: {type(e).__name__}: {e}")
 
 
 def _write_settings(run: Run, file: Path) -> None:

@@ -27,7 +27,9 @@ def manage(
     """Do the one requested action on the records. Raises click's usage errors and StoreError."""
     asked = [listed, forget is not None, export_to is not None, import_from is not None]
     if sum(asked) != 1:
-        raise click.UsageError("one of --list, --forget, --export and --import is needed, and one alone")
+        raise click.UsageError(
+            "give a MODEL or FILE to tune, or exactly one of --list, --forget, --export and --import"
+        )
     if listed:
         show(as_json)
     elif forget is not None:
@@ -40,16 +42,17 @@ def manage(
         _say({"forgotten": count}, f"{_count(count)} forgotten", as_json)
     elif export_to is not None:
         count = records.export_file(export_to)
-        _say({"exported": count, "file": str(export_to)}, f"{_count(count)} in {export_to}", as_json)
+        _say({"exported": count, "file": str(export_to)}, f"{_count(count)} written to {export_to}", as_json)
     elif import_from is not None:
         count = records.import_file(import_from)
-        _say({"imported": count}, f"{_count(count)} taken, as first guesses of a search", as_json)
+        _say({"imported": count}, f"{_count(count)} imported, as starting points of a search", as_json)
 
 
 def _check(digits: str) -> None:
     if len(digits) < SHORTEST or not set(digits) <= set("0123456789abcdef"):
         raise click.BadParameter(
-            f"{digits!r} names no kernel: {SHORTEST} or more of the hexadecimal digits that --list prints, or {ALL}",
+            f"{digits!r} does not name a kernel: give {SHORTEST} or more of the hexadecimal digits "
+            f"that --list prints, or {ALL}",
             param_hint="--forget",
         )
 
@@ -70,7 +73,7 @@ def show(as_json: bool) -> None:
         gain = f"{x['prior'] / x['seconds']:.2f} times as fast" if x["seconds"] > 0 else ""
         click.echo(
             f"{x['kernel'][:8]}  {x['seconds'] * 1e6:10.1f} us  {gain} as the model's choice, +-{x['spread']:.1%}, "
-            f"confirmed {x['confirmed']} times, {when}{'' if x['used'] else ', a first guess: ' + x['origin']}"
+            f"confirmed {x['confirmed']} times, {when}{'' if x['used'] else ', a starting point only: ' + x['origin']}"
         )
         click.echo(f"          {x['described']}")
         click.echo(f"          {x['text']}")

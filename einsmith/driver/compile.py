@@ -565,7 +565,7 @@ class Executable:
         if self.changes.tensors:
             lines.append(f"passes: {self.changes}")
         if self.without:
-            lines.append(f"without {', '.join(sorted(self.without))}, as tuning has found to be faster")
+            lines.append(f"without {', '.join(sorted(self.without))}, which tuning has found to be faster")
         if held := saved(self.plan):
             lines.append(f"held for the backward pass: {len(held)} tensors, {sum(map(nbytes, held)) / 2**20:.2f} MiB")
         lines += map(str, layouts(self.plan))

@@ -53,7 +53,7 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["explain", "mlp3", "--batch", "3"]) == 0
     out = capsys.readouterr().out
-    assert "fused: sum" in out and "kernels apart" in out and " kernels in the place of " in out
+    assert "fused: sum" in out and "separate kernels" in out and " kernels instead of " in out
     assert "arithmetic" in out and "in all: predicted" in out and "measured" not in out
     parts = [line for line in out.splitlines() if line.startswith(("forward: ", "backward: ", "update: ", "in all: "))]
     times = [float(line.split()[-2]) for line in parts]

@@ -49,7 +49,7 @@ def test_a_saved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_is_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["export", "nothing", str(tmp_path / "out")]) == 2
-    assert "'nothing' is no saved run and no model; the models are" in capsys.readouterr().err
+    assert "'nothing' is neither a saved run nor a model; the models are" in capsys.readouterr().err
     es.save(es.TrainStep(es.nn.Linear(3, 3), es.functional.cross_entropy, es.optim.SGD(lr=0.1)), tmp_path / "run")
     assert main.run(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
     assert "a model that has no name" in capsys.readouterr().err

@@ -62,12 +62,12 @@ def test_run_prints_and_writes_outputs(file: Path, tmp_path: Path, run: Run):
         (["run", "FILE"], 2, "--input is missing for x: --input x=X.npy"),
         (["run", "FILE", "--input", "none.npy"], 1, "none.npy cannot be read"),
         (["run", "FILE", "--input", "X", "--input", "X"], 2, "takes 1 inputs, x"),
-        (["run", "FILE", "--input", "X", "--output", "y.txt"], 2, "is to be a .npz file"),
-        (["run", "net.txt"], 2, "is no file of ONNX"),
+        (["run", "FILE", "--input", "X", "--output", "y.txt"], 2, "must be a .npz file"),
+        (["run", "net.txt"], 2, "is not an ONNX file"),
         (["run", "none.onnx", "--input", "X"], 1, "none.onnx cannot be read"),
-        (["train", "none.onnx"], 1, "none.onnx is no file"),
-        (["train", "FILE", "--data", "none.npz"], 2, "is no .npz file of arrays x and y"),
-        (["train", "FILE", "--data", "X"], 2, "is no .npz file of arrays x and y"),
+        (["train", "none.onnx"], 1, "there is no file"),
+        (["train", "FILE", "--data", "none.npz"], 2, "is not a .npz file of arrays x and y"),
+        (["train", "FILE", "--data", "X"], 2, "is not a .npz file of arrays x and y"),
         (["train", "FILE", "--set", "width=3", "--data", "D"], 2, "--set is for a model"),
         (["train", "FILE", "--data", "HALF"], 1, "half.npz needs test_x and test_y, or neither; it has x, y, test_x"),
         (["explain", "FILE", "--shape", "z=3"], 2, "has no input z; it has x"),
@@ -120,7 +120,7 @@ def test_examples_take_what_is_asked_for(tmp_path: Path, run: Run):
     graph = h.make_graph(nodes, "net", taken, [h.make_tensor_value_info("y", T.FLOAT, [2, 3])])
     onnx.save_model(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx")
     status, _, err = run("explain", tmp_path / "net.onnx", "--batch", "5")
-    assert status == 2 and "--batch is for a first dimension that the file leaves open" in " ".join(err.split())
+    assert status == 2 and "--batch is for a dynamic first dimension" in " ".join(err.split())
     odd = 2**53 + 1  # no float64
     _, (_, n) = onnx_files.example(str(tmp_path / "net.onnx"), None, [], [f"n={odd}"])
     assert n.dtype == np.int64 and n == odd

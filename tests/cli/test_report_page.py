@@ -155,7 +155,7 @@ def test_memory_over_time() -> None:
     is_whole(found)
     calls = [a for a in found.all("rect") if a.get("class") == "call"]
     assert len(calls) == len(run.plan.calls)
-    assert f"most at call {told['peak_call']}: {show_size(told['peak'])}" in found.text
+    assert f"peak at call {told['peak_call']}: {show_size(told['peak'])}" in found.text
     assert all(t["name"] in found.text and t["type"] in found.text for t in told["tensors"][:20])
 
 

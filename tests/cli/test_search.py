@@ -63,7 +63,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
     said = capfd.readouterr().out
     assert "without narrow argmax" in said and "2.00 times as fast" in said and "a graph of" in said
     assert main.run(["explain", str(file), "--threads", "1"]) == main.OK
-    assert "without narrow argmax, as tuning has found to be faster" in capfd.readouterr().out
+    assert "without narrow argmax, which tuning has found to be faster" in capfd.readouterr().out
     kept = str(tmp_path / "kept.json")
     assert main.run(["tune", "--export", kept]) == main.OK
     assert main.run(["tune", "--forget", "all"]) == main.OK
@@ -77,7 +77,7 @@ def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, mon
     "words,why",
     [
         (["lenet5", "--seconds", "-3"], "--seconds"), (["lenet5", "--seconds", "1e9"], "--seconds"),
-        (["lenet5", "--list"], "about what was found"), (["no_such_model"], "no file and no model"),
+        (["lenet5", "--list"], "manage the stored results"), (["no_such_model"], "neither a file nor a model"),
         (["lenet5", "--picture", "/no/such/folder/x.png"], "--picture"),
     ],
 )  # fmt: skip

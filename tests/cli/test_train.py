@@ -100,7 +100,7 @@ def test_a_curve_that_is_not_drawn_loses_no_save(run: Run, tmp_path: Path, monke
 
     monkeypatch.setattr("einsmith.cli.curve.draw", broken)
     status, _, err = run("--epochs", 1, "--save", tmp_path / "run")
-    assert status == 0 and "the curve is not drawn: MemoryError: no paper" in err
+    assert status == 0 and "the loss curve cannot be drawn: MemoryError: no paper" in err
     monkeypatch.undo()
     status, _, err = run("--epochs", 2, "--resume", tmp_path / "run")
     assert status == 0 and (tmp_path / "run" / "loss.png").exists(), err
@@ -206,7 +206,7 @@ def test_debug_shows_the_trace(run: Run, tmp_path: Path, monkeypatch) -> None:
 def test_a_folder_of_somebody_else(run: Run, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("chapter 1")
     status, _, err = run("--save", tmp_path)
-    assert status == 1 and "no saved run" in err and [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+    assert status == 1 and "not a saved run" in err and [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
     status, _, err = run("--resume", tmp_path)
     assert status == 1 and "not a saved step" in err
 

@@ -44,7 +44,7 @@ def test_a_folder_is_learned(folder, tmp_path, capfd) -> None:
         status = main.run([str(w) for w in ["train", "tiny", *options, "--save", tmp_path / name]])
         out, err = capfd.readouterr()
         assert status == 0, err
-        assert "broken.png does not decode and is left out" in err
+        assert "broken.png cannot be decoded and is left out" in err
         assert json.loads(out.splitlines()[-1])["accuracy"] > 0.9
     saves = [(tmp_path / n / "weights.safetensors").read_bytes() for n in "xy"]
     assert saves[0] == saves[1]
@@ -73,7 +73,7 @@ def test_test_images_are_numbered_as_those_to_learn_from(folder, capfd) -> None:
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["accuracy"] > 0.9
     (folder / "test" / "c").rename(folder / "test" / "d")
     assert main.run([str(w) for w in ["train", "tiny", *options]]) == 1
-    assert "tests d, of which it has no images to learn from" in capfd.readouterr().err
+    assert "has test images, but no training images, of d" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("model, more", [

@@ -53,7 +53,7 @@ def test_a_file_for_another_machine(capsys: pytest.CaptureFixture[str], tmp_path
     assert lines(capsys, "--forget", "all") == [{"forgotten": 2}]
     assert lines(capsys, "--import", file) == [{"imported": 2}]
     assert {(row["used"], row["origin"]) for row in lines(capsys, "--list")} == {(False, "imported")}
-    assert main.run(["tune", "--list"]) == 0 and "a first guess: imported" in capsys.readouterr().out
+    assert main.run(["tune", "--list"]) == 0 and "a starting point only: imported" in capsys.readouterr().out
     assert main.run(["tune", "--import", __file__]) == 1
     assert "no sound file" in capsys.readouterr().err and len(records.every()) == 2
 
@@ -68,13 +68,13 @@ def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing is recorded for a kernel" in capsys.readouterr().err
     for wrong in ("12", "", "contraction"):
         assert main.run(["tune", "--forget", wrong]) == 2
-        assert "names no kernel" in capsys.readouterr().err
+        assert "does not name a kernel" in capsys.readouterr().err
 
 
 def test_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ([], ["--list", "--forget", "all"], ["--json"]):
         assert main.run(["tune", *wrong]) == 2
-        assert "one alone" in capsys.readouterr().err
+        assert "exactly one of --list" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch) -> None:
@@ -90,9 +90,9 @@ def test_where_nothing_can_be_kept(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize("option", [["--graph"], ["--seconds", "5"], ["--batch", "4"], ["--picture", "x.png"]])
 def test_options_of_a_search_are_none_of_the_store(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
     assert main.run(["tune", "--list", *option]) == 2
-    assert f"{option[0]}: options of a search, which needs a MODEL or FILE" in capsys.readouterr().err
+    assert f"{option[0]}: these options belong to a search; name a MODEL or FILE" in capsys.readouterr().err
 
 
 def test_forgetting_nothing_is_no_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["tune", "mlp3", "--forget", "", "--seconds", "1"]) == 2
-    assert "not about a program" in capsys.readouterr().err
+    assert "leave out MODEL or FILE" in capsys.readouterr().err
