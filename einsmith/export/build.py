@@ -20,7 +20,7 @@ def compiler(arch: str, given: str | None) -> list[str]:
     Raises CompileError where there is none."""
     if given is not None:
         if shutil.which(given) is None:
-            raise CompileError(f"compiler={given!r} is no command that is found; name a C compiler for {arch}")
+            raise CompileError(f"compiler={given!r} is not a command on the PATH; name a C compiler for {arch}")
         return [given]
     here = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     own = ["cc", "gcc", "clang"] if arch == here else [f"{arch.replace('_', '-')}-linux-gnu-gcc"]
@@ -29,7 +29,7 @@ def compiler(arch: str, given: str | None) -> list[str]:
             return [name]
     package = "gcc" if arch == here else f"gcc-{arch.replace('_', '-')}-linux-gnu"
     raise CompileError(
-        f"no C compiler for {arch} is found ({', '.join(own)}), which links the library; install one (Debian: apt "
+        f"no C compiler for {arch} was found ({', '.join(own)}) to link the library; install one (Debian: apt "
         f"install {package}), name one with compiler=, or pass link=False to get the object file of the kernels and "
         "the source to compile elsewhere"
     )
@@ -52,6 +52,8 @@ def _run(command: Sequence[str], folder: Path) -> None:
             command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise CompileError(f"the C compiler {command[0]} does not run: {e}") from e
+        raise CompileError(f"the C compiler {command[0]} cannot be run: {e}") from e
     if done.returncode:
-        raise CompileError(f"the C compiler {command[0]} ends with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        raise CompileError(
+            f"the C compiler {command[0]} failed with status {done.returncode}: {done.stderr.strip()[-2000:]}"
+        )

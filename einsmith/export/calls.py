@@ -45,7 +45,7 @@ class ArrayArgument:
     @property
     def meaning(self) -> str:
         """Type, shape and encoding, as in the header's comments."""
-        notes = {"f16": ", as its bits", "bf16": ", as its bits", "bool": ", 0 or 1 each"}
+        notes = {"f16": ", as raw bits", "bf16": ", as raw bits", "bool": ", each 0 or 1"}
         return f"{self.type_name}[{', '.join(map(str, self.shape))}]{notes.get(self.dtype.name, '')}"
 
     def describe(self) -> dict[str, Any]:

@@ -99,8 +99,8 @@ class Memories:
         """Add the tensor in `memory`. Raises ArgumentError where it has a layout of its own."""
         if memory.layout is not None:
             raise ArgumentError(
-                f"{name} has a layout of its own, {memory.layout!r}, which a library does not have; take it back with "
-                "store_as(None)"
+                f"{name} has a layout of its own, {memory.layout!r}, which a library does not support; return to the "
+                "default layout with store_as(None)"
             )
         self.add(name, kind, memory.physical)
 

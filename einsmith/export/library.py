@@ -39,7 +39,7 @@ class Library:
         self.folder = Path(folder)
         self.manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
         if self.manifest.get("format") != "einsmith-export":
-            raise ValueError(f"{self.folder} is no exported library")
+            raise ValueError(f"{self.folder} is not an exported library")
         self.name: str = self.manifest["name"]
         self._c = self._open()
         pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
@@ -68,7 +68,9 @@ class Library:
         spellings of the path are tried until the identity agrees."""
         folder, file = self.folder.resolve(), f"lib{self.name}.so"
         if not (folder / file).exists():
-            raise FileNotFoundError(f"{file} is missing: the folder has the source of a library, to be compiled first")
+            raise FileNotFoundError(
+                f"{file} is missing: the folder has the source of a library, which must be compiled first"
+            )
         path = f"{folder}/{file}"
         while True:
             found = ctypes.CDLL(path)
@@ -82,8 +84,8 @@ class Library:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise self.error(
-            f"{self.name} is a model in native memory, and is neither copied nor pickled; write its tensors with "
-            "save(path), and open the folder once more with weights=path"
+            f"{self.name} is a model in native memory and can be neither copied nor pickled; write its tensors "
+            "with save(path), and open the folder again with weights=path"
         )
 
     # -- what it computes
@@ -191,7 +193,7 @@ class Library:
             return made
         wanted = "; or ".join(", ".join(f"{p['name']} {p['type']}{p['shape']}" for p in c["arguments"]) for c in known)
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
-        raise self.unfit(f"{self.name} takes {wanted or 'no such call'}; it was given {shapes}")
+        raise self.unfit(f"{self.name} takes {wanted or 'no such call'}; given {shapes}")
 
     def _loss(self, role: str, batch: tuple[Any, ...]) -> float:
         loss = ctypes.c_double()

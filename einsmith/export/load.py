@@ -22,7 +22,7 @@ class Library(library.Library):
         except EinsmithError:
             raise
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
-            raise SaveError(f"{folder} is no exported library that can be loaded: {e}") from e
+            raise SaveError(f"{folder} is not an exported library, or cannot be loaded: {e}") from e
 
     def _array(self, x: Any, n: int) -> np.ndarray:
         return to_array(x, f"{self.name}: argument {n}")

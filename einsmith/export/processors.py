@@ -97,7 +97,7 @@ def named(name: str, threads: int) -> Processor:
         wanted = " ".join(_LEVELS[x] for x in levels[: levels.index(name) + 1]).split()
         triple, table, vectors, cpu = "x86_64-unknown-linux-gnu", _X86, _VECTORS[name], name
     else:
-        raise ArgumentError(f"target={name!r} is no target of an export; choose one of {', '.join(NAMES)}")
+        raise ArgumentError(f"target={name!r} is not a target for exports; choose one of {', '.join(NAMES)}")
     target = Target(
         cpu=cpu, features="", triple=triple, vector_bytes=vectors[0], vector_registers=vectors[1], cores=threads
     )

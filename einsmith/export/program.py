@@ -77,7 +77,7 @@ class Portable(Executable):
             start = starts[max(bisect_right(starts, at) - 1, 0)]
             owner, nbytes = owners[start]
             if not start <= at < start + nbytes:
-                raise VerifyError(f"word {word} of a program's table points to nobody's memory, {at:#x}")
+                raise VerifyError(f"word {word} of a program's table points to unknown memory, {at:#x}")
             places[word] = WordTarget(owner, at - start)
         words[list(places)] = 0
         return Data(

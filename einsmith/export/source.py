@@ -180,7 +180,9 @@ class LibrarySource:
         if traced.role not in (exported.PREDICT, exported.CALL):
             for t in data.outputs if traced.role in (exported.TRAIN, exported.GATHER) else data.outputs[:1]:
                 if t.dtype.name not in ("f32", "f64"):
-                    raise DtypeError(f"a loss is {t.dtype.name}; one that a library tells is float32 or float64")
+                    raise DtypeError(
+                        f"a loss has type {t.dtype.name}; the losses of a library must be float32 or float64"
+                    )
         numbers = [f"UINT64_C({w})" if w >= 1 << 31 else str(w) for w in words]
         fields = {
             "words": self._array("uint64_t", f"words_{n}", numbers), "size": len(words), "steps": data.steps,

@@ -36,7 +36,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     if not batches:
         raise ArgumentError(
             "the shapes of a batch are not known, as nothing is compiled yet: pass a batch, es.export(step, folder, x, "
-            "y), or call step.compile(x, y) first, once for each shape that the library is to take"
+            "y), or call step.compile(x, y) first, once for each shape that the library needs"
         )
     settings = tuple(_settings(step, schedule))
     names = _names(step.model, len(batches[0]) - 1)
@@ -152,7 +152,9 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
     static = getattr(plain, "static_argnames", ()) if jitted is None else jitted.static
     arguments = arguments_of(example, {}, frozenset(n for n, name in enumerate(known) if name in static), known)
     if not example and _needs_arguments(plain):
-        raise ArgumentError("the shapes of its arguments are not known: pass examples, as es.export(f, folder, x)")
+        raise ArgumentError(
+            "the shapes of the function's arguments are not known: pass examples, as es.export(f, folder, x)"
+        )
     traced = trace_arguments(plain, arguments, flatten((list(example), {}))[1])
     memories = Memories()
     modules = [m for m in traced.depends if isinstance(m, Module)]

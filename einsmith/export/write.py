@@ -65,7 +65,7 @@ def export(
     """
     place = _folder(folder, overwrite)
     if environment.CHECK.get():
-        raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
+        raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
     if not callable(what) or isinstance(what, type):
         raise ArgumentError(f"{_shown(what)} is neither a TrainStep nor a function; only these can be exported")
     count = threads or (what.threads if isinstance(what, (TrainStep, Jitted)) else None) or get_threads()
@@ -106,7 +106,7 @@ def _folder(path: Any, overwrite: bool) -> Path:
     if not place.exists():
         return place
     if not is_export(place) and not (place.is_dir() and not any(place.iterdir())):
-        raise SaveError(f"{place} exists and is no export; choose another folder or remove it")
+        raise SaveError(f"{place} exists and is not an export; choose another folder or remove it")
     if not overwrite and any(place.iterdir()):
         raise SaveError(f"{place} exists already; choose another folder, or pass overwrite=True to replace it")
     return place
@@ -125,9 +125,11 @@ def _name(given: str | None, found: str) -> str:
         name = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_").lower()
         return name if _NAME.fullmatch(name) and name not in _SYSTEM else f"es_{name}"
     if not _NAME.fullmatch(given):
-        raise ArgumentError(f"name={given!r} must be small letters, digits and _, as C functions begin with it")
+        raise ArgumentError(
+            f"name={given!r} must be small letters, digits and _, as it begins the names of C functions"
+        )
     if given in _SYSTEM:
-        raise ArgumentError(f"name={given!r} is that of a header, a library or a constant of C; choose another one")
+        raise ArgumentError(f"name={given!r} is the name of a header, a library or a constant of C; choose another one")
     return given
 
 

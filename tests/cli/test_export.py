@@ -52,4 +52,4 @@ def test_what_is_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "'nothing' is neither a saved run nor a model; the models are" in capsys.readouterr().err
     es.save(es.TrainStep(es.nn.Linear(3, 3), es.functional.cross_entropy, es.optim.SGD(lr=0.1)), tmp_path / "run")
     assert main.run(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 1
-    assert "a model that has no name" in capsys.readouterr().err
+    assert "a model of your own class" in capsys.readouterr().err

@@ -37,16 +37,18 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch) -> None:
     compiler()
     out = tmp_path / "out"
     refused(es.ArgumentError, r"shapes of a batch are not known.*es.export\(step, folder, x, y\)", out, small())
-    refused(es.ArgumentError, "shapes of its arguments are not known", out, lambda a: a * 2)
+    refused(es.ArgumentError, "shapes of the function's arguments are not known", out, lambda a: a * 2)
     refused(es.ShapeError, "a training step takes", out, small(), batch()[0])
     refused(es.ArgumentError, "neither a TrainStep nor a function", out, np.zeros(3))
-    refused(es.ArgumentError, "target='6502' is no target.*x86-64-v3.*aarch64", out, small(), *batch(), target="6502")
+    refused(
+        es.ArgumentError, "target='6502' is not a target.*x86-64-v3.*aarch64", out, small(), *batch(), target="6502"
+    )
     refused(es.ArgumentError, "name='Net work' must be small letters", out, small(), *batch(), name="Net work")
-    refused(es.ArgumentError, "name='math' is that of a header", out, small(), *batch(), name="math")
+    refused(es.ArgumentError, "name='math' is the name of a header", out, small(), *batch(), name="math")
     refused(es.KindError, "threads=0", out, small(), *batch(), threads=0)
     refused(es.UnknownOptionError, "trheads", out, small(), *batch(), trheads=2)
     refused(es.CompileError, "compiler='no-such-cc'", out, small(), *batch(), compiler="no-such-cc")
-    refused(es.CompileError, "ends with 1", out, small(), *batch(), compiler="false")
+    refused(es.CompileError, "failed with status 1", out, small(), *batch(), compiler="false")
     refused(es.GradientError, "float scalar", out, es.TrainStep(es.nn.Linear(5, 3), lambda o, y: o, es.optim.SGD(lr=1)),
             *batch())  # fmt: skip
     step = small()
@@ -58,13 +60,13 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch) -> None:
 
 def test_without_a_compiler(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)
-    told = "no C compiler for .* is found .*; install one .*gcc.*compiler=.*link=False"
+    told = "no C compiler for .* was found .*; install one .*gcc.*compiler=.*link=False"
     refused(es.CompileError, told, tmp_path / "out", small(), *batch())
     es.export(small(), tmp_path / "out", *batch(), link=False)
     assert sorted(os.listdir(tmp_path / "out")) == [
         "manifest.json", "small.c", "small.h", "small_kernels.o", "weights.safetensors"
     ]  # fmt: skip
-    with pytest.raises(es.SaveError, match="has the source of a library, to be compiled first"):
+    with pytest.raises(es.SaveError, match="has the source of a library, which must be compiled first"):
         es.load_library(tmp_path / "out")
 
 
@@ -76,7 +78,7 @@ def test_folders(tmp_path) -> None:
     (tmp_path / "other" / "thesis.txt").write_text("")
     for name in ("file", "other", "file/below"):
         for overwrite in (False, True):
-            with pytest.raises(es.SaveError, match="no export|cannot export"):
+            with pytest.raises(es.SaveError, match="not an export|cannot export"):
                 es.export(f, tmp_path / name, a, overwrite=overwrite)
     assert sorted(os.listdir(tmp_path)) == ["file", "other"]
     with pytest.raises(es.SaveError, match="no path|not the path"):
@@ -122,9 +124,9 @@ def test_folders_that_are_no_export_are_not_loaded(tmp_path) -> None:
     good = json.loads(manifest.read_text())
     for text in ("", "[]", "[" * 100_000, "{}", json.dumps(good | {"name": 3}), json.dumps(good | {"functions": 3})):
         manifest.write_text(text)
-        with pytest.raises(es.SaveError, match="no exported library"):
+        with pytest.raises(es.SaveError, match="not an exported library"):
             es.load_library(tmp_path / "out")
-    with pytest.raises(es.SaveError, match="no exported library"):
+    with pytest.raises(es.SaveError, match="not an exported library"):
         es.load_library(tmp_path / "none")
     assert not write.is_export(tmp_path / "none")
 

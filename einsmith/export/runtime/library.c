@@ -8,8 +8,8 @@ static uint64_t little(const unsigned char *at) {
     return x;
 }
 
-/* Takes the tensors from a file's bytes, all or none of them. A header has no blanks, and its keys are in the order in
-   which the safetensors library writes them; other tensors in the file do not matter. */
+/* Copies the tensors from a file's bytes, all or none. The header must have no blanks, and its keys the order of the
+   safetensors library; other tensors in the file are ignored. */
 static int take(struct model *m, const unsigned char *data, size_t bytes) {
     const struct library *l = m->library;
     const unsigned char **found;
@@ -75,7 +75,7 @@ static int load(struct model *m, const char *path) {
     return status;
 }
 
-/* Whether it is all written is asked of the file afterwards. */
+/* Writes all tensors; the caller checks the file for errors afterwards. */
 static void put(const struct model *m, FILE *file) {
     const struct library *l = m->library;
     size_t n, written = 1;
@@ -94,7 +94,7 @@ static void put(const struct model *m, FILE *file) {
             fwrite(m->places[TENSORS + n], 1, l->tensors[n].bytes, file);
 }
 
-/* Writes beside the file and renames, so that it is whole at any moment. */
+/* Writes a temporary file next to `path` and renames it, so that `path` is complete at any moment. */
 static int save(struct model *m, const char *path) {
     char *beside = malloc(strlen(path) + 32);
     FILE *file;
@@ -116,7 +116,7 @@ static int save(struct model *m, const char *path) {
     return fine ? OK : UNWRITABLE;
 }
 
-/* ---- the life of a library */
+/* ---- creating and destroying a model */
 
 static int create(
     const struct library *l, const char *path, const void *data, size_t bytes, int threads, struct model **made
@@ -158,8 +158,8 @@ static const char *error(const struct library *l, int status) {
     static const char *const texts[] = {
         "no error", "the loss is not finite; nothing was updated", "there is not enough memory",
         "a thread cannot be started", "the file cannot be read", "the file cannot be written",
-        "the file is no safetensors file, or it is truncated",
-        "a setting has no value for this step: its table has ended; give it one", "there is no setting of this name",
+        "the file is not a safetensors file, or is truncated",
+        "a setting's table has no value for this step: set a value", "there is no setting of this name",
         "a number is out of its range",
     };
     if (status >= MISSING && status - MISSING < (int)l->count && l->tensors[status - MISSING].missing)

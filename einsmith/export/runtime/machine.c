@@ -1,5 +1,5 @@
-/* The run time of an exported library: memory, threads, files, and what happens around a training step. The data of one
-   library (`struct library` and what it points to) and its public functions follow this text in the same file. */
+/* The runtime of an exported library: memory, threads, files, and the bookkeeping of a training step. The data of the
+   library (`struct library` and what it points to) and its public functions follow in the same file. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,21 +18,21 @@ enum {
     MISSING = 10000  /* + the number of a tensor that a file lacks */
 };
 
-/* Where the words of a program's table point: see `place`. Tensors follow. */
+/* Regions of memory to which words of a program's table point: see `place`. Tensors follow, a region each. */
 enum { TABLE, FUNCTIONS, SPARE, ARENA, CONSTANTS, RESULTS, TENSORS };
 
-/* A word of a table that holds an address: its region's address is added to it. */
+/* A word of a table that holds an offset into a region; the region's address is added to the word. */
 struct relocation {
     uint32_t word, region;
 };
 
-/* A word of a table that is the address of an argument, and how far in. */
+/* A word of a table that becomes the address of an argument plus `offset` bytes. */
 struct patch {
     uint32_t word, argument;
     uint64_t offset;
 };
 
-/* Where a result lies: in a region, or in an argument where `region` is negative, -1 - its number. */
+/* The place of a result: in a region, or in argument -1 - `region` if `region` is negative. */
 struct result {
     int32_t region;
     uint64_t offset, bytes;
@@ -40,7 +40,8 @@ struct result {
 
 enum { COUNT, UPDATES, SETTING, DRAW, WEIGHT, BEGINS, SAMPLES };
 
-/* A number that is set before each training step: what it is (of UPDATES and SETTING, which one). */
+/* A number that is set before each training step. `which`: the index of the setting (SETTING) or the parameter group
+   (UPDATES). */
 struct number {
     int32_t kind, which, region;
 };
@@ -55,28 +56,28 @@ struct program {
     size_t patched;
     const struct result *results;
     size_t outputs;
-    uint64_t scratch, stride; /* bytes: where scratch begins in the arena, and from one thread's to the next's */
-    const int32_t *groups;    /* of the parameters that it updates */
+    uint64_t scratch, stride; /* bytes: start of scratch in the arena, distance between threads */
+    const int32_t *groups;    /* the groups of the updated parameters */
     size_t updated;
     int64_t samples;
 };
 
-/* A tensor that lives as long as the library. In a file's header it has `entry` up to its place, then `place`; NULL for
-   those that are in no file. */
+/* A tensor that lives as long as the model. Its text in a file's header is `entry`, then `place`; NULL if the tensor is
+   in no file. */
 struct tensor {
     const char *name, *entry, *place, *missing;
     size_t bytes;
 };
 
-/* A setting of the optimizer or of the step. `table`: its values at the steps 1 .. count, where it has such. */
+/* A setting of the optimizer or of the step. `table`: the values at the steps 1 .. count, if it is scheduled. */
 struct setting {
     const char *name;
     const double *table;
     int64_t count;
 };
 
-/* What a processor may lack. On x86-64 `place` is EAX, EBX, ECX or EDX of a leaf of CPUID, or SAVED: the registers with
-   the bits of `leaf` in XCR0, which the system saves. On AArch64 `leaf` is a key of the auxiliary vector. */
+/* A feature that a processor may lack. On x86-64 `place` is EAX, EBX, ECX or EDX of a leaf of CPUID, or SAVED, which tests
+   whether the system saves the registers whose bits in XCR0 are those of `leaf`. On AArch64 `leaf` is a key of the auxiliary vector. */
 struct feature {
     const char *missing;
     uint32_t leaf, subleaf, place, bit;
@@ -96,7 +97,7 @@ struct library {
     size_t kinds;
     void (*const *functions)(void **, void *, int64_t);
     const void *constants;
-    size_t result_bytes, pool; /* bytes of RESULTS, and of what threads share */
+    size_t result_bytes, pool; /* bytes of RESULTS and of the thread pool */
     int threads;
     const struct number *numbers;
     size_t numbered;
@@ -110,7 +111,7 @@ struct library {
     void (*stop)(void *);
 };
 
-/* What the native entry is told of a run. */
+/* The arguments of the native entry for one run. */
 struct run {
     void *table;
     uint64_t count;
@@ -120,7 +121,7 @@ struct run {
     uint64_t stride;
     void *times, *fork, *number;
     uint64_t generation, status, span, waited;
-    void *handle; /* of signals: nobody looks at them here */
+    void *handle; /* for signals: unused in a library */
     uint64_t commit;
 };
 
@@ -139,7 +140,7 @@ struct model {
     void *pool;
     struct worker *workers;
     int threads, started;
-    pid_t owner; /* the process that has the threads; a forked child has none of them */
+    pid_t owner; /* the process of the threads; a forked child has no threads */
 };
 
 /* ---- the processor */
@@ -167,7 +168,7 @@ static int has(const struct feature *f) {
 }
 #endif
 
-/* Looks before anything else does: only what every processor of the family has runs until then. */
+/* Checks the processor first: code that runs before uses only instructions of every processor of the family. */
 static int check_processor(const struct library *l) {
     size_t n;
     for (n = 0; n < l->featured; n++)
@@ -214,7 +215,7 @@ static void destroy(struct model *m) {
     free(m);
 }
 
-/* The address that a region's words are relative to. */
+/* Returns the base address of a region. */
 static uint64_t place(const struct model *m, size_t program, uint32_t region) {
     return (uint64_t)(uintptr_t)(region == TABLE ? m->tables[program] : m->places[region]);
 }
@@ -239,7 +240,7 @@ static int make_programs(struct model *m) {
     return OK;
 }
 
-/* The workers, which leave the process's signals to its other threads. */
+/* Starts the worker threads, with all signals blocked so that other threads of the process handle them. */
 static int start(struct model *m) {
     sigset_t all, before;
     int k, failed = 0;

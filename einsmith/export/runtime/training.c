@@ -11,7 +11,7 @@ static double scalar(const struct model *m, size_t n, const void *const *argumen
     return single;
 }
 
-/* Runs a program that gives a loss, and more that is left. */
+/* Runs a program and returns its first result, the loss; other results are ignored. */
 static int evaluate(struct model *m, size_t n, const void *const *arguments, double *loss) {
     int status;
     pthread_mutex_lock(&m->lock);
@@ -26,7 +26,7 @@ static int64_t *counter(const struct model *m, uint32_t which) {
     return m->places[TENSORS + which];
 }
 
-/* The value of a setting at a step. */
+/* Finds the value of a setting at a step. */
 static int value_of(const struct model *m, size_t which, int64_t step, double *value) {
     const struct setting *s = &m->library->settings[which];
     *value = ((double *)m->places[TENSORS + m->library->values])[which];
@@ -45,7 +45,7 @@ static size_t setting(const struct library *l, const char *name) {
     return n;
 }
 
-/* A setting's value from now on; NaN: that of its table. */
+/* Sets a setting from now on; NaN returns to the setting's table. */
 static int set(struct model *m, const char *name, double value) {
     const struct library *l = m->library;
     size_t n = setting(l, name);
@@ -59,7 +59,7 @@ static int set(struct model *m, const char *name, double value) {
     return OK;
 }
 
-/* A setting's value at the next step. */
+/* Gets a setting's value at the next step. */
 static int get(struct model *m, const char *name, double *value) {
     size_t n = setting(m->library, name);
     int status;
@@ -93,7 +93,7 @@ static int set_numbers(struct model *m, const struct program *p) {
     return status;
 }
 
-/* One batch: program `gather` where more are to come before the update, else `update`. */
+/* Trains on one batch: runs program `gather` if further batches precede the update, else program `update`. */
 static int train(struct model *m, size_t update, size_t gather, const void *const *arguments, double *loss) {
     const struct library *l = m->library;
     int64_t *gathered = counter(m, l->gathered), *samples = counter(m, l->gathered_samples);
