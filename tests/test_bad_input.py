@@ -305,8 +305,8 @@ def test_arguments_that_are_nested_without_end() -> None:
     itself: list = []
     itself.append(itself)
     for wrong in (deep(100_000), itself, {"a": itself}):
-        with pytest.raises(es.ArgumentError, match="nested too deeply, or holds itself"):
+        with pytest.raises(es.ArgumentError, match="nested too deeply, or contains itself"):
             es.jit(lambda a: V)(wrong)
-        with pytest.raises(es.ArgumentError, match="nested too deeply, or holds itself"):
+        with pytest.raises(es.ArgumentError, match="nested too deeply, or contains itself"):
             es.jit(lambda a, wrong=wrong: wrong)(np.ones(3))
     np.testing.assert_array_equal(es.jit(lambda a: a[0][0] * 2)([[np.ones(3)]]), [2, 2, 2])

@@ -37,7 +37,7 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
     def traced(*args: Any) -> Any:
         axes: list[Any] = list(in_axes) if isinstance(in_axes, Sequence) else [in_axes] * len(args)
         if len(axes) != len(args):
-            raise ArgumentError(f"vmap: in_axes={in_axes!r} are for {len(axes)} arguments, not for {len(args)}")
+            raise ArgumentError(f"vmap: in_axes={in_axes!r} has {len(axes)} entries for {len(args)} arguments")
         flat: list[Any] = []
         at: list[int] = []
         structures = []
@@ -53,7 +53,7 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
         extents = {flat[i].shape[0] for i in at}
         if len(extents) != 1:
             found = ", ".join(map(str, sorted(extents))) or "none"
-            raise ShapeError(f"vmap: the arguments' batches need one extent, found {found}")
+            raise ShapeError(f"vmap: the mapped axes of the arguments must have one common extent, found {found}")
         made: list[Any] = []
 
         def inner(*values: Any) -> tuple[Value, ...]:

@@ -344,7 +344,7 @@ def _check_tangents(primals: Any, tangents: Any) -> None:
     try:
         flat = _flat_tangents(primals, tangents)
     except (TypeError, KeyError, ValueError, IndexError):
-        raise GradientError("the tangents' structure is not the primals'") from None
+        raise GradientError("the tangents must have the structure of the primals") from None
     for n, (x, t) in enumerate(zip(flatten(primals)[0], flat, strict=True)):
         shape = _shape(x, f"primal {n}")
         if t is None:
@@ -353,7 +353,7 @@ def _check_tangents(primals: Any, tangents: Any) -> None:
             continue
         given = _shape(t, f"the tangent of primal {n}")
         if given != shape:
-            raise ShapeError(f"the tangent of primal {n} has shape {given}, the primal {shape}")
+            raise ShapeError(f"the tangent of primal {n} has shape {given}, but the primal has {shape}")
         if not isinstance(x, (int, float)):
             _check_float(t, x, f"tangent of primal {n}")
 
@@ -375,11 +375,11 @@ def _cotangents(out: Any, cotangent: Any) -> list[Any]:
     """Return the leaves of a cotangent in the order of the output's. Raises where the structures do not match."""
     a, b = flatten(out), flatten(_in_order(cotangent, out))
     if a[1] != b[1]:
-        raise GradientError("the cotangent's structure is not the output's")
+        raise GradientError("the cotangent must have the structure of the output")
     for x, c in zip(a[0], b[0], strict=True):
         shape = _shape(c, "the cotangent")
         if shape != tuple(x.shape):
-            raise ShapeError(f"the cotangent has shape {shape}, the output {tuple(x.shape)}")
+            raise ShapeError(f"the cotangent has shape {shape}, but the output has {tuple(x.shape)}")
         _check_float(c, x, "cotangent")
     return b[0]
 
@@ -390,7 +390,9 @@ def _check_float(given: Any, like: Any, what: str) -> None:
         return
     a, b = (dtype_of(x.dtype if hasattr(x, "dtype") else to_array(x)) for x in (given, like))
     if b.is_float and not a.is_float:
-        raise DtypeError(f"the {what} has type {a}, but goes with {b}; convert it, .astype({str(b.numpy)!r})")
+        raise DtypeError(
+            f"the {what} has type {a}, but its primal or output has {b}; convert it, .astype({str(b.numpy)!r})"
+        )
 
 
 def stop_gradient(x: Any) -> Any:

@@ -81,7 +81,7 @@ def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> No
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+            hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known) or 'none'}"
             raise UnknownOptionError(f"{what} has no option {name!r}; {hint}")
 
 

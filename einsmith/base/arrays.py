@@ -80,7 +80,9 @@ def _listed(x: list | tuple, name: str) -> np.ndarray:
     parts = list(_parts(x))
     for part in parts:
         if hasattr(part, "tensor"):
-            raise TraceError(f"{name} is a list with a traced tensor in it; make one of it by es.functional.stack")
+            raise TraceError(
+                f"{name} is a list that contains a traced tensor; join the elements by es.functional.stack"
+            )
         if isinstance(part, MaskedArray):
             raise _masked(name)
     try:
@@ -91,10 +93,10 @@ def _listed(x: list | tuple, name: str) -> np.ndarray:
             raise _losing(name) from e
         if "inhomogeneous" in str(e):
             raise ShapeError(
-                f"{name} is a list whose rows differ in length or depth; an array has one length in each dimension: "
+                f"{name} is a list whose rows differ in length or depth, so it is no array; "
                 "pad the rows, or pass them one by one"
             ) from e
-        raise DtypeError(f"{name} is {described(x)} that gives no NumPy array: {_first_line(e)}") from e
+        raise DtypeError(f"{name} is {described(x)} that cannot be converted to a NumPy array: {_first_line(e)}") from e
 
 
 def _parts(x: list | tuple) -> Iterator[Any]:
@@ -124,7 +126,9 @@ def _foreign(x: Any, name: str) -> np.ndarray:
         remedy = _remedy(given)
         if remedy is None and getattr(given, "requires_grad", False):  # torch refuses while recording gradients
             raise _losing(name) from e
-        raise DtypeError(f"{name} is {described(given)} that gives no NumPy array: {remedy or _first_line(e)}") from e
+        raise DtypeError(
+            f"{name} is {described(given)} that cannot be converted to a NumPy array: {remedy or _first_line(e)}"
+        ) from e
 
 
 def _losing(name: str) -> GradientError:

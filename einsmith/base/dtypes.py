@@ -140,7 +140,7 @@ def dtype_of(value) -> DType:
     if isinstance(value, DType):
         return value
     if value is None:  # NumPy takes None for float64
-        raise DtypeError("None is no element type; give one, such as 'float32'")
+        raise DtypeError("None is not an element type; give one, such as 'float32'")
     if isinstance(value, np.ndarray) and value.dtype in _BY_NUMPY:
         return _BY_NUMPY[value.dtype]
     name = value if isinstance(value, str) else str(getattr(value, "dtype", value)).replace("torch.", "")

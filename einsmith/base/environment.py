@@ -111,37 +111,37 @@ CALIBRATE: Knob[int] = Knob(
     1,
     _whole(0, 1),
     "0 or 1",
-    "1 measures the machine at its first use (about a second, once) and keeps the figures, unless it is busy; 0 "
-    "chooses kernels by static figures of the processor",
+    "1 measures the machine at its first use (about a second, once) and stores the figures, unless the machine is "
+    "busy; 0 chooses kernels by static figures of the processor",
 )
 TUNED: Knob[int] = Knob(
     "EINSMITH_TUNED",
     1,
     _whole(0, 1),
     "0 or 1",
-    "1 compiles kernels as tuning has found them to be fastest, where it has (`einsmith tune --list`); 0 as the cost "
-    "model chooses",
+    "1 compiles tuned kernels to the fastest configuration that tuning has found (`einsmith tune --list`); 0 compiles "
+    "all kernels to the cost model's choice",
 )
 CACHE_DIR: Knob[Path | None] = Knob(
     "EINSMITH_CACHE_DIR",
     None,
     _path,
     "the path of a directory",
-    "where compiled code and measurements are kept; by default the user's cache directory",
+    "folder of compiled code and measurements; by default in the user's cache directory",
 )
 CACHE_LIMIT: Knob[int] = Knob(
     "EINSMITH_CACHE_LIMIT",
     512,
     _whole(1, 1 << 20),
     "a whole number of megabytes, at least 1",
-    "megabytes of compiled code that are kept on disk; beyond them what was used least recently is removed",
+    "limit of compiled code on disk, in megabytes; the least recently used code is removed first",
 )
 DATA_DIR: Knob[Path | None] = Knob(
     "EINSMITH_DATA_DIR",
     None,
     _folder,
     "the path of a directory that exists",
-    "where data sets are looked for first; what is fetched is kept in the cache directory",
+    "folder that is searched for data sets first; downloaded ones are stored in the cache directory",
 )
 
 CHECK: Knob[int] = Knob(
@@ -149,24 +149,24 @@ CHECK: Knob[int] = Knob(
     0,
     _whole(0, 2),
     "0, 1 or 2",
-    "1 runs every kernel on guarded memory and compares what it makes with the evaluator, in its first runs and then "
-    "ever more rarely; 2 does so in every run (docs/checking.md)",
+    "1 runs every kernel on guarded memory and compares its results with the evaluator, in its first runs and then "
+    "less and less often; 2 does so in every run (docs/checking.md)",
 )
 DUMP: Knob[Path | None] = Knob(
     "EINSMITH_DUMP",
     None,
     _path,
     "the path of a directory",
-    "where the graph after every pass, the plan, the arena and the steps of each program that is compiled are written, "
-    "in a folder of its own; by default nowhere",
+    "folder to which the graph after every pass, the plan, the arena and the steps of each compiled program are "
+    "written, in a subfolder per program; by default none",
 )
 WITHOUT: Knob[tuple[str, ...]] = Knob(
     "EINSMITH_WITHOUT",
     (),
     _names,
     "names of passes, separated by commas",
-    "passes that programs compiled from now on are made without, to see what they bring: those of "
-    "einsmith/passes/pipeline.py that no other pass needs, as step.plan names them",
+    "passes to leave out of programs compiled from now on, to measure their effect: those of "
+    "einsmith/passes/pipeline.py that no other pass needs, by their names in step.plan",
 )
 
 ALL: tuple[Knob, ...] = (DEBUG, THREADS, CALIBRATE, TUNED, CACHE_DIR, CACHE_LIMIT, DATA_DIR, CHECK, DUMP, WITHOUT)
@@ -184,7 +184,7 @@ def warn_unknown(names: Collection[str]) -> None:
     for name in unknown:
         near = get_close_matches(name.removeprefix(prefix), [n.removeprefix(prefix) for n in known], 1)
         hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
-        warnings.warn(f"the environment variable {name} is none that Einsmith reads; {hint}", EinsmithWarning, 2)
+        warnings.warn(f"Einsmith reads no environment variable {name}; {hint}", EinsmithWarning, 2)
 
 
 def debug() -> int:

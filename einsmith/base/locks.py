@@ -134,13 +134,13 @@ class Reentrant:
 
     def _cycle(self) -> EinsmithError:
         remedy = (
-            "let a signal's handler set a flag instead of calling what other threads use"
+            "let the signal handler set a flag instead of calling functions that other threads use"
             if RUNNING.is_mine()
-            else "let each thread leave its `with` block of one model before it uses another one"
+            else "let each thread leave the `with` block of one model before it uses another model"
         )
         return EinsmithError(
-            f"two threads would wait for each other for ever: this one waits while another one, which is "
-            f"{self._doing}, waits for what this one holds; {remedy}"
+            f"two threads would wait for each other forever: this thread waits for another one, which is {self._doing} "
+            f"and waits for a lock of this thread; {remedy}"
         )
 
     def _is_cycle(self, me: int) -> bool:
@@ -213,8 +213,8 @@ class Awaited(Reentrant):
     def __enter__(self) -> Awaited:
         if self._broken:
             raise EinsmithError(
-                f"this process was forked while another thread was {self._doing}, for more than {PATIENCE:.0f} s, so "
-                f"that it has only half of the result; fork before that, or start processes by 'spawn'"
+                f"this process was forked while another thread was {self._doing}, for more than {PATIENCE:.0f} s, and "
+                f"has an incomplete state; fork earlier, or start processes by 'spawn'"
             )
         me = get_ident()
         held = _inside.get(me)

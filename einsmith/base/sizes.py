@@ -29,7 +29,7 @@ def size_of(x: Any, name: str) -> int:
     else:
         n = 0
     if n < 1:
-        raise ArgumentError(f"{name}={x!r} is no size; give bytes, or text as '800MB' or '1.5GiB'")
+        raise ArgumentError(f"{name}={x!r} is not a size; give bytes, or text such as '800MB' or '1.5GiB'")
     return n
 
 

@@ -15,8 +15,8 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
         return _flatten(tree)
     except RecursionError:
         raise ArgumentError(
-            f"a {type(tree).__name__} that is passed or returned is nested too deeply, or holds itself; pass arrays in "
-            "few levels of tuples, lists and dictionaries"
+            f"a {type(tree).__name__} that is passed or returned is nested too deeply, or contains itself; pass arrays "
+            "in few levels of tuples, lists and dictionaries"
         ) from None
 
 

@@ -127,7 +127,7 @@ def check(
             _same(subject, n, first.values[n], again.values[n], mask, way)
         left = first.workspace != again.workspace
         if not written and (left & ~((first.workspace == FILLS[0]) & (again.workspace == way.fill))).any():
-            raise KernelFault("what its first launches leave in the workspace differs from run to run")
+            raise KernelFault("the workspace after its first launches differs from run to run")
     return first
 
 
@@ -141,7 +141,7 @@ def _same(subject: CheckedKernel, n: int, a: np.ndarray, b: np.ndarray, mask: np
         at = tuple(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         other = (
             f"on {way.threads} threads" if way.threads else
-            "with other values in memory that nothing was stored to, at another address, and its tasks in another order"
+            "with other values in unwritten memory, at another address, and with its tasks in another order"
         )  # fmt: skip
         raise KernelFault(
             f"{int(wrong.sum())} of {wrong.size} elements differ from run to run: {list(at)} is {x[at].item()!r}, and "
@@ -240,7 +240,7 @@ def _untouched(kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndar
     if mask is not None:
         wrong = wrong & mask
     elif changed.any() and not wrong.any():
-        raise KernelFault(f"{int(changed.sum())} elements between those of the buffer were overwritten", n)
+        raise KernelFault(f"{int(changed.sum())} elements in the gaps of the buffer were overwritten", n)
     if wrong.any():
         at = list(map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape)))
         raise KernelFault(f"element {at} was overwritten, which the kernel must not write", n)

@@ -225,9 +225,11 @@ class _Run:
         del self.updates[key]
 
     def scalar(self, at: At, dtype: Any) -> Any:
-        held = self.held(at, np.dtype(dtype).itemsize, "what decides how the program goes on", True)
+        held = self.held(at, np.dtype(dtype).itemsize, "the value that decides how the program continues", True)
         if held.known is not None:
-            raise self.blame("the program decides by a number that was not stored yet (kernels in a wrong order)")
+            raise self.blame(
+                "the program reads a loop bound or check before it is stored (kernels run in a wrong order)"
+            )
         return held.values.view(dtype)[0]
 
     def fails(self, n: int, step: CheckZero | CheckFinite) -> bool:
@@ -359,7 +361,7 @@ class _Run:
                 kind = f"output {n}" if n < len(graph.outputs) else f"update {n - len(graph.outputs)}"
                 raise self.blame(
                     f"{kind} of the whole program: {kernel_check.told(wrong, got.size, 'the evaluator')}; each kernel "
-                    "computes what it was asked for, so a pass over the graph, or what joins kernels, is wrong"
+                    "computes its formula correctly, so a pass over the graph, or the combination of kernels, is wrong"
                 )
 
     def compare_native(self, status: int, run: Callable[[], int]) -> None:
@@ -381,8 +383,8 @@ class _Run:
             if wrong.any():
                 at = int(np.argmax(wrong)) // owner.dtype.itemsize
                 raise self.blame(
-                    f"element {at} of {_named(owner)} is another on {self.p.threads} threads than when the kernels run "
-                    "one by one, each on memory of its own"
+                    f"element {at} of {_named(owner)} differs between {self.p.threads} threads and a run of the "
+                    "kernels one by one, each on memory of its own"
                 )
 
     def blame(self, message: str) -> CheckError:

@@ -182,7 +182,7 @@ class Backend(ABC):
     def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
         """Compile kernels to configurations that the caller decides. `texts`: decisions in the form that `decisions`
         reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
-        raise CompileError(f"kernels of the back end {self.name!r} are compiled to the model's choice alone")
+        raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
 
     def without(self, graph: Graph, target: Target) -> frozenset[str]:
         """Return the passes that tuning recorded to be left out of a graph's program, as it was measured faster
@@ -234,7 +234,7 @@ class Backend(ABC):
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
         """Return the assembled steps as a program that is checked while it runs (EINSMITH_CHECK). Raises CheckError
         where the back end cannot check."""
-        raise CheckError(f"EINSMITH_CHECK cannot watch programs of the back end {self.name!r}; unset it")
+        raise CheckError(f"EINSMITH_CHECK cannot check programs of the back end {self.name!r}; unset it")
 
     @abstractmethod
     def seconds_of(
@@ -248,11 +248,11 @@ class Backend(ABC):
 
         `tell` is called with every measurement. Raises ArgumentError where the back end has no search.
         """
-        raise ArgumentError(f"the back end {self.name!r} has no search; tune=0 is what it can")
+        raise ArgumentError(f"the back end {self.name!r} has no search; pass tune=0")
 
     def keep(self, found: Found, target: Target) -> None:
         """Record the best configuration found for a kernel."""
-        raise ArgumentError(f"the back end {self.name!r} keeps nothing")
+        raise ArgumentError(f"the back end {self.name!r} stores no results of tuning")
 
     def settle(self, found: Found, target: Target, confirmed: bool) -> None:
         """Confirm that the configuration found for a kernel is the faster one inside a program too; where it is not,

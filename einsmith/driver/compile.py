@@ -108,7 +108,9 @@ class Executable:
         self.backend = backend or registry.backend_of(self.target)
         known = {*graph.inputs, *bind}
         if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
-            raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
+            raise TraceError(
+                "a tensor of another trace is used; pass the tensor as an argument, or return it from its trace"
+            )
         decided = decided_out()
         self.without = self.backend.without(graph, self.target) if decided is None else decided
         """Passes that are left out because the program was measured to be faster without them."""
@@ -252,10 +254,11 @@ class Executable:
         if found.plan is None:
             least = arrays + batch + found.least
             raise MemoryLimitError(
-                f"memory_limit={show_size(memory, ROUND_FLOOR)} is too little: {show_size(least, ROUND_CEILING)} are "
-                f"needed at least, {show_size(arrays)} for parameters, buffers and the optimizer's state, "
-                f"{show_size(batch)} for the batch and {show_size(found.least)} for intermediate results, which are "
-                f"{show_size(found.without)} where none is computed again; give more, or smaller batches",
+                f"memory_limit={show_size(memory, ROUND_FLOOR)} is too little: at least "
+                f"{show_size(least, ROUND_CEILING)} are needed, {show_size(arrays)} for parameters, buffers and the "
+                f"optimizer's state, {show_size(batch)} for the batch and {show_size(found.least)} for "
+                f"intermediate results, which take {show_size(found.without)} without recomputation; raise the "
+                "limit, or use smaller batches",
                 least,
             )
         if found.plan is not self.plan:
@@ -286,7 +289,9 @@ class Executable:
         if self._memory is not None and self.held_bytes + more > self._memory:
             needed = self.held_bytes + more
             limit = show_size(self._memory, ROUND_FLOOR)
-            raise MemoryLimitError(f"{show_size(needed, ROUND_CEILING)} are more than memory_limit={limit}", needed)
+            raise MemoryLimitError(
+                f"the program needs {show_size(needed, ROUND_CEILING)}, more than memory_limit={limit}", needed
+            )
         self.beside = {k: Beside(k, compiled[k], x) for k, x in beside.items()}
         block = self._shared.reserve(self._reserved, self.backend.allocate)
         base = block.address
@@ -559,7 +564,7 @@ class Executable:
         one iteration of its loop) and formula; the predicted time of each part of a training step."""
         again = sum(call.again for call in self.calls)
         lines = [
-            f"{len(self.kernels)} kernels{f', {again} of them again' if again else ''}, arena "
+            f"{len(self.kernels)} kernels{f', {again} of them recomputations' if again else ''}, arena "
             f"{self._own / 2**20:.2f} MiB of {show_size(self.held_bytes)} in all, {self.threads} threads"
         ]
         if self.changes.tensors:

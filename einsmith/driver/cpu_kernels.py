@@ -106,8 +106,8 @@ def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, made: CompiledKer
         name = decisions.name_of(kernel)[:8]
         warnings.warn(
             f"the kernel {name} ({describe(kernel)}) is compiled as the cost model chooses: {made.unfollowed}. "
-            f"`einsmith tune --forget {name}` removes the record; where it names a pattern of your own, register that "
-            "before the first call",
+            f"`einsmith tune --forget {name}` removes the record; if it names a pattern of your own, register "
+            "the pattern before the first call",
             EinsmithWarning, stacklevel=2,
         )  # fmt: skip
 
@@ -123,7 +123,7 @@ def _follow(
     except CompileError as e:
         if not decision.recorded:
             raise
-        return *_follow(kernel, target, MODEL)[:3], f"the record {decision.text!r} is not followed: {e}"
+        return *_follow(kernel, target, MODEL)[:3], f"the record {decision.text!r} cannot be used: {e}"
 
 
 def lower(

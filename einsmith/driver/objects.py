@@ -58,7 +58,7 @@ class ObjectCode(CpuBackend, AheadOfTime):
         return Block(None, self.arena, nbytes)
 
     def checked(self, made: Assembler, watched: Watched, threads: int, scratch_bytes: int) -> Runnable:
-        raise CheckError("EINSMITH_CHECK watches programs that run here, and exported ones do not; unset it")
+        raise CheckError("EINSMITH_CHECK checks only programs of this process, no exported ones; unset it")
 
     def table(self, program: Runnable) -> ProgramTable:
         assert isinstance(program, Program)

@@ -17,10 +17,10 @@ def register(backend: Backend) -> None:
     """Register a back end, so that programs for targets with its name are compiled by it. Raises CompileError where
     the name is taken, or where one of its patterns has the name of another back end's pattern."""
     if backend.name in BACKENDS:
-        raise CompileError(f"there is a back end {backend.name!r} already: every one has a name of its own")
+        raise CompileError(f"there is a back end {backend.name!r} already; give the new one another name")
     taken = {p.name for known in BACKENDS.values() for p in known.patterns} | {autoconfig.ROWS.name}
     if both := sorted(taken & {p.name for p in backend.patterns}):
-        raise CompileError(f"there is a pattern {both[0]!r} already: every one has a name of its own")
+        raise CompileError(f"there is a pattern {both[0]!r} already; give the new one another name")
     BACKENDS[backend.name] = backend
     autoconfig.OTHERS[backend.name] = backend.patterns
 

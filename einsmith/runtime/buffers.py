@@ -49,7 +49,7 @@ def _bytes(n: int) -> np.ndarray:
     try:
         return np.empty(n, np.uint8)
     except (MemoryError, ValueError):
-        raise OutOfMemoryError(f"{n / 2**30:.3g} GiB are asked for at once, more than there is") from None
+        raise OutOfMemoryError(f"{n / 2**30:.3g} GiB are requested at once, more than is available") from None
 
 
 def empty(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:

@@ -96,7 +96,7 @@ def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[i
     """Return the shape in which a layout stores a tensor of `shape`, after a check that the layout gives the tensor
     back."""
     if not hasattr(layout, "physical") or not hasattr(layout, "logical"):
-        raise KindError(f"layout={layout!r} is no layout, which has `physical` and `logical`")
+        raise KindError(f"layout={layout!r} must have the methods `physical` and `logical`")
     sample = default_rng(0).integers(0, 100, shape).astype(dtype)
     try:
         there = np.asarray(layout.physical(sample))
@@ -104,11 +104,13 @@ def _checked(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> tuple[i
     except (ValueError, IndexError, TypeError) as e:
         raise ShapeError(f"the layout {layout!r} does not take a tensor of shape {shape}: {e}") from e
     if there.dtype != dtype or back.dtype != dtype:
-        raise DtypeError(f"the layout {layout!r} holds {dtype} as {there.dtype} and gives it back as {back.dtype}")
+        raise DtypeError(
+            f"the layout {layout!r} stores {dtype} as {there.dtype} and returns {back.dtype}; both must be {dtype}"
+        )
     if back.shape != shape:
-        raise ShapeError(f"the layout {layout!r} makes a tensor of shape {back.shape} of one of shape {shape}")
+        raise ShapeError(f"the layout {layout!r} returns a tensor of shape {shape} with the shape {back.shape}")
     if not np.array_equal(back, sample):
-        raise ShapeError(f"the layout {layout!r} gives the elements of a tensor of shape {shape} back in other places")
+        raise ShapeError(f"the layout {layout!r} returns the elements of a tensor of shape {shape} in another order")
     return there.shape
 
 

@@ -68,7 +68,7 @@ def taken(lock: Any) -> Iterator[None]:
         while not lock.acquire(timeout=locks.LOOK):
             holders = [thread for thread, run in under_way.copy().items() if _has(run, lock)]
             if any(map(locks.RUNNING.is_awaited_by, holders)):
-                raise _error("a program is called in the middle of a run, for whose end another call of it waits")
+                raise _error("a program is called in the middle of a run that another call of the program waits for")
     except BaseException:  # a signal, which may come after the lock was taken too
         if lock._is_owned() and not before:
             lock.release()
@@ -87,8 +87,8 @@ def _has(run: UnderWay | None, lock: Any) -> bool:
 
 def _error(what: str) -> EinsmithError:
     return EinsmithError(
-        f"{what}: a signal's handler or a finalizer does this, and the run would go on with wrong values, or never; "
-        "let the handler set a flag, and look at the flag between two calls"
+        f"{what}: a signal handler or a finalizer does this, and the run would continue with wrong values or never "
+        "end; let the handler set a flag, and read the flag between two calls"
     )
 
 

@@ -67,7 +67,7 @@ def test_layouts_of_memory(rng):
         assert to_array(x).flags.c_contiguous
     np.testing.assert_array_equal(DOUBLED(Boxed(base[0])), 2 * base[0])
     np.testing.assert_array_equal(DOUBLED([1.0, 2.5]), [2.0, 5.0])
-    with pytest.raises(DtypeError, match="A is a Boxed that gives no NumPy array: the column is empty"):
+    with pytest.raises(DtypeError, match="A is a Boxed that cannot be converted to a NumPy array: the column is empty"):
         DOUBLED(Boxed(None))
     with pytest.raises(DtypeError, match="A is an array of Python objects"):
         DOUBLED(Boxed([1, None]))

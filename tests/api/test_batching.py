@@ -68,7 +68,7 @@ def test_second_derivatives_are_torchs(rng) -> None:
     [
         (lambda x, w: es.vmap(loss)(x, w), es.ShapeError, "found 3, 4"),
         (lambda x, w: es.vmap(loss, None)(x, w), es.ShapeError, "found none"),
-        (lambda x, w: es.vmap(loss, (0,))(x, w), es.ArgumentError, "for 1 arguments, not for 2"),
+        (lambda x, w: es.vmap(loss, (0,))(x, w), es.ArgumentError, "has 1 entries for 2 arguments"),
         (lambda x, w: es.vmap(loss, (5, None))(x, w), es.ArgumentError, "argument 0 .* no dimension 5"),
         (lambda x, w: es.vmap(loss, 0.5)(x, w), es.ArgumentError, "in_axes=0.5"),
         (lambda x, w: es.vmap(loss, (0, None), 1)(x, w), es.ArgumentError, "a result .* no dimension 1"),

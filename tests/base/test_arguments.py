@@ -153,7 +153,7 @@ def test_traced_numbers_are_told_apart():
         (lambda: nn.Bilinear(2, 3, -1), es.KindError, "out_features=-1 must be an integer of at least 0"),
         (lambda: nn.Linear(2**40, 2**40), es.OutOfMemoryError, "GiB"),
         (lambda: nn.Linear(3, 4, dtype="abc"), es.DtypeError, "'abc' is not supported; give one of"),
-        (lambda: nn.Linear(3, 4).to(None), es.DtypeError, "None is no element type"),
+        (lambda: nn.Linear(3, 4).to(None), es.DtypeError, "None is not an element type"),
         (lambda: nn.CrossEntropyLoss("abc"), es.DtypeError, "'weight' of CrossEntropyLoss"),
         (lambda: nn.ModuleDict({"a": nn.ReLU()})["b"], es.UnknownNameError, "no module 'b', only a"),
         (lambda: es.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), es.KindError, "by name.*TrainStep"),

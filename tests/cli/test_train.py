@@ -280,7 +280,7 @@ def test_a_limit_of_memory(run: Run, tmp_path: Path) -> None:
     given = ("--epochs", 1, "--json", "--schedule", "constant", "--save")
     status, out, err = run(*given, tmp_path / "none", "--memory-limit", "40kB", model="lenet5")
     assert status == 1 and not (tmp_path / "none" / "run.json").exists()
-    least = err.split("is too little: ")[1].split(" are needed at least")[0]
+    least = err.split("is too little: at least ")[1].split(" are needed")[0]
     limit = int(size_of(least, "least") * 1.001)
     status, out, err = run(*given, tmp_path / "run", "--memory-limit", limit, model="lenet5")
     assert status == 0, err
@@ -289,4 +289,4 @@ def test_a_limit_of_memory(run: Run, tmp_path: Path) -> None:
     assert status == 0, err
     assert [r["loss"] for r in rows(out)[:1] + rows(more)[:1]] == [r["loss"] for r in rows(free)[:2]]
     status, out, err = run("--memory-limit", "much")
-    assert status == 2 and "no size; give bytes, or text as '800MB'" in err
+    assert status == 2 and "is not a size; give bytes, or text such as '800MB'" in err

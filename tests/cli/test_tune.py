@@ -55,7 +55,7 @@ def test_a_file_for_another_machine(capsys: pytest.CaptureFixture[str], tmp_path
     assert {(row["used"], row["origin"]) for row in lines(capsys, "--list")} == {(False, "imported")}
     assert main.run(["tune", "--list"]) == 0 and "a starting point only: imported" in capsys.readouterr().out
     assert main.run(["tune", "--import", __file__]) == 1
-    assert "no sound file" in capsys.readouterr().err and len(records.every()) == 2
+    assert "not a valid file" in capsys.readouterr().err and len(records.every()) == 2
 
 
 def test_forgetting(capsys: pytest.CaptureFixture[str]) -> None:

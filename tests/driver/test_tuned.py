@@ -171,7 +171,7 @@ def test_every_record_that_cannot_be_followed_is_said_once(rng) -> None:
 def test_plans_show_a_record_that_is_not_followed(rng) -> None:
     a, b = (rng.standard_normal(x).astype(np.float32) for x in ((19, 15), (15, 16)))
     before = compiled(PRODUCT, a, b)
-    assert "not followed" not in before.describe()
+    assert "cannot be used" not in before.describe()
     recorded(before.calls[0].kernel, before.target, "mine a=1")
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         run = compiled(PRODUCT, a, b)
@@ -180,7 +180,7 @@ def test_plans_show_a_record_that_is_not_followed(rng) -> None:
     assert kernel["unfollowed"] == run.kernels[0].unfollowed and not kernel["tuned"]
     page_text = html.unescape(page(report | {"what": "a product", "batch": None}))
     for shown in (run.describe(), text_of(report), page_text):
-        assert "the record 'mine a=1' is not followed" in shown
+        assert "the record 'mine a=1' cannot be used" in shown
 
 
 def test_a_record_that_is_not_followed_is_no_measurement_of_the_kernel(rng) -> None:

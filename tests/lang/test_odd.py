@@ -60,7 +60,7 @@ def test_extents(extents, message):
 
 
 def test_what_no_memory_holds():
-    with pytest.raises(es.OutOfMemoryError, match="GiB are asked for"):
+    with pytest.raises(es.OutOfMemoryError, match="GiB are requested"):
         es.op("Y[i] = 1.0", extents={"i": 2**50})()
     assert issubclass(es.OutOfMemoryError, MemoryError)
 

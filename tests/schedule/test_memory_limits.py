@@ -98,7 +98,7 @@ def check_scale(make: Callable[[int | str | None], es.TrainStep], batch: Batch, 
         make(1).compile(*batch)
     needed = e.value.needed
     assert needed <= whole
-    typed = re.search(r"little: ([0-9.]+ [kMG]?B) are needed at least", str(e.value))
+    typed = re.search(r"little: at least ([0-9.]+ [kMG]?B) are needed", str(e.value))
     assert typed and size_of(typed[1], "least") >= needed
     for limit in (typed[1], needed):
         step = make(limit)

@@ -85,7 +85,7 @@ def test_what_a_checked_run_sees_of_a_part():
     before, after = np.zeros(part.nbytes, np.uint8), np.zeros(part.nbytes, np.uint8)
     _untouched(kernel, 0, before, after, None)
     after[4 * 8] = 1  # between the two rows of the part
-    with pytest.raises(KernelFault, match="1 elements between those of the buffer"):
+    with pytest.raises(KernelFault, match="1 elements in the gaps of the buffer"):
         _untouched(kernel, 0, before, after, None)
     after[4 * 13] = 1
     with pytest.raises(KernelFault, match=r"element \[1, 0, 1\]"):

@@ -345,7 +345,7 @@ def test_what_is_tried_counts_as_memory(simulated, monkeypatch) -> None:
         explored(made, simulated)
         x = exploration(made)
         assert x.over == "nothing is left to gain" and all(held <= made.memory_limit for _, held in tried)
-        assert ("are more than memory_limit" in made.explored) is (not more) and bool(x.kept) is bool(more)
+        assert ("more than memory_limit" in made.explored) is (not more) and bool(x.kept) is bool(more)
         most = max((n for n, _ in tried), default=0)
         assert 0 < most < online.TOGETHER if 0 < more < 1e6 else most == online.TOGETHER * bool(more)
 
@@ -359,7 +359,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
     def limited(self: Executable, texts: Any, beside: bool = False) -> Executable:
         if not beside and texts_of(texts):
             refused.append(dict(texts))
-            raise ArgumentError("9.0 MB are more than memory_limit=8.0 MB")
+            raise ArgumentError("9.0 MB more than memory_limit=8.0 MB")
         return with_decisions(self, texts, beside)
 
     monkeypatch.setattr(Executable, "with_decisions", limited)

@@ -130,7 +130,7 @@ def test_what_is_too_large_for_the_evaluator_is_compared_with_the_choice():
     x = np.ones((4096, 512), np.float32)
     softmax = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k] - m[i]))\ny[i,j] = exp(x[i,j] - m[i]) / s[i]"
     said = _fault(es.op(softmax), es.op(softmax.replace("exp(x[i,j] - m[i])", "exp(x[i,j] - m[i]) * 1.5")), x)
-    assert "are not those of the model's choice" in said
+    assert "differ from those of the model's choice" in said
 
 
 def test_both_sides_of_a_condition_are_looked_at():
@@ -229,5 +229,5 @@ def test_patterns_that_no_other_process_can_have_are_named_once(monkeypatch):
             assert bench_module.own_patterns() == [known]
     assert [w.category for w in said] == [EinsmithWarning] * 2
     local, script = (str(w.message) for w in said)
-    assert "the pattern 'local' is tried" in local and "cannot be pickled" in local and "put its class" in local
-    assert "the pattern 'script' is tried" in script and "stands in a script" in script
+    assert "of the pattern 'local'," in local and "cannot be pickled" in local and "define the class" in local
+    assert "of the pattern 'script'," in script and "is defined in a script" in script

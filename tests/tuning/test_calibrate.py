@@ -144,7 +144,9 @@ def test_figures_of_a_busy_machine_serve_one_process(static, monkeypatch):
     first = calibrate.target()
     assert first == calibrate.assemble(static, found_as(static, 0.5)) == calibrate.target() and calls == [0.5]
     assert store.load(static) is None
-    with pytest.raises(BusyError, match="the machine is busy: while it was measured others worked; nothing was kept"):
+    with pytest.raises(
+        BusyError, match="the machine is busy: while it was measured others worked; no figures are stored"
+    ):
         calibrate.calibrate()
     assert calls == [0.5] * (1 + calibrate.ATTEMPTS) and store.load(static) is None
     state.clear()
@@ -152,15 +154,16 @@ def test_figures_of_a_busy_machine_serve_one_process(static, monkeypatch):
     quiet = calibrate.target()
     assert quiet == calibrate.assemble(static, found_as(static, 0.9)) == store.load(static)
     state.append("busy")
-    with pytest.raises(BusyError, match="the figures of before stand"):
+    with pytest.raises(BusyError, match="the earlier figures stay valid"):
         calibrate.calibrate()
     assert store.load(static) == quiet
 
 
 @pytest.mark.parametrize("process, thread, worked, said", [
     (1.0, 1.0, 1.1, ""), (1.9, 0.92, 2.0, ""), (1.0, 1.0, 1.9, "other programs took 44% of 2 processors"),
-    (0.5, 0.5, 2.0, "other programs took 74% of 2 processors"), (0.6, 0.6, 0.7, "kept waiting for 40% of the time"),
-    (0.6, 0.6, 0.0, "kept waiting"), (1.0, 1.0, 0.0, ""),
+    (0.5, 0.5, 2.0, "other programs took 74% of 2 processors"),
+    (0.6, 0.6, 0.7, "had to wait for a processor for 40% of the time"),
+    (0.6, 0.6, 0.0, "had to wait"), (1.0, 1.0, 0.0, ""),
 ])  # fmt: skip
 def test_what_else_the_machine_does_is_told(monkeypatch, process, thread, worked, said):
     """Seconds of this process, of its thread and of two processors in one second; the last is 0 where nobody tells."""
@@ -188,7 +191,7 @@ def test_where_nothing_can_be_kept_the_static_figures_stand(static, monkeypatch,
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr(calibrate, "measure", None)
-    with pytest.warns(es.EinsmithWarning, match="is not measured.*static figures of the processor: .*file"):
+    with pytest.warns(es.EinsmithWarning, match="cannot be measured.*static figures of the processor: .*file"):
         assert calibrate.target() == static
     with pytest.raises(OSError):
         calibrate.calibrate()

@@ -112,7 +112,7 @@ def test_what_computes_something_else_is_never_kept(batch, monkeypatch) -> None:
     monkeypatch.setattr(Executable, "__call__", wrong)
     report = graph_search.tune(run, [*batch], 60)
     assert not report.without and records.every() == []
-    assert any("rejected: what is stored into f32" in line for line in report.log)
+    assert any("rejected: the value stored into f32" in line for line in report.log)
 
 
 def test_a_race_in_whole_steps_changes_nothing(batch) -> None:

@@ -109,7 +109,7 @@ def _find() -> Target:
             return assemble(static, found.seconds)
         return _keep(static, found, overwrite=False)
     except (OSError, MemoryError, EinsmithError) as e:
-        _warn(f"this machine is not measured, so that kernels are chosen by static figures of the processor: {e}")
+        _warn(f"this machine cannot be measured, so kernels are chosen by static figures of the processor: {e}")
         return static
 
 
@@ -125,7 +125,7 @@ def calibrate() -> Target:
         found = _measured(static)
         if not found.disturbance:
             return _keep(static, found, overwrite=True)
-    stands = "the figures of before stand" if store.load(static) is not None else "nothing was kept"
+    stands = "the earlier figures stay valid" if store.load(static) is not None else "no figures are stored"
     raise BusyError(f"the machine is busy: while it was measured {found.disturbance}; {stands}; try again later")
 
 
@@ -136,7 +136,7 @@ def _measured(static: Target) -> Figures:
     found, rejected = plausible(static, seconds)
     if not met(static, found):
         apart = [x for x in found if x == "launch" or x.endswith(" all")]
-        rejected |= dict.fromkeys(apart, "the threads were never at work at once")
+        rejected |= dict.fromkeys(apart, "the threads never ran at the same time")
         found = {name: x for name, x in found.items() if name not in apart}
     _say(f"calibrated in {time.perf_counter() - start:.2f} s")
     return Figures(found, left_out | rejected, disturbance)
@@ -184,7 +184,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
                     known = store.save_pattern(target, key, known, overwrite)
             found |= known
         except (OSError, MemoryError, EinsmithError) as e:
-            _warn(f"nothing is measured for the pattern {pattern.name!r}, whose defaults stand: {e}")
+            _warn(f"the pattern {pattern.name!r} cannot be measured and uses its defaults: {e}")
     return replace(target, measured=tuple(sorted(found.items()))) if found else target
 
 

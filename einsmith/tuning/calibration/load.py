@@ -37,7 +37,7 @@ class Watch:
         if others > OTHERS:
             return f"other programs took {others:.0%} of {count} processor{'s' * (count > 1)}"
         kept = 1 - thread / wall
-        return f"this program was kept waiting for {kept:.0%} of the time" if kept > KEPT else ""
+        return f"this program had to wait for a processor for {kept:.0%} of the time" if kept > KEPT else ""
 
 
 def _times() -> tuple[float, float, float, float]:

@@ -38,7 +38,7 @@ _SAID = Once("patterns that tuning leaves out", 64)
 def unsendable(pattern: Pattern) -> str:
     """Return why another process cannot import a pattern; empty where it can."""
     if type(pattern).__module__ == "__main__":
-        return "its class stands in a script"
+        return "its class is defined in a script"
     try:
         pickle.dumps(pattern)
         return ""
@@ -52,9 +52,9 @@ def own_patterns() -> list[Pattern]:
     for pattern, why in found:
         if why and _SAID((pattern.name, why)):
             warnings.warn(
-                f"no configuration of the pattern {pattern.name!r} is tried while kernels are tuned, which another "
-                f"process does: {why}; put its class, with nothing that cannot be pickled, into a module that can be "
-                "imported",
+                f"tuning tries no configuration of the pattern {pattern.name!r}, as its process cannot import "
+                f"the pattern: {why}; define the class in a module that can be imported, with attributes that can be "
+                "pickled",
                 EinsmithWarning, stacklevel=3,
             )  # fmt: skip
     return [p for p, why in found if not why]
@@ -135,7 +135,7 @@ class BenchProcess:
         try:
             data = pickle.dumps((name, arguments))
         except Exception as e:
-            raise Failed(f"{e}, which another process needs to measure it") from e
+            raise Failed(f"the kernel cannot be sent to the process that measures it: {e}") from e
         if self._process is None:
             self._start()
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
@@ -197,7 +197,9 @@ class BenchProcess:
         except subprocess.TimeoutExpired:
             code = -signal.SIGKILL
         self.close()
-        return f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with {code}"
+        return (
+            f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with status {code}"
+        )
 
     def close(self) -> None:
         """End the process."""

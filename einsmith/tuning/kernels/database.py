@@ -114,7 +114,7 @@ def _opened(path: Path, write: bool) -> Iterator[sqlite3.Connection]:
         if write:
             link.execute("COMMIT")
     except UnicodeDecodeError as e:  # in the names of columns
-        raise Foreign(f"its text is none: {e}") from None
+        raise Foreign(f"its text is not valid UTF-8: {e}") from None
     finally:
         link.close()  # rolls back what is not committed
 
@@ -152,7 +152,10 @@ def _put_aside(path: Path, seen: int, why: Exception) -> None:
     for end in ("-wal", "-shm", ""):  # the file itself last: until then no process creates a new one
         with suppress(FileNotFoundError):
             os.replace(path.with_name(path.name + end), path.with_name(aside + end))
-    _say(f"the store of tuned configurations {path} is damaged ({why}); it is begun anew, and kept as {aside}")
+    _say(
+        f"the store of tuned configurations {path} is damaged ({why}); a new one is begun, the damaged one is kept as "
+        f"{aside}"
+    )
 
 
 def _number(path: Path) -> int:

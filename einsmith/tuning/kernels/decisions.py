@@ -48,13 +48,15 @@ def decided(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choi
         names = [gene] if gene in space else [g for g in space if g.endswith(f".{gene}")]
         found = {g: [v for v in space[g] if _text(v) == value] for g in names}
         if not any(found.values()):
-            raise CompileError(f"{word!r} is no gene of {pattern.name} on {where}: {show_space(space)}")
+            raise CompileError(
+                f"{word!r} is no gene of {pattern.name} on {where}; the genes and their values: {show_space(space)}"
+            )
         values |= {g: vs[0] for g, vs in found.items() if vs}
     config = _nearest(pattern, kernel, target, values)
     reason = "no configuration has these genes" if config is None else pattern.legal(kernel, config, target)
     if reason:
         raise CompileError(
-            f"{text!r} cannot be for {where}: {reason}; the genes of {pattern.name}: {show_space(space)}"
+            f"{text!r} is not possible for {where}: {reason}; the genes of {pattern.name}: {show_space(space)}"
         )
     return autoconfig.Choice(pattern, config, cost_of(pattern, kernel, config, target), kernel, target, 0.0)
 
@@ -77,7 +79,7 @@ def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tu
         if text == p.name or text.startswith(p.name + " "):
             return p, text[len(p.name) :].split()
     names = ", ".join(p.name for p in able)
-    raise CompileError(f"{text!r} begins with no pattern that takes {where}: {names}")
+    raise CompileError(f"{text!r} must begin with a pattern that takes {where}: {names}")
 
 
 def _text(value: Any) -> str:

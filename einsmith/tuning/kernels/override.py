@@ -30,11 +30,11 @@ class Overrides:
         for digest, text in self.texts.items():
             if len(digest) < SHORTEST or not set(digest) <= set("0123456789abcdef"):
                 raise CompileError(
-                    f"{digest!r} names no kernel: {SHORTEST} or more of the hexadecimal digits that `einsmith explain`"
-                    " prints are needed"
+                    f"{digest!r} does not name a kernel: {SHORTEST} or more of the hexadecimal digits that "
+                    "`einsmith explain` prints are needed"
                 )
             if not text.split():
-                raise CompileError(f"nothing is decided for the kernel {digest}: a pattern and genes are needed")
+                raise CompileError(f"the override of the kernel {digest} is empty: a pattern and genes are needed")
 
     def text_of(self, kernel: Kernel | Rows) -> str:
         """Return the decision for a kernel; empty where there is none. Raises CompileError where two decisions name
@@ -43,7 +43,7 @@ class Overrides:
         self.seen[digest] = kernel
         found = [x for x in self.texts if digest.startswith(x)]
         if len(found) > 1:
-            raise CompileError(f"the kernel {digest} is decided about twice: as {' and as '.join(found)}")
+            raise CompileError(f"the kernel {digest} has two overrides: {' and as '.join(found)}")
         self.used.update(found)
         return self.texts[found[0]] if found else ""
 

@@ -308,7 +308,7 @@ def import_file(path: Path) -> int:
     except OSError as e:
         raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise StoreError(f"{path} is no sound file of `einsmith tune --export`: {e}; nothing is changed") from None
+        raise StoreError(f"{path} is not a valid file of `einsmith tune --export`: {e}; nothing was changed") from None
 
     def insert(link: sqlite3.Connection) -> None:
         link.executemany(_PUT, [(*row, 0) for row in rows])
@@ -321,11 +321,11 @@ def import_file(path: Path) -> int:
 def _content(found: Any) -> list[tuple]:
     """Return the rows of a file. Raises ValueError, KeyError or TypeError where the file is not sound."""
     if not isinstance(found, dict) or found.get("format") != EXPORTED:
-        raise ValueError("it holds something else")
+        raise ValueError("it has another format")
     if found["number"] != database.FORMAT:
-        raise ValueError(f"its format is number {found['number']!r}, and {database.FORMAT} is read")
+        raise ValueError(f"its format has the number {found['number']!r}, and only {database.FORMAT} can be read")
     if found["checksum"] != _checksum(found["records"]):
-        raise ValueError("its content does not fit its checksum")
+        raise ValueError("its content does not match its checksum")
     rows = []
     for record in found["records"]:
         values = [record[name] for name in _COLUMNS]

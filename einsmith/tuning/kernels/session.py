@@ -145,7 +145,7 @@ class KernelSearch:
         if not f.over and f.tried >= MOST:
             f.over = f"{MOST} candidates were tried"
         if not f.over and f.seconds * PEAK <= self.floor:
-            f.over = f"it takes what its bytes and operations take, within {1 - PEAK:.0%}"
+            f.over = f"it is within {1 - PEAK:.0%} of its roofline bound"
         self.barren = 0 if f.seconds < GAIN * before else self.barren + 1
 
     def _anchor(self, bench: BenchProcess) -> None:
@@ -159,7 +159,7 @@ class KernelSearch:
         while len(ready) < GENERATION and f.tried < MOST:
             candidate = search.propose()
             if candidate is None:
-                f.over = "everything that can be was tried"
+                f.over = "all configurations were tried"
                 break
             if candidate == f.choice:
                 continue  # the choice races with every candidate

@@ -160,7 +160,7 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
         if evaluate(subject, held, found, seed):
             return ""
         if choice is None:
-            return "there is nothing to compare it with"
+            return "there are no results to compare its results with"
         launches = tuple((address, tasks) for address, tasks, _ in choice.launches)
         other = replace(subject, launches=launches, scratch=choice.scratch, workspace=choice.workspace)
         wanted = check(other, held, compare=False)
@@ -171,7 +171,7 @@ def fault_of(subject: CheckedKernel, choice: measure.MachineCode | None, seed: i
         x, y = (elements(v.values[n].view(b.dtype.numpy), b) for v in (found, wanted))
         wrong = apart(x, y, b.dtype, kernel) & (True if mask is None else mask)
         if wrong.any():
-            return f"{int(wrong.sum())} of {wrong.size} elements of buffer {n} are not those of the model's choice"
+            return f"{int(wrong.sum())} of {wrong.size} elements of buffer {n} differ from those of the model's choice"
     return ""
 
 

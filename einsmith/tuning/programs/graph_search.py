@@ -59,8 +59,8 @@ class GraphReport:
         return self.run.without
 
     def __str__(self) -> str:
-        found = f"without {', '.join(sorted(self.without))}" if self.without else "all passes stay"
-        return "\n".join([f"{self.tried} forms of the graph tried in {self.seconds:.0f} s: {found}", *self.log])
+        found = f"without {', '.join(sorted(self.without))}" if self.without else "all passes are kept"
+        return "\n".join([f"{self.tried} variants of the graph tried in {self.seconds:.0f} s: {found}", *self.log])
 
 
 def genes(run: Executable) -> list[str]:
@@ -103,10 +103,10 @@ def tune(
     for gene in sorted(forms, key=lambda g: forms[g].price):
         name = f"{'with' if gene in now.without else 'without'} {gene}"
         if forms[gene].price > limit:
-            say(f"{name}: its kernels take {forms[gene].price / limit * FAR:.2f} times as long")
+            say(f"{name}: not tried, as its kernels should take {forms[gene].price / limit * FAR:.2f} times as long")
             continue
         if time.monotonic() > end:
-            say(f"{name}: there is no time left")
+            say(f"{name}: not tried, as no time is left")
             continue
         other = forms[gene] if now is run else _switched(now, gene, say)
         if other is None:
@@ -114,7 +114,7 @@ def tune(
         report.tried += 1
         raced = race(now, other.run, inputs, end - time.monotonic())
         if raced is None:
-            say(f"{name}: the loss is not finite, so that its steps cannot be compared")
+            say(f"{name}: the loss is not finite, so its steps cannot be compared")
             continue
         say(f"{name}: {raced.ratio:.3f} of the time{f', while {raced.busy}' if raced.busy else ''}")
         if raced.busy or not raced.decides or raced.high >= 1 or raced.ratio > GAIN:
@@ -180,7 +180,7 @@ def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarra
         moved[leaf.dtype] = max(moved.get(leaf.dtype, 0.0), _largest(x - start))
     for leaf, x, y in zip(leaves, *ends, strict=True):
         if _apart(leaf.dtype, x, y, moved[leaf.dtype]):
-            return f"what is stored into {leaf.dtype.name}{list(leaf.shape)} differs"
+            return f"the value stored into {leaf.dtype.name}{list(leaf.shape)} differs"
     return ""
 
 

@@ -76,7 +76,7 @@ class Report:
         for f in self.found:
             lines += [f"  {name_of(f.kernel)[:8]}  rejected: {c}: {why}" for c, why in f.faults]
         if self.busy:
-            lines.append(f"  the machine was too busy to tell some candidates from the model's choices: {self.busy}")
+            lines.append(f"  the machine was too busy to compare some candidates with the model's choices: {self.busy}")
         return "\n".join(lines)
 
 
