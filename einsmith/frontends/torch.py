@@ -292,7 +292,7 @@ class _Definition:
         addresses = [x.data_ptr() for x in outputs]
         for a in addresses:
             if a % ALIGNMENT:
-                raise TraceError(f"torch gave memory at {a:#x}; outputs need an alignment of {ALIGNMENT} bytes")
+                raise TraceError(f"torch allocated memory at {a:#x}; outputs need an alignment of {ALIGNMENT} bytes")
         compiled.run_at(pointers, addresses)
         return outputs
 

@@ -47,7 +47,9 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     torch.export fails, and for operators that are not in the table (docs/aten.md), with the user's own lines.
     """
     if not _TELLS_GUARDS:
-        raise TraceError(f"from_torch needs a newer PyTorch than {torch.__version__}, whose export tells its guards")
+        raise TraceError(
+            f"from_torch needs a newer PyTorch than {torch.__version__}, whose torch.export gives its guards"
+        )
     if not isinstance(module, torch.nn.Module):
         raise KindError(f"from_torch takes a torch.nn.Module, not {described(module)}")
     tensors = tree_map(
@@ -61,7 +63,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
         module.eval()
         made[False] = _graph(module, tensors, dynamic_shapes, name)
     if made[True][1] != made[False][1]:
-        raise TraceError(f"{name} gives other outputs in training than in evaluation, which one module cannot")
+        raise TraceError(f"{name} returns other outputs in training than in evaluation, which is not supported")
     takes = _plain(tree_unflatten(range(len(made[True][0].inputs)), tree_flatten(tensors)[1]), name)
     network = AtenModule(name, {mode: graph for mode, (graph, _) in made.items()}, takes, made[True][1])
     _with_parts(network, module, {})
@@ -206,7 +208,9 @@ def _detach_without_gradients(exported: Any, name: str) -> None:
             continue
         inner = getattr(exported.graph_module, node.args[1].target)
         if any(getattr(n.target, "__name__", "") == "wrap_with_set_grad_enabled" for n in inner.graph.nodes):
-            raise TraceError(f"{name} enables gradients under torch.no_grad, which is not built\n    {line_of(node)}")
+            raise TraceError(
+                f"{name} enables gradients under torch.no_grad, which is not supported\n    {line_of(node)}"
+            )
         for part in list(node.users) if node.args[0] is False else ():
             if isinstance(part.meta.get("val"), torch.Tensor) and part.meta["val"].is_floating_point():
                 with graph.inserting_after(part):
@@ -232,11 +236,14 @@ def _converted(exported: Any, guards: Guards, name: str) -> tuple[OperatorGraph,
         if n.op == "call_function":
             nodes.append(node_of(n, values[n.name]))
         elif n.op == "get_attr":
-            raise TraceError(f"{name} has a part that torch.export keeps as a function of its own\n    {line_of(n)}")
+            raise TraceError(
+                f"{name} has a part that torch.export keeps as a separate function, which is not supported"
+                f"\n    {line_of(n)}"
+            )
     check(nodes, name)
     for node in nodes:
         if node.kind is not None and node.kind.dtype not in {d.name for d in ALL}:
-            raise TraceError(f"{name}: aten.{node.operator} gives {node.kind.dtype}, which Einsmith has not"
+            raise TraceError(f"{name}: aten.{node.operator} gives {node.kind.dtype}, which Einsmith does not support"
                              f"\n    {node.line}")  # fmt: skip
     inputs: list[tuple[str, Any]] = []
     stored: dict[str, tuple[str, Kind]] = {}
@@ -275,7 +282,9 @@ def _taken(arg: Any, values: Mapping[str, Any], name: str) -> Any:
         raise ArgumentError(f"{name}: the input {arg.name!r} is neither a tensor nor a number")
     for n in kind.shape:
         if isinstance(n, str) and not n.isidentifier():
-            raise ArgumentError(f"{name}: the input {arg.name!r} has a size {n}, computed of others; give it a name")
+            raise ArgumentError(
+                f"{name}: the input {arg.name!r} has a size {n}, computed from others; give the size a name"
+            )
     return kind
 
 
@@ -292,7 +301,7 @@ def _results(signature: Any, name: str) -> tuple[dict[str, Ref], list[Any]]:
             continue
         else:
             raise TraceError(
-                f"{name} changes {spec.target!r} in place ({spec.kind.name}); a forward may change its buffers alone"
+                f"{name} changes {spec.target!r} in place ({spec.kind.name}); a forward may change only buffers"
             )
     return updates, outputs
 
@@ -304,5 +313,5 @@ def _plain(x: Any, name: str) -> Any:
     if isinstance(x, (tuple, list)):
         return (list if type(x) is list else tuple)(_plain(v, name) for v in x)
     if not isinstance(x, int):
-        raise TraceError(f"{name} gives {described(x)}; a forward may give tensors, tuples, lists and dicts")
+        raise TraceError(f"{name} returns {described(x)}; a forward may return tensors, tuples, lists and dicts")
     return x

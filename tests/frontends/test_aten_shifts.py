@@ -66,7 +66,7 @@ def test_numbers_wrap_in_arithmetic_and_comparisons(name, dtype, rng):
 @pytest.mark.parametrize("name", [*NUMBERS, *TENSORS])
 def test_floats_are_refused(name):
     x: Value = value(3)
-    with pytest.raises(DtypeError, match="whole numbers are taken, not f32"):
+    with pytest.raises(DtypeError, match="integers are needed, not f32"):
         TABLE[name].run(x, 2 if "Scalar" in name else x)
 
 

@@ -67,7 +67,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("text", OTHERS, ids=range(len(OTHERS)))
 def test_nothing_else_is_read(text: str) -> None:
-    with pytest.raises(TraceError, match="condition on sizes that Einsmith does not read"):
+    with pytest.raises(TraceError, match="condition on sizes that Einsmith cannot read"):
         Guards((("x", False),), (text,))
 
 

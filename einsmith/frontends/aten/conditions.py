@@ -74,8 +74,8 @@ def parse(text: str) -> Condition:
 def _refused(text: str, why: str) -> TraceError:
     shown = text if len(text) < 200 else text[:200] + " ..."
     return TraceError(
-        f"torch.export says a condition on sizes that Einsmith does not read: {shown}: {why}; export for fixed sizes "
-        "(dynamic_shapes), or take the part of the module that asks for it out of it"
+        f"torch.export gives a condition on sizes that Einsmith cannot read: {shown}: {why}; export for fixed sizes "
+        "(dynamic_shapes), or remove the part of the module that makes the condition"
     )
 
 

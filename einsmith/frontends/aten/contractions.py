@@ -86,7 +86,7 @@ def convolution(
     """sum[c, r, ..](x[b, c, stride*p + dilation*r - padding, ..]*weight[k, c, r, ..]) + bias[k], or its transpose"""
     n = weight.ndim - 2
     if n not in _PLAIN:
-        raise ArgumentError(f"a convolution over {n} dimensions is not built; one, two and three are")
+        raise ArgumentError(f"a convolution over {n} dimensions is not supported; one, two and three are")
 
     def each(v: Sequence[int]) -> Any:
         return tuple(v) * n if len(v) == 1 else tuple(v)

@@ -274,7 +274,7 @@ def _reduced(
     if lengths is None and offsets is None:
         raise ArgumentError("segment_reduce needs lengths or offsets")
     if not x.size:
-        raise ArgumentError("segments of no elements are not built")
+        raise ArgumentError("segments of an empty tensor are not supported")
     d = dimension(axis, x.ndim, "axis")
     if lengths is None:
         assert offsets is not None

@@ -174,8 +174,8 @@ def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Valu
     for _, i in given:
         if i.dtype.is_bool or i.dtype is dt.u8:
             raise ArgumentError(
-                "an index by a mask gives as many elements as the mask has true ones, which is not known when a "
-                "program is compiled; use where(mask, ...), or integers"
+                "the shape of a result indexed by a mask depends on values, which are not known when a program is "
+                "compiled; use where(mask, ...), or integers"
             )
     return given
 

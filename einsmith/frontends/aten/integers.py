@@ -23,7 +23,7 @@ def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
     """Return two operands as vectors of equal shape, and their common type."""
     (a, b), common = promoted(x, y)
     if not common.is_int:
-        raise DtypeError(f"whole numbers are taken, not {common.name}")
+        raise DtypeError(f"integers are needed, not {common.name}")
     first, second = tensor(a, common), tensor(b, common)
     shape = views.broadcast([first.shape, second.shape])
     return F.broadcast_to(first, shape), F.broadcast_to(second, shape), common

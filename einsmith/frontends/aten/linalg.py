@@ -178,7 +178,7 @@ def _info(diagonal: Value, holds: Callable[[Value], Value]) -> Value:
 def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple[Value, Value, Value]:
     """(packed L and U of the row-permuted a, pivot row of each step from 1, position of the first zero pivot from 1)"""
     if not pivot:
-        raise ArgumentError("elimination without pivots is not built")
+        raise ArgumentError("elimination without pivots is not supported")
     packed, rows = factored(a)
     return packed, (rows + 1).astype(dt.i32), _info(_diagonal(packed), lambda d: d != 0)
 

@@ -14,8 +14,8 @@ from einsmith.lang.builder import as_value
 __all__ = ["AtenModule", "leaves"]
 
 _OTHER_SIZES = (
-    "which the module computes with or which was not to differ. Export it with an example of this size, or with "
-    "dynamic_shapes"
+    "which the module computes with or which was exported as fixed. Export the module with an example of this size, or "
+    "with dynamic_shapes"
 )
 
 
@@ -48,8 +48,8 @@ class AtenModule(ModulePart):
             own = as_value(reduce(getattr, path.split("."), self))
             if own.dtype.name != kind.dtype:
                 raise DtypeError(
-                    f"{self.kind}: {path!r} is {own.dtype.name} and was {kind.dtype} when the module was exported, "
-                    "which fixes types; convert the module of PyTorch and export that"
+                    f"{self.kind}: {path!r} is {own.dtype.name} but was {kind.dtype} when the module was exported, "
+                    "which fixes types; convert the PyTorch module and export it again"
                 )
             values[name] = own
         values |= {name: as_value(array) for name, array in graph.constants.items()}
@@ -103,5 +103,5 @@ def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
         raise ArgumentError(f"{kind} takes {len(wanted)} inputs, as its example had, not {len(given)}")
     for n, (k, x) in enumerate(zip(wanted, given, strict=True)):
         if not isinstance(k, Kind) and (hasattr(x, "shape") or x != k):
-            raise ArgumentError(f"{kind}: input {n} was {k!r} when the module was exported, and must be that")
+            raise ArgumentError(f"{kind}: input {n} must be {k!r}, as when the module was exported")
     return given

@@ -30,7 +30,7 @@ enter("ceil", "Python arithmetic on numbers", math.ceil)
 def getitem(x: Any, n: int) -> Any:
     """an element of a tuple"""
     if isinstance(x, (tuple, list)) and n >= len(x):
-        raise TraceError("what an operator keeps for PyTorch's own backward pass is not formed")
+        raise TraceError("a value that an operator saves for PyTorch's own backward pass is not available")
     return x[n]
 
 
@@ -38,12 +38,12 @@ def getitem(x: Any, n: int) -> Any:
 def assert_scalar(holds: Any, message: str) -> None:
     """nothing; a ShapeError if sizes violate a condition of the module"""
     if isinstance(holds, Value) or not holds:
-        raise ShapeError(f"the module expects of its sizes: {message}")
+        raise ShapeError(f"the module requires of its sizes: {message}")
 
 
 @aten("with_effects")
 def with_effects(token: Any, check: Any, *args: Any, is_matrix: bool = False) -> tuple[Any]:
     """nothing: checks of factorizations are omitted; results of one that fails (singular matrix) are not finite"""
     if check._schema.returns:
-        raise TraceError(f"{check} has effects and results, which no formula has")
+        raise TraceError(f"{check} has both side effects and results, which no formula can have")
     return (token,)

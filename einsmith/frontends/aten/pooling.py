@@ -104,7 +104,7 @@ def _by_factors(x: Value, size: Ints, scales: Sequence[float | None], mode: str)
     factors = tuple(n / e if s is None else s for s, n, e in zip(scales, size, x.shape[2:], strict=True))
     value = F.interpolate(x, None, factors, mode, None if mode.startswith("nearest") else False)
     if value.shape[2:] != tuple(size):
-        raise ArgumentError(f"interpolation to {tuple(size)} by factors {factors}, which give {value.shape[2:]}")
+        raise ArgumentError(f"interpolation to {tuple(size)}, but the factors {factors} give {value.shape[2:]}")
     return value
 
 

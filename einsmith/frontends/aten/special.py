@@ -143,7 +143,7 @@ def polygamma(n: int, x: Value) -> Value:
     if n == 0:
         return pointwise(y, _digamma).astype(y.dtype)
     if n < 0 or n > 30:
-        raise ArgumentError(f"polygamma of order {n} is not built; 0 to 30 are")
+        raise ArgumentError(f"polygamma of order {n} is not supported; 0 to 30 are")
     scale = (1.0 if n % 2 else -1.0) * factorial(n)
     order = builder.full((), float(n + 1), y.dtype)
     return (each((order, y), _zeta) * scale).astype(y.dtype)

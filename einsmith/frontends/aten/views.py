@@ -76,7 +76,7 @@ def select(x: Value, dim: int, index: int) -> Value:
     """x at one index along dim"""
     d = _dimension(dim, x.ndim)
     if not -x.shape[d] <= index < x.shape[d]:
-        raise ShapeError(f"select: {index} is no place along dim={dim} of shape {x.shape}")
+        raise ShapeError(f"select: {index} is out of range along dim={dim} of shape {x.shape}")
     return x[(*(slice(None),) * d, index)]
 
 
@@ -267,5 +267,5 @@ _pad("replication_pad1d.default replication_pad2d.default replication_pad3d.defa
 def view_dtype(x: Value, dtype: DType) -> Value:
     """x; its type must not change"""
     if x.dtype is not dtype:
-        raise ShapeError(f"the bits of {x.dtype.name} as {dtype.name} are no formula")
+        raise ShapeError(f"reinterpreting the bits of {x.dtype.name} as {dtype.name} is not supported")
     return x

@@ -44,7 +44,7 @@ def load(
 def save(model: OnnxModule, file: str | os.PathLike) -> None:
     """Write the file that a network was loaded from, with the current values of its parameters and buffers."""
     if not isinstance(model, OnnxModule) or model._source is None:
-        raise ArgumentError("save takes a network that load has made")
+        raise ArgumentError("save takes a network that `load` returned")
     with locks.IMPORTING:
         import onnx
         import onnx.numpy_helper

@@ -51,7 +51,7 @@ class Backend(base.Backend):
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
         if not cls.supports_device(device):
-            raise ArgumentError(f"device {device!r} is not here; CPU is")
+            raise ArgumentError(f"device {device!r} is not supported; use 'CPU'")
         return Prepared(load(model))
 
     @classmethod

@@ -77,7 +77,7 @@ class ValueScope:
         if name in self.values:
             return self.values[name]
         if self.around is None:
-            raise ArgumentError(f"nothing gives {name!r}")
+            raise ArgumentError(f"no node computes {name!r}")
         return self.around.value(name)
 
     def type(self, name: str) -> str:
@@ -129,7 +129,7 @@ class NodeCall:
         found = self.known(x)
         if found is None:
             raise TraceError(
-                f"{what} must be known when the program is compiled, and depends on an input or a parameter; give "
+                f"{what} must be known when the program is compiled, but depends on an input or a parameter; pass "
                 "load the input as a constant, constants={name: array}, or call the network on arrays"
             )
         return found

@@ -136,7 +136,7 @@ class OnnxModule(ModulePart):
         found |= named
         missing = [n for n in expected if n not in found]
         if len(inputs) > len(expected) or unknown or missing:
-            wrong = f"; {', '.join(map(repr, unknown))} is none of them or given twice" if unknown else ""
+            wrong = f"; {', '.join(map(repr, unknown))} is no input or is given twice" if unknown else ""
             lacking = f"; {', '.join(map(repr, missing))} is missing" if missing else ""
             raise ArgumentError(
                 f"{self.kind} takes {len(expected)} inputs, {', '.join(map(repr, expected))}, and got {len(inputs)}"
@@ -178,19 +178,19 @@ def _as_held(x: Any, i: Input) -> Any:
 def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
     """Return an array as a hashable setting of a call."""
     if i.type not in ELEMENTS:
-        raise DtypeError(f"{what}: extents depend on the input {i.name!r}, a {i.type}, which is not built")
+        raise DtypeError(f"{what}: extents depend on the input {i.name!r}, a {i.type}, which is not supported")
     array, wanted = as_numpy(x, f"{what}: input {i.name!r}"), ELEMENTS[i.type].numpy
     if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise DtypeError(f"{what}: input {i.name!r} is {array.dtype}; the file is for {wanted}")
+        raise DtypeError(f"{what}: input {i.name!r} is {array.dtype}; the file needs {wanted}")
     if i.shape is not None and (
         len(i.shape) != array.ndim
         or any(isinstance(n, int) and n != e for n, e in zip(i.shape, array.shape, strict=True))
     ):
-        raise ShapeError(f"{what}: input {i.name!r} has shape {array.shape}; the file is for {i.shape}")
+        raise ShapeError(f"{what}: input {i.name!r} has shape {array.shape}; the file needs {i.shape}")
     if array.size > MOST_STATIC:
         raise TraceError(
             f"{what}: extents depend on the values of the input {i.name!r}, of {array.size} elements; a program is "
-            f"compiled for each of the values of such an input, which is done for at most {MOST_STATIC} elements"
+            f"compiled for each value of such an input, which is supported for at most {MOST_STATIC} elements"
         )
     return i.type, array.shape, ELEMENTS[i.type].held(array.astype(wanted)).tobytes()
 

@@ -67,16 +67,16 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         model.ParseFromString(data)
     except Exception as e:
         raise DataError(
-            f"{what} is no ONNX file, is truncated, or nests bodies more than {DEEPEST} deep: {e}; export or copy it "
-            "again"
+            f"{what} is not an ONNX file, is truncated, or nests bodies more than {DEEPEST} deep: {e}; export or copy "
+            "it again"
         ) from e
     if not model.opset_import or not model.ir_version or not (model.graph.node or model.graph.output):
         raise DataError(
-            f"{what} is truncated, or no ONNX model: it has no operator set or no graph; export or copy it again"
+            f"{what} is truncated or not an ONNX model: it has no operator set or no graph; export or copy it again"
         )
     _check_depth(model, what)
     if not all(isinstance(text, str) for node in _nodes(model.graph) for text in _texts(node)):
-        raise DataError(f"{what} is damaged: some of its names are no text; export or copy it again")
+        raise DataError(f"{what} is damaged: some of its names are not text; export or copy it again")
     return model, folder, what
 
 
@@ -120,7 +120,7 @@ def read(model: onnx.ModelProto, folder: Path | None, what: str) -> OnnxGraph:
     try:
         bare = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=False)
     except onnx.shape_inference.InferenceError as e:
-        raise ArgumentError(f"{what} is no valid model: {e}") from e
+        raise ArgumentError(f"{what} is not a valid model: {e}") from e
     _check_operators(bare, versions, what)
     return _Reader(versions, folder, what, arrays).graph(bare.graph, {})
 
@@ -140,8 +140,8 @@ def _versions(model: onnx.ModelProto, what: str) -> dict[str, int]:
         if used and not least <= opset.version <= greatest:
             name = domain or "ai.onnx"
             raise TraceError(
-                f"{what} is of operator set {opset.version} of {name}; {least} to {greatest} are here. "
-                "onnx.version_converter.convert_version(model, 21) makes another one of it"
+                f"{what} is of operator set {opset.version} of {name}; {least} to {greatest} are supported. "
+                "onnx.version_converter.convert_version(model, 21) converts it"
             )
     return found
 
@@ -185,9 +185,9 @@ def _inlined(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
         while any(_key(n) in COMPOSED for n in _nodes(model.graph)):
             model = onnx.inliner.inline_local_functions(_with_functions(model))
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as e:
-        raise ArgumentError(f"{what}: its functions cannot be put in line: {e}") from e
+        raise ArgumentError(f"{what}: its functions cannot be inlined: {e}") from e
     except DecodeError as e:
-        raise DataError(f"{what}: with its functions in line, bodies are more than {DEEPEST} deep: {e}") from e
+        raise DataError(f"{what}: with its functions inlined, bodies are more than {DEEPEST} deep: {e}") from e
     _check_depth(model, what)
     return model
 
@@ -242,7 +242,7 @@ def _composed(node: onnx.NodeProto, version: int, kinds: list[onnx.TypeProto]) -
         versions = schema.context_dependent_function_opset_versions
         known = [v for v in versions if v <= version] or versions
         if not known:
-            raise ValueError(f"{_label(node)} of operator set {version} is composed of nothing")
+            raise ValueError(f"{_label(node)} of operator set {version} has no function body in the standard")
         data = schema.get_context_dependent_function_with_opset_version(
             known[-1], node.SerializeToString(), [k.SerializeToString() for k in kinds]
         )
@@ -300,7 +300,7 @@ def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
     for node in graph.node:
         for name in node.output:
             if name and (name in given or name in known - outer):
-                raise ArgumentError(f"{what}: {name!r} is given twice, the second time by {_label(node)}")
+                raise ArgumentError(f"{what}: {name!r} is defined twice, the second time by {_label(node)}")
             given[name] = node
     order: list[onnx.NodeProto] = []
     state: dict[int, int] = {}
@@ -316,7 +316,7 @@ def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
                 if not name or name in known:
                     continue
                 if name not in given:
-                    raise ArgumentError(f"{what}: {_label(node)} reads {name!r}, which nothing gives")
+                    raise ArgumentError(f"{what}: {_label(node)} reads {name!r}, which no node computes")
                 below = given[name]
                 if state.get(id(below)) == 1:
                     raise ArgumentError(
@@ -332,7 +332,7 @@ def _check_cycles(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
                 stack.pop()
     for name in (o.name for o in graph.output):
         if name and name not in known and name not in given:
-            raise ArgumentError(f"{what}: nothing gives its output {name!r}")
+            raise ArgumentError(f"{what}: no node computes its output {name!r}")
     seen = known | set(given)
     for node in graph.node:
         for a in node.attribute:
@@ -396,9 +396,11 @@ class _Reader:
         name = self.type(value)
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type", "sequence_type", "optional_type"):
-            raise TraceError(f"{self.what}: input {value.name!r} is {with_article(name)}; tensors are taken")
+            raise TraceError(f"{self.what}: input {value.name!r} is {with_article(name)}; only tensors are supported")
         if name in REFUSED_TYPES or (kind == "tensor_type" and name not in ELEMENTS):
-            raise DtypeError(f"{self.what}: input {value.name!r} is of {name}: {REFUSED_TYPES.get(name, 'not here')}")
+            raise DtypeError(
+                f"{self.what}: input {value.name!r} is of {name}: {REFUSED_TYPES.get(name, 'not supported')}"
+            )
         return Input(value.name, name, self.shape(value))
 
     def shape(self, value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | None:
@@ -417,7 +419,7 @@ class _Reader:
         for name in node.output:
             kind = types.get(name, "")
             if kind not in ELEMENTS and kind not in ("", "sequence", "optional"):
-                raise DtypeError(f"{self.what}: {label} gives {kind}: {REFUSED_TYPES.get(kind, 'it is not here')}")
+                raise DtypeError(f"{self.what}: {label} gives {kind}: {REFUSED_TYPES.get(kind, 'it is not supported')}")
         attributes = {a.name: self.attribute(a, label, around) for a in node.attribute}
         key = _key(node)
         outputs = tuple(node.output)
@@ -427,7 +429,9 @@ class _Reader:
     def attribute(self, a: onnx.AttributeProto, label: str, around: dict[str, str]) -> Any:
         kind = onnx.AttributeProto
         if a.ref_attr_name:
-            raise ArgumentError(f"{self.what}: {label}: {a.name!r} refers to an attribute of a function that is none")
+            raise ArgumentError(
+                f"{self.what}: {label}: {a.name!r} refers to an attribute of a function, but is outside of one"
+            )
         if a.type == kind.GRAPH:
             return self.graph(a.g, around)
         if a.type == kind.TENSOR:
@@ -450,7 +454,7 @@ class _Reader:
         kind = type_name(t.data_type)
         if kind not in ELEMENTS:
             raise DtypeError(
-                f"{self.what}: {name!r} is of {kind or 'no type'}: {REFUSED_TYPES.get(kind, 'it is not here')}"
+                f"{self.what}: {name!r} is of {kind or 'no type'}: {REFUSED_TYPES.get(kind, 'it is not supported')}"
             )
         if t.data_location == onnx.TensorProto.EXTERNAL:
             t = self.external(t, name)
@@ -476,7 +480,7 @@ class _Reader:
             size = path.stat().st_size
             length = int(facts.get("length", size - offset))
             if offset < 0 or length < 0 or offset + length > size:
-                raise DataError(f"{where}, bytes {offset} to {offset + length}, and it has {size}; copy it again")
+                raise DataError(f"{where}, bytes {offset} to {offset + length}, but the file has {size}; copy it again")
             with path.open("rb") as f:
                 f.seek(offset)
                 data = f.read(length)
@@ -485,7 +489,7 @@ class _Reader:
                 raise
             raise DataError(f"{where}, which cannot be read: {e.strerror or e}; put it beside the model") from e
         except ValueError as e:
-            raise DataError(f"{where}, at a place that is no number: {e}") from e
+            raise DataError(f"{where}, at an offset that is not a number: {e}") from e
         own = onnx.TensorProto(name=t.name, data_type=t.data_type, dims=t.dims, raw_data=data)
         return own
 
@@ -499,5 +503,5 @@ class _Reader:
             else:
                 out[tuple(places.T)] = values.array
         except IndexError as e:
-            raise DataError(f"{self.what}: {sparse.values.name!r} has places outside of {list(sparse.dims)}") from e
+            raise DataError(f"{self.what}: {sparse.values.name!r} has indices outside of {list(sparse.dims)}") from e
         return Constant(out, values.type)

@@ -51,7 +51,7 @@ def backend(
     """
     settings = _options(options or {})
     if mode not in (None, "default"):
-        raise ArgumentError(f"mode={mode!r} is not built for backend='einsmith'; leave it out")
+        raise ArgumentError(f"mode={mode!r} is not supported by backend='einsmith'; leave it out")
 
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         try:
@@ -87,5 +87,5 @@ def _options(given: Mapping[str, Any]) -> Options:
             raise UnknownOptionError(f"backend='einsmith' has no option {name!r}; there are {', '.join(sorted(known))}")
     found = Options(**given)
     if found.fallback not in ("warn", "error"):
-        raise ArgumentError(f"fallback={found.fallback!r}: it is 'warn' or 'error'")
+        raise ArgumentError(f"fallback={found.fallback!r} must be 'warn' or 'error'")
     return found

@@ -133,7 +133,7 @@ class Region:
             names = [name for name, x in zip(self.inputs, inputs, strict=True) if isinstance(x, Placed)]
             traced = trace_shapes(f, kinds, names)
         if traced.live:
-            raise TraceError("a Parameter or a buffer of Einsmith is held; pass it as a tensor")
+            raise TraceError("a Parameter or a buffer of Einsmith is captured; pass its values as a tensor argument")
         return traced
 
     def prepare(self, inputs: Sequence[Any]) -> None:

@@ -114,11 +114,11 @@ def _tensor_problem(x: torch.Tensor) -> str:
     if x.layout is not torch.strided:
         return f"a tensor has the layout {x.layout}"
     if x.dtype not in TYPES:
-        return f"a tensor has the type {str(x.dtype).removeprefix('torch.')}, which Einsmith has not"
+        return f"a tensor has the type {str(x.dtype).removeprefix('torch.')}, which Einsmith does not support"
     if x.is_neg() or x.is_conj():
-        return "a tensor is kept as others with another sign"
+        return "a tensor is stored lazily negated or conjugated"
     if free_unbacked_symbols(x):
-        return "how many elements there are depends on values"
+        return "the number of elements depends on values"
     return ""
 
 
@@ -134,7 +134,7 @@ def reason(node: FxNode, options: Options) -> str:
     if isinstance(checked, torch._ops.OpOverload) and _checks(checked):
         return "-"
     if not isinstance(target, torch._ops.OpOverload):
-        return "it is a function of functions"
+        return "it is a higher-order operator"
     name = operator_name(target)
     if name not in TABLE:
         return REFUSED.get(name, "no formula is in the table for it")
@@ -143,7 +143,7 @@ def reason(node: FxNode, options: Options) -> str:
     if TABLE[name].family == "randomness" and options.fallback_random:
         return "-"
     if "val" not in node.meta:
-        return "what it gives is not known"
+        return "the type of its result is not known"
     for x in (*_tensors(node.meta["val"]), *(t for a in node.all_input_nodes for t in _tensors(a.meta.get("val")))):
         if why := _tensor_problem(x):
             return why

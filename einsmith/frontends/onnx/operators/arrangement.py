@@ -23,7 +23,7 @@ def reshape(n: NodeCall, x: Value, shape: Value) -> Value:
     wanted = n.ints(shape, "the shape of Reshape")
     if not n.attr("allowzero", 0):
         if any(e == 0 and d >= x.ndim for d, e in enumerate(wanted)):
-            raise ShapeError(f"Reshape: {wanted} keeps an extent that shape {x.shape} has not")
+            raise ShapeError(f"Reshape: {wanted} keeps a dimension that shape {x.shape} does not have")
         wanted = tuple(x.shape[d] if e == 0 else e for d, e in enumerate(wanted))
     rest = prod(e for e in wanted if e != -1)
     if -1 in wanted and not x.size:
@@ -90,7 +90,9 @@ def split(n: NodeCall, x: Value, given: Value | None = None) -> Several:
         each = -(-extent // count)
         sizes = [max(min(each, extent - k * each), 0) for k in range(count)]
     if sum(sizes) != extent:
-        raise ShapeError(f"Split: parts of {tuple(sizes)} are not the {extent} along axis {d} of shape {x.shape}")
+        raise ShapeError(
+            f"Split: parts of {tuple(sizes)} do not add up to {extent}, the extent along axis {d} of shape {x.shape}"
+        )
     ends = np.cumsum(sizes)
     return Several(part(x, d, int(e - s), int(e)) for s, e in zip(sizes, ends, strict=True))
 
@@ -180,7 +182,7 @@ def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
     if not lo and not hi:
         return x
     if not m:
-        raise ShapeError(f"Pad: nothing is along axis {d} of shape {x.shape} to pad with")
+        raise ShapeError(f"Pad: axis {d} of shape {x.shape} has no elements to pad with")
 
     def place(h: Any) -> Any:
         if mode == "edge":

@@ -52,7 +52,7 @@ def bitcast(n: NodeCall, x: Value) -> Value:
         found = n.known(x)
         if found is not None:
             return n.context.constant(to.held(source.given(found).view(to.numpy)), to.dtype)
-        raise DtypeError(f"the bits of {source.name} as {to.name} are no formula")
+        raise DtypeError(f"reinterpreting the bits of {source.name} as {to.name} is not supported")
     low, high = np.iinfo(to.numpy).min, np.iinfo(to.numpy).max
     size = high - low + 1
     if size.bit_length() > 63:
@@ -70,7 +70,7 @@ def constant(n: NodeCall) -> Any:
                        ("value_ints", "int64")):  # fmt: skip
         if n.attr(name) is not None:
             return n.constant(np.asarray(n.attr(name)), ELEMENTS[kind].dtype)
-    raise DtypeError("a constant of strings, which are no numbers")
+    raise DtypeError("constants of strings are not supported")
 
 
 @onnx("Identity")

@@ -69,7 +69,7 @@ def convolve(n: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
     """Compute the convolution that a node's attributes define, in any type. Raises ShapeError."""
     rank = w.ndim - 2
     if x.ndim != w.ndim or rank < 1:
-        raise ShapeError(f"x of shape {x.shape} and w of shape {w.shape} are no input and weight of a convolution")
+        raise ShapeError(f"x of shape {x.shape} and w of shape {w.shape} do not fit a convolution")
     kernel = w.shape[2:]
     if tuple(n.attr("kernel_shape", kernel)) != kernel:
         raise ShapeError(f"kernel_shape {n.attr('kernel_shape')} is not that of w, {w.shape}")

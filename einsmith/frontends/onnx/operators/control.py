@@ -34,7 +34,9 @@ def if_(n: NodeCall, condition: Value) -> Several:
     first, second = (n.evaluate(n.node.attributes[b], {}) for b in ("then_branch", "else_branch"))
     for a, b in zip(first, second, strict=True):
         if not isinstance(a, Value) or not isinstance(b, Value) or a.shape != b.shape:
-            raise TraceError("the branches differ in shapes, and the condition is known only when the program runs")
+            raise TraceError(
+                "the branches of If give different shapes, but the condition is known only when the program runs"
+            )
     c = condition.reshape(())
     return Several(builder.where(c, a, b).astype(a.dtype) for a, b in zip(first, second, strict=True))
 
@@ -110,13 +112,13 @@ def _written_out(n: NodeCall, body: OnnxGraph, most: int | None, condition: Valu
         known = n.known(on)
         if known is None:
             raise TraceError(
-                "how often the loop runs is known only when the program runs; it may depend on shapes and constants, "
-                "or stop early without outputs of its steps, at most as often as a trip count says"
+                "the number of steps of a Loop is known only when the program runs; make it depend on shapes and "
+                "constants only, or give a trip count and no outputs per step"
             )
         if not known.reshape(-1)[0]:
             break
         if t >= MOST_STEPS:
-            raise TraceError(f"a loop of more than {MOST_STEPS} steps that differ in shapes is not written out")
+            raise TraceError(f"a loop whose steps differ in shapes is unrolled for at most {MOST_STEPS} steps")
         on, states, outputs = _step(n, body, n.constant(t, dt.i64), on, states)
         rows.append(outputs)
         t += 1
@@ -129,7 +131,7 @@ def _nothing(body: OnnxGraph, name: str) -> Value:
     extents = body.shapes.get(name, (None,))
     shape = [e for e in extents if isinstance(e, int)]
     if len(shape) != len(extents):
-        raise TraceError(f"the loop makes no step, and the shape of its output {name!r} is not said")
+        raise TraceError(f"the loop has no steps, and the file does not give the shape of its output {name!r}")
     return builder.full((0, *shape), 0, ELEMENTS[body.types[name]].dtype)
 
 
@@ -190,7 +192,9 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
 def _with_batch(n: NodeCall, body: OnnxGraph, lengths: Value | None, *inputs: Value) -> Several:
     """Evaluate Scan of operator set 8, with a batch as first dimension and sequences of one length."""
     if lengths is not None:
-        raise ArgumentError("Scan of operator set 8 with sequence_lens is not built; later sets have none")
+        raise ArgumentError(
+            "Scan of operator set 8 with sequence_lens is not supported; later operator sets have no sequence_lens"
+        )
     columns = [_scan(n, body, [x[b] for x in inputs]) for b in range(inputs[0].shape[0])]
     return Several(F.stack(list(c), 0) for c in zip(*columns, strict=True))
 
@@ -203,7 +207,7 @@ def _place(n: NodeCall, given: Value | None, length: int, end: bool = False) -> 
         return length if end else length - 1
     k = int(n.static(given, "a place in a sequence").reshape(-1)[0])
     if not -length <= k < length + end:
-        raise ShapeError(f"{k} is no place of a sequence of {length}")
+        raise ShapeError(f"position {k} is outside a sequence of {length}")
     return k + length if k < 0 else k
 
 

@@ -33,7 +33,7 @@ def gather(n: NodeCall, x: Value, index: Value) -> Value:
     if known is not None and known.size == 1:
         place = int(known.reshape(-1)[0])
         if not -x.shape[d] <= place < x.shape[d]:
-            raise ShapeError(f"Gather: {place} is no place along axis {d} of shape {x.shape}")
+            raise ShapeError(f"Gather: {place} is out of range along axis {d} of shape {x.shape}")
         found = x[(*(slice(None),) * d, place % x.shape[d])]
         return found.reshape((*x.shape[:d], *index.shape, *x.shape[d + 1 :]))
     k = wrapped(index, x.shape[d])

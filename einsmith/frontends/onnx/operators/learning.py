@@ -55,7 +55,7 @@ def normalizer(n: NodeCall, x: Value) -> Value:
 def linear_regressor(n: NodeCall, x: Value) -> Value:
     """sum[i](x[b, i]*w[k, i]) + c[k]"""
     if n.attr("post_transform", "NONE") != "NONE":
-        raise ArgumentError("post_transform of LinearRegressor is not built")
+        raise ArgumentError("post_transform of LinearRegressor is not supported")
     targets = n.attr("targets", 1)
     w = n.constant(np.asarray(n.attr("coefficients"), np.float32).reshape(targets, -1), dt.f32)
     y = builder.matmul(x.astype(dt.f32), w.T)
@@ -76,7 +76,7 @@ def label_encoder(n: NodeCall, x: Value) -> Value:
     """the value of the key x, or a default"""
     keys, values = _table(n, "keys"), _table(n, "values")
     if keys is None or values is None:
-        raise ArgumentError("LabelEncoder of strings; strings are no numbers")
+        raise ArgumentError("LabelEncoder of strings is not supported")
     default = n.attr("default_tensor")
     other = np.asarray(default).reshape(-1)[0] if default is not None else (
         n.attr("default_float", -0.0) if n.dtype.is_float else n.attr("default_int64", -1))  # fmt: skip

@@ -22,7 +22,7 @@ def _windows(n: NodeCall, x: Value) -> list[Window]:
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
     if x.ndim != rank + 2:
-        raise ShapeError(f"x of shape {x.shape} has not {rank} dimensions behind batch and channels")
+        raise ShapeError(f"x of shape {x.shape} needs {rank} dimensions after batch and channels")
     steps, gaps = n.attr("strides", (1,) * rank), n.attr("dilations", (1,) * rank)
     pads = pads_of(n, x.shape[2:], kernel, steps, gaps)
     ceil = bool(n.attr("ceil_mode", 0))
@@ -142,7 +142,7 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
     shift = 0.5 if half else 0.0
     height, width = x.shape[2:]
     if not ratio:
-        raise ShapeError("RoiAlign: sampling_ratio 0 takes as many samples as each region is large, which is not known")
+        raise ShapeError("RoiAlign: sampling_ratio=0 makes the number of samples depend on values; give a positive one")
     corner = rois * scale - shift
     extent = corner[:, 2:] - corner[:, :2]
     extent = extent if half else builder.maximum(extent, 1.0)

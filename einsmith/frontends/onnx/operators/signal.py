@@ -27,7 +27,7 @@ def _waves(n: NodeCall, length: int, bins: int, sign: int, dtype: Any, scale: fl
 def _parts(x: Value) -> tuple[Value, Value | None]:
     """Return the real and the imaginary part of [.., 1] or [.., 2]."""
     if x.shape[-1] not in (1, 2):
-        raise ShapeError(f"the last dimension of shape {x.shape} is real and imaginary part, one or two")
+        raise ShapeError(f"the last extent of shape {x.shape} must be 1 (real) or 2 (real and imaginary part)")
     return x[..., 0], x[..., 1] if x.shape[-1] == 2 else None
 
 

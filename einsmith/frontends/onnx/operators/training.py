@@ -49,7 +49,9 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
         def run(n: NodeCall, rate: Value, step: Value, *tensors: Value) -> Several:
             groups = 2 + states
             if len(tensors) % groups:
-                raise ArgumentError(f"{len(tensors)} tensors are not {groups} for each parameter")
+                raise ArgumentError(
+                    f"{len(tensors)} tensors are no multiple of {groups}, the number for each parameter"
+                )
             m = len(tensors) // groups
             columns = [tensors[k * m : (k + 1) * m] for k in range(groups)]
             found = [f(n, rate.reshape(()), step.reshape(()), *row) for row in zip(*columns, strict=True)]
