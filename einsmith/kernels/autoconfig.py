@@ -96,10 +96,11 @@ def register(pattern: Pattern) -> None:
             no `version`."""
     if not isinstance(pattern, Pattern) or not isinstance(getattr(pattern, "name", None), str):
         raise CompileError(
-            f"{pattern!r} is no pattern: its class derives from einsmith.kernels.pattern.Pattern and has a `name`"
+            f"{pattern!r} is not a pattern: its class must derive from einsmith.kernels.pattern.Pattern and have a "
+            "`name`"
         )
     if pattern.name in (ROWS.name, *(p.name for p in PATTERNS)):
-        raise CompileError(f"there is a pattern {pattern.name!r} already: every one has a name of its own")
+        raise CompileError(f"there is a pattern {pattern.name!r} already; give the new one another name")
     code_of(pattern)  # read the files now, as they are when the pattern is imported
     PATTERNS.append(pattern)
     _CHOSEN.clear()

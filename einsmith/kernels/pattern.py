@@ -72,7 +72,7 @@ class Pattern(ABC):
 
     def legal(self, kernel: Any, config: Any, target: Target) -> str:
         """Return why a configuration of the space cannot be lowered; an empty string if it can be."""
-        return "" if config in self.configs(kernel, target) else "these genes do not go together here"
+        return "" if config in self.configs(kernel, target) else "these genes cannot be combined for this kernel"
 
     def allowed(self, target: Target) -> bool:
         """Return whether the pattern may be chosen on a target at all."""

@@ -117,9 +117,9 @@ def _code(one: _Identity) -> _Code | None:
             out.update(len(line).to_bytes(8, "little") + line)
     except _Unseen as e:
         raise CompileError(
-            f"the code of the pattern {pattern.name!r} cannot be told from other code: {e}. Code that was compiled "
+            f"changes of the code of the pattern {pattern.name!r} cannot be detected: {e}. Code that was compiled "
             f"before a change would be used after it; write `version = 1` into the class {type(pattern).__qualname__}, "
-            "and another number whenever that changes"
+            "and raise the number with every change"
         ) from None
     return _Code(out.digest(), walk.files)
 

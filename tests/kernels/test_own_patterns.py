@@ -134,11 +134,11 @@ def test_registering(registered):
         def __init__(self) -> None:
             pass
 
-    with pytest.raises(CompileError, match="Apart.* is no pattern: its class derives from .*Pattern"):
+    with pytest.raises(CompileError, match="Apart.* is not a pattern: its class must derive from .*Pattern"):
         autoconfig.register(Apart())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="configs.*cost.*lower"):
         Half()  # type: ignore[abstract]
-    with pytest.raises(CompileError, match="and has a `name`"):
+    with pytest.raises(CompileError, match="and have a `name`"):
         autoconfig.register(Nameless())
     pattern = registered(Own())
     for taken in (pattern.name, "contraction", autoconfig.ROWS.name):

@@ -90,7 +90,7 @@ def read(key: str) -> CachedObject | None:
         found = _decode(data, key)
     except (ValueError, KeyError, TypeError, IndexError):
         if environment.debug() >= 1:
-            print(f"einsmith: the cache entry {key} is damaged and is made anew", file=sys.stderr)
+            print(f"einsmith: the cache entry {key} is damaged and is compiled again", file=sys.stderr)
         return None
     with suppress(OSError):  # removed meanwhile, or read-only: it is read anyway
         os.utime(where / key)

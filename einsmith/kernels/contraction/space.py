@@ -59,9 +59,9 @@ def _direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     """Return the reason why a configuration of the direct form is illegal, or an empty string."""
     known = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
     if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
-        return "no box of the direct form is like this"
+        return "the direct form has no such box for this kernel"
     if c.split != 1 and not (c.vector in p.k and c.parts == 1 and 1 <= c.split <= p.count(c.k_outer)):
-        return "parts of K are of its outer axis, with lanes along another one"
+        return "split needs lanes along K, parts=1 and at most as many parts as the outer axes of K have points"
     if not 1 <= c.parts <= max((direct_boxes.tiles_along(p, c, a) for a in direct_boxes.inner_axes(p, c)), default=1):
         return "there are more parts than tiles"
     points = prod(p.extents[a] for a in c.outer)
@@ -73,7 +73,7 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
     if config.with_halos(p, c.windows) is None:
         return "there are no such windows, or they gain nothing"
     if c.rows and not search.rows_fit(operand_plan(kernel, p, c.windows, c.swap, False, target)):
-        return "vectors cannot keep to rows"
+        return "vectors cannot be kept within rows"
     s = operand_plan(kernel, p, c.windows, c.swap, c.rows, target)
     x, m, k, width = s.numbers, s.M, s.K, c.nv * s.lanes
     columns, unit = ceil(s.N * c.depth / s.lanes), config.unit_of_k(p, s.lanes)
@@ -81,14 +81,26 @@ def _tiled(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> str:
         (c.nv * (c.mr + (c.mr > 1)) > target.tile_registers, f"a tile of {c.mr}x{c.nv} does not fit the registers"),
         (c.mr > m or c.nv > columns, f"a tile of {c.mr}x{c.nv} is more than {m} rows or {columns} vectors"),
         (c.tm > ceil(m / c.mr) or c.tn > ceil(columns / c.nv), "there are more tasks than tiles"),
-        (c.split > (s.heads or k), "there are more parts of K than points or windows of it"),
-        (c.depth > 1 and not _deep(c, s, columns), f"vectors of N do not hold {c.depth} points of K"),
-        (c.order == "k" and m * s.N / (c.tm * c.tn) * s.item > 4 * target.l2, "too many sums would wait"),
-        (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is no part of {k}"),
-        (c.kc and (c.windows or c.kc % unit and c.order != "k"), "K is not cut into such blocks here"),
-        (c.kc and epilogue.unit(kernel, p, s.n_side.axes, s.lanes) is not None, "sums would wait for blocks and lines"),
-        (x.a_parts and (m // x.a_parts % c.mr or c.tm != x.a_parts), "blocks of windows are the tasks along M"),
-        (x.b_parts and (s.N // x.b_parts % width or c.tn != x.b_parts), "blocks of windows are tasks of N"),
+        (c.split > (s.heads or k), "K is split into more parts than it has points or windows"),
+        (c.depth > 1 and not _deep(c, s, columns), f"vectors of N cannot hold {c.depth} points of K"),
+        (
+            c.order == "k" and m * s.N / (c.tm * c.tn) * s.item > 4 * target.l2,
+            "the partial sums of a task would exceed L2 by far",
+        ),
+        (c.kc >= k > 0 or c.kc < 0, f"a block of {c.kc} points is not smaller than K, which has {k}"),
+        (
+            c.kc and (c.windows or c.kc % unit and c.order != "k"),
+            "K cannot be cut into such blocks with these windows and this order",
+        ),
+        (
+            c.kc and epilogue.unit(kernel, p, s.n_side.axes, s.lanes) is not None,
+            "K cannot be cut into blocks where results are written in whole cache lines",
+        ),
+        (x.a_parts and (m // x.a_parts % c.mr or c.tm != x.a_parts), "the tasks along M must be the blocks of windows"),
+        (
+            x.b_parts and (s.N // x.b_parts % width or c.tn != x.b_parts),
+            "the tasks along N must be the blocks of windows",
+        ),
     )
     return next((text for bad, text in wrong if bad), "") or _ways(c, s)
 
@@ -106,8 +118,14 @@ def _ways(c: Tiled, s: OperandPlan) -> str:
     in_place = s.reads_in_place(c.mr)
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
         alone = c.depth == 1 and not c.rows and not c.windows
-        return "" if in_place and alone and 0 < c.kc <= SWEEP else f"no blocks of {c.kc} points of K are outermost here"
+        return (
+            ""
+            if in_place and alone and 0 < c.kc <= SWEEP
+            else f"order k does not take blocks of {c.kc} points of K here"
+        )
     one = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
     sensible = search.sensible(one, together([s.numbers]), s.lanes)[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
-    return "" if way in compress(search.WAYS, sensible) else f"operands do not reach tiles so: {c}"
+    return (
+        "" if way in compress(search.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"
+    )
