@@ -47,7 +47,7 @@ _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 
 @app.command("train")
 @click.argument("model")
-@click.option("--data", metavar="NAME|DIR", help="Training data, see below.  [default: the first in the MODEL's line]")
+@click.option("--data", metavar="NAME|DIR", help="Training data, listed above.  [default: the first one of the MODEL]")
 @click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs in all.  [default: 5, or as saved]")
 @click.option(
     "--batch", type=click.IntRange(min=1), help="Batch size: samples, or columns of text.  [default: by the task]"
@@ -98,12 +98,12 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     lenet5, mlp3                 --data mnist, fashion-mnist, or a folder of idx files named as MNIST's
     milstm, scrn, sublstm, lltm  --data mnist-rows, or such a folder: images read row by row
     lstm-lm, gpt_small           --data sotu, moby-dick, or a folder with train.txt and test.txt
-    others                       --data cifar10, or a folder with folders train and test of one folder a class
+    others                       --data cifar10, or a folder with train and test, which hold a folder per class
 
     gpt_small learns characters unless --unit says word; --set width=128 --set layers=4 makes a small one.
 
-    MODEL may also be a FILE.onnx, whose network is trained on; --data is one of the above that fits its input, or a
-    .npz file of arrays x and y, and --save writes model.onnx with the new weights too.
+    MODEL may also be a FILE.onnx, whose network is trained further; --data is one of the above that fits its input, or
+    a .npz file of arrays x and y, and --save writes model.onnx with the new weights too.
 
     Ctrl-C stops between two steps and leaves a save that can be resumed where --save was given.
     """
