@@ -113,7 +113,7 @@ def main() -> None:
 
     # The very same kernel, in every configuration that some pattern has for it: predicted and measured.
     from einsmith.api import jit
-    from einsmith.driver.compile import Executable
+    from einsmith.driver.executable import Executable
     from einsmith.tuning.kernels.measure import seconds_of
 
     traced = jit.trace_call(transpose, (x,), {})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, leaf
 from einsmith.schedule.plan import KernelCall

@@ -24,7 +24,7 @@ from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
 from einsmith.base.trees import flatten, unflatten
-from einsmith.driver.compile import PROGRAMS, Executable
+from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import trace

@@ -49,7 +49,7 @@ from pathlib import Path
 os.environ["EINSMITH_CHECK"] = "2"
 
 from einsmith.checking.report import graph_of
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 
 graph, inputs, facts = graph_of(Path(__file__).parent)
 bind = dict(list(zip(graph.inputs, inputs))[: facts["bound"]])

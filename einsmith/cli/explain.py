@@ -14,7 +14,7 @@ import numpy as np
 from einsmith.cli.info import cpu_name
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import ROLES, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost

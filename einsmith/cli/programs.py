@@ -19,7 +19,7 @@ from einsmith.base.errors import EinsmithError
 from einsmith.base.trees import flatten
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads
 from einsmith.training import TrainStep

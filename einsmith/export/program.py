@@ -12,9 +12,11 @@ import numpy as np
 from einsmith.base.errors import VerifyError
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import AheadOfTime, Backend
-from einsmith.driver.compile import Executable
+from einsmith.driver.binding import Binding
+from einsmith.driver.compile import MemoryLimit, compile_graph
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
+from einsmith.runtime.arena import Arena
 
 TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"
 
@@ -49,7 +51,7 @@ class Data:
     checks: Mapping[int, str]
 
 
-class Portable(Executable):
+class Portable:
     """A graph compiled for a library; it is never run in this process. backend: shared by the library's programs."""
 
     def __init__(
@@ -58,15 +60,24 @@ class Portable(Executable):
     ):  # fmt: skip
         assert isinstance(backend, Backend) and isinstance(backend, AheadOfTime)
         self._ahead: AheadOfTime = backend
-        super().__init__(graph, bind, threads, finite, target, winograd, None, memory, backend)
+        self._bound = dict(bind)
+        limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
+        self._compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, limit)
+        self._binding = Binding(self._compiled, self._bound, Arena(), limit)
+
+    @property
+    def target(self) -> Target:
+        """Return the machine that the program is compiled for."""
+        return self._compiled.target
 
     def data(self) -> Data:
         """Return the program as data. Raises VerifyError for an address outside all known memory."""
-        table = self._ahead.table(self.program)
+        compiled, binding = self._compiled, self._binding
+        table = self._ahead.table(binding.program)
         words = np.array(table.words, np.uint64)
-        given = len(self._inputs)
+        given = len(compiled.inputs)
         places: dict[int, WordTarget] = {}
-        for word, n, offset in self._slots:
+        for word, n, offset in binding.slots:
             places[word] = WordTarget(("argument", n) if n < given else ("result", n - given), offset)
         owners = self._owners()
         starts = sorted(owners)
@@ -81,27 +92,31 @@ class Portable(Executable):
             places[word] = WordTarget(owner, at - start)
         words[list(places)] = 0
         return Data(
-            tuple(map(int, words)), places, table.steps, tuple(self._inputs), self.graph.outputs,
-            self._results(), tuple(size for _, _, size in self._made), self._own,
-            self.backend.scratch_area(self._scratch, 1), {n: self._messages[c] for n, c in table.codes.items()},
+            tuple(map(int, words)), places, table.steps, tuple(compiled.inputs), compiled.graph.outputs,
+            self._results(), tuple(size for _, _, size in binding.allocated), binding.arena_bytes,
+            compiled.backend.scratch_area(compiled.scratch, 1),
+            {n: binding.messages[c] for n, c in table.codes.items()},
         )  # fmt: skip
 
     def _owners(self) -> dict[int, tuple[Any, int]]:
         """Return {first address: (owner, bytes)} of all memory that the table points to; bound arrays are disjoint."""
-        table, ahead = self.program.table, self._ahead
-        found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self.bound.items()}
+        binding, ahead = self._binding, self._ahead
+        table, spare = binding.program.table, binding.spare
+        found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bound.items()}
         return found | {
-            buffers.address(table): (TABLE, table.nbytes), buffers.address(self._keep): (SPARE, self._keep.nbytes),
-            ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions), ahead.arena: (ARENA, self._reserved),
+            buffers.address(table): (TABLE, table.nbytes), buffers.address(spare): (SPARE, spare.nbytes),
+            ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions), ahead.arena: (ARENA, binding.reserved),
         }  # fmt: skip
 
     def _results(self) -> tuple[WordTarget, ...]:
-        found: dict[int, WordTarget] = {k: WordTarget(("result", i), 0) for i, k in enumerate(self._written) if k >= 0}
-        for k, source, _ in self._copies:
-            if source in self.bound:
+        compiled, binding = self._compiled, self._binding
+        written = ((i, k) for i, k in enumerate(binding.written) if k >= 0)
+        found: dict[int, WordTarget] = {k: WordTarget(("result", i), 0) for i, k in written}
+        for k, source, _ in binding.copies:
+            if source in self._bound:
                 found[k] = WordTarget(source, 0)
             elif isinstance(source, Leaf):
-                found[k] = WordTarget(("argument", self._inputs.index(source)), 0)
+                found[k] = WordTarget(("argument", compiled.inputs.index(source)), 0)
             else:
-                found[k] = WordTarget(("result", self._fresh.index(source)), 0)
-        return tuple(found[k] for k in range(len(self.graph.outputs)))
+                found[k] = WordTarget(("result", compiled.outputs.index(source)), 0)
+        return tuple(found[k] for k in range(len(compiled.graph.outputs)))

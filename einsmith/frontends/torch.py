@@ -28,7 +28,7 @@ from einsmith.base.arguments import described
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.base.trees import flatten
-from einsmith.driver.compile import PROGRAMS, Executable
+from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_export import from_torch, to_torch

@@ -1,6 +1,6 @@
 """Run the passes from graph to graph in order; each declares what it needs and provides, and all share one context.
 
-Fusion, memory and code generation follow (`driver.compile.Executable`).
+Fusion, memory and code generation follow (`driver.compile`).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ PASSES = ordered(
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an
 order."""
 PLAN_PASSES = ("layouts",)
-"""Passes after the fusion into kernels that can be left out (`driver.compile.Executable`)."""
+"""Passes after the fusion into kernels that can be left out (`driver.compile`)."""
 RENAMED = {
     "parts": "read forwarding", "stored clamps": "store post-activation", "stored products": "available expressions",
     "free factors": "factor hoisting", "order": "contraction order", "disjoint": "merge disjoint",

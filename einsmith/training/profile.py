@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import ROLES, Role
 from einsmith.schedule.printer import label
 

@@ -21,7 +21,7 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, EinsmithWarning, KindError, NonFiniteError, ShapeError
 from einsmith.base.sizes import size_of
-from einsmith.driver.compile import FINITE, PROGRAMS, Executable
+from einsmith.driver.executable import FINITE, PROGRAMS, Executable
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory

@@ -9,7 +9,7 @@ import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import FormulaError, GradientError, KindError
 from einsmith.base.trees import flatten
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.verify import verify_graph
 from tests.lang.recurrences import CASES
 

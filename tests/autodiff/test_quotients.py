@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from tests.counting import python_calls
 
 MOST_CALLS = 5_000_000

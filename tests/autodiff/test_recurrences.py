@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.trees import flatten
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Axis, Recurrence, postorder
 from einsmith.ir.verify import verify_graph

@@ -11,7 +11,7 @@ import einsmith as es
 from einsmith import nn
 from einsmith.api.jit import trace_call
 from einsmith.base.trees import flatten
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from tests.lang.recurrences import CASES
 

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.autodiff.split_bodies import MOST, split_body
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Compute, postorder
 from tests.counting import python_calls
 

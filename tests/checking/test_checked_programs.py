@@ -18,7 +18,7 @@ from einsmith.base.caches import Cache
 from einsmith.checking.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
-from einsmith.driver import compile, cpu, cpu_kernels
+from einsmith.driver import compile, cpu, cpu_kernels, executable
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.ir.views import storage
 from einsmith.kernels.emit import combine
@@ -94,9 +94,9 @@ def test_a_program_is_checked_only_if_asked(checked, rng, monkeypatch):
     assert environment.CHECK.get() == 1
     x = matrix(rng, 3)
     on = trace_call(lambda x: x + 1, (x,), {})
-    assert type(compile.Executable(on.graph, on.bind, 1).program) is CheckedProgram
+    assert type(executable.Executable(on.graph, on.bind, 1).program) is CheckedProgram
     monkeypatch.delenv("EINSMITH_CHECK")
-    assert type(compile.Executable(on.graph, on.bind, 1).program) is Program
+    assert type(executable.Executable(on.graph, on.bind, 1).program) is Program
     code = (
         "import sys, numpy as np, einsmith as es\nes.jit(lambda x: x + 1)(np.ones(3))\n"
         "print(any(m == 'einsmith.checking' for m in sys.modules))"

@@ -129,7 +129,7 @@ def test_memory_over_time() -> None:
     told = report["memory"]
     live = np.array([told["live"][kind] for kind in ("saved", "rest", "workspace")])
     assert live.shape == (3, len(run.plan.calls)) and (live >= 0).all()
-    outside = {*run.graph.inputs, *run.bound, *run._outputs()}
+    outside = run.compiled.outside
     workspace = {c.kernel: k.workspace for c, k in zip(run.calls, run.kernels, strict=True)}
     assert (
         told["peak"] == live.sum(0).max() == peak(run.plan, outside, KernelCost(lambda k: 0.0, workspace.__getitem__))

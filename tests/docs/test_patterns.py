@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"

@@ -12,7 +12,7 @@ import einsmith as es
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.driver import cpu
 from einsmith.driver.backend import Backend
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.beside import ZONE, Beside
 from einsmith.schedule.kernel import Kernel, Rows
@@ -95,7 +95,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
     _, run, batch = step(name)
     texts = alternatives(run, 0)
     other = run.with_decisions(texts)
-    assert other.plan is run.plan and other.bound is run.bound and other._shared is run._shared
+    assert other.plan is run.plan and other.bound is run.bound and other._arena is run._arena
     assert [k.decision for k in other.kernels] == [texts.get(c.kernel, "") for c in run.calls]
     assert {k.decision for k in run.kernels} == {""}
     found = []

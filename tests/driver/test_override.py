@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import CompileError
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.override import overriding

@@ -11,8 +11,8 @@ from einsmith.base.errors import CheckError, CompileError, IndexOutOfRange, NonF
 from einsmith.cli import explain
 from einsmith.codegen.cache import native
 from einsmith.driver import registry
-from einsmith.driver.compile import Executable
 from einsmith.driver.cpu import CPU
+from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime import pool
 from einsmith.runtime.arena import Block

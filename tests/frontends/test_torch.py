@@ -18,8 +18,8 @@ import pytest
 import einsmith as es
 from einsmith.base import environment
 from einsmith.base.errors import DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
-from einsmith.driver import compile
-from einsmith.driver.compile import Executable
+from einsmith.driver import executable
+from einsmith.driver.executable import Executable
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
 from einsmith.frontends import torch as torch_frontend  # noqa: E402
@@ -176,7 +176,7 @@ def test_only_wanted_gradients_are_computed(rng):
 
 
 def test_sizes_come_and_go(rng, monkeypatch):
-    for bound in (compile.PROGRAMS, torch_frontend._TRACED):
+    for bound in (executable.PROGRAMS, torch_frontend._TRACED):
         monkeypatch.setattr(bound, "entries", 4)
     f = operator(es.op("y[i] = sum[k](exp(a[i,k]) * exp(a[i,k])) + a[i,0]"))
     known = f._definition

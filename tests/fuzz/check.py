@@ -10,7 +10,7 @@ import numpy as np
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph
 from tests.fuzz.generate import Case

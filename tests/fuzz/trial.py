@@ -18,7 +18,7 @@ from einsmith.api.jit import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.tuning.calibration import calibrate
 from tests.fuzz import memory, torch_twin

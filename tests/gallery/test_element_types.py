@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 
 SIZES = (1, 7, 15, 16, 17, 33)
 

@@ -12,7 +12,7 @@ import einsmith.functional as F
 from einsmith.api.jit import trace_call
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import autoconfig

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.jit import trace_call
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 
 GUARDS = (

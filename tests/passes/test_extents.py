@@ -18,7 +18,7 @@ import pytest
 from einsmith.api.jit import trace_shapes
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.cost.facts import Target
-from einsmith.driver import compile, cpu, cpu_kernels
+from einsmith.driver import cpu, cpu_kernels, executable
 from einsmith.runtime import buffers
 from einsmith.runtime.assemble import CompiledKernel
 from tests.passes.counting import executed_lines
@@ -61,7 +61,7 @@ def compile_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sized, str, int], N
     def compiled(sized: Sized, mode: str, n: int) -> None:
         call = sized.at(n)
         traced = trace_shapes(getattr(call, mode), call.arguments)
-        compile.Executable(traced.graph, traced.bind, 2, target=TARGET)
+        executable.Executable(traced.graph, traced.bind, 2, target=TARGET)
 
     return compiled
 

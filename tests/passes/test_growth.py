@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.driver import compile
+from einsmith.driver import executable
 from einsmith.driver.cpu import CPU
 from einsmith.runtime.assemble import CompiledKernel
 from tests.passes import families
@@ -41,7 +41,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
         raise _Compiled
 
     monkeypatch.setattr(CPU, "compile", native)
-    monkeypatch.setattr(compile.Executable, "_call", run)
+    monkeypatch.setattr(executable.Executable, "_call", run)
 
     def measured(call: Callable) -> tuple[int, int]:
         kernels.clear()

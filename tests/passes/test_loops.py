@@ -9,7 +9,7 @@ import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
     Axis,

@@ -12,7 +12,8 @@ import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import KnobError
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import Executable, predicted
+from einsmith.driver.compile import predicted
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Graph
 from einsmith.kernels.autoconfig import choose
 from einsmith.passes import pipeline

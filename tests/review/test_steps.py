@@ -196,7 +196,7 @@ def test_history_of_a_resumed_run_is_that_of_a_whole_one(tmp_path, at):
 
 def test_interrupt_during_a_step_leaves_counters_that_agree_with_the_weights(monkeypatch):
     """A signal that comes while native code runs is handled when it ends."""
-    from einsmith.driver.compile import Executable
+    from einsmith.driver.executable import Executable
 
     run = Executable._run
 

@@ -14,7 +14,7 @@ from einsmith.api.jit import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import VerifyError
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced

@@ -18,7 +18,8 @@ from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import Target
 from einsmith.driver import compile
-from einsmith.driver.compile import Executable, predicted
+from einsmith.driver.compile import predicted
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Tensor
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows

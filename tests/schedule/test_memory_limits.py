@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from copy import copy
 
 import numpy as np
 import pytest
@@ -12,7 +11,8 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import size_of
-from einsmith.driver.compile import Executable
+from einsmith.driver import compile
+from einsmith.driver.executable import Executable
 from einsmith.schedule import rematerialize
 
 F = es.functional
@@ -62,15 +62,15 @@ class Drawn(es.nn.Module):
         return rng.standard_normal(shape).astype(self.dtype), rng.integers(0, self.classes, n)
 
 
-def refitted(run: Executable, limit: int) -> Executable:
-    """A program without a limit as it is compiled under one, from its plan on. Raises what compiling raises."""
-    made = copy(run)
-    made._fit(limit)
+def refitted(run: Executable, limit: int) -> compile._Kernels:
+    """The plan of a program without a limit as it is under one. Raises what compiling raises."""
+    made = compile._Kernels(run.plan, run.compiled.bound, run.target, run.backend)
+    made.fit(compile.MemoryLimit(limit, run.fixed_bytes()[0]), run.threads)
     return made
 
 
-def seconds(run: Executable) -> float:
-    return sum(run._compiled[c.kernel].seconds * turns for _, c, turns in run.plan.kernel_calls())
+def seconds(run: compile.Compiled | compile._Kernels) -> float:
+    return sum(run.code[c.kernel].seconds * turns for _, c, turns in run.plan.kernel_calls())
 
 
 def results(step: es.TrainStep, batch: Batch) -> list[np.ndarray]:
@@ -119,7 +119,7 @@ def check_scale(make: Callable[[int | str | None], es.TrainStep], batch: Batch, 
             assert needed <= limit, (limit, needed)
             assert seconds(made) <= slowest * (1 + 1e-9), limit
             slowest = seconds(made)
-    assert slowest == seconds(run)
+    assert slowest == seconds(run.compiled)
     if needed < whole:
         step = make(int(rng.integers(needed, whole)))
         same(results(step, batch), want)

@@ -12,7 +12,7 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import show_size, size_of
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.plan import Plan

@@ -5,7 +5,8 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.driver.compile import Executable, predicted
+from einsmith.driver.compile import predicted
+from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.ir.rebuild import exchanged
 from einsmith.ir.views import storage

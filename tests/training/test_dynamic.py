@@ -19,7 +19,7 @@ from einsmith.api.jit import trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.driver import cpu, cpu_kernels, workshop
 from einsmith.driver.backend import Proposed
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.beside import Beside
 from einsmith.schedule.kernel import Kernel, Rows

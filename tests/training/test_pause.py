@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from einsmith.driver import workshop
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.tuning.programs import online
 from tests.training.test_dynamic import BATCH, Simulated, exploration, simulated, step, store
 

@@ -295,7 +295,7 @@ def test_a_call_that_waits_runs_what_the_program_has_become(rng, monkeypatch) ->
         thread = threading.Thread(target=lambda: found.append(f(x)), daemon=True)
         thread.start()
         thread.join(0.05)
-        run.become(other)
+        run.swap(other)
     thread.join(60)
     assert ran == [new] and old is not new
     np.testing.assert_allclose(found, [(x * 2 + 1).sum()])

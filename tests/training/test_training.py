@@ -280,14 +280,14 @@ def test_what_memory_held_before_does_not_matter(n, dtype):
 
 def test_timing_kernels_writes_into_living_memory(monkeypatch):
     """The outputs whose addresses a run has set stay alive while it goes on."""
-    from einsmith.driver import compile
+    from einsmith.driver import executable
 
     f = es.value_and_grad(lambda x: es.functional.sum(x * x))
     x = np.ones((300, 300), np.float32)
     f(x)
     ((run, _),) = f._jitted._cache.values()
     alive = []
-    make = compile.buffers.recycled
+    make = executable.buffers.recycled
 
     def recycled(*args):
         array, at = make(*args)
@@ -295,7 +295,7 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
         return array, at
 
     timed = Program.run_timed
-    monkeypatch.setattr(compile.buffers, "recycled", recycled)
+    monkeypatch.setattr(executable.buffers, "recycled", recycled)
     monkeypatch.setattr(Program, "run_timed", lambda self: (check(), timed(self))[1])
 
     def check():

@@ -17,7 +17,7 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import EinsmithWarning
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess, Failed, Lost

@@ -12,7 +12,7 @@ import pytest
 
 import einsmith as es
 from einsmith.driver.backend import Raced
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.passes import pipeline
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.programs import graph_search

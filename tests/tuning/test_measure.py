@@ -12,7 +12,7 @@ import numpy as np
 import einsmith as es
 from einsmith.api import jit
 from einsmith.driver import cpu_kernels
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels.measure import seconds_of
 

@@ -26,7 +26,7 @@ from einsmith.cost import facts
 from einsmith.cost.facts import Target
 
 
-class Compiled(NamedTuple):
+class NativeCode(NamedTuple):
     """Addresses of functions by name, in the order they were given, the metadata stored with them, and the bytes of
     their object code. The code stays in memory as long as one of the addresses is referenced."""
 
@@ -62,14 +62,14 @@ def compile_functions(functions: Sequence[Function], target: Any) -> dict[str, A
     return out
 
 
-def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OPT) -> Compiled:
+def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OPT) -> NativeCode:
     """Compile LLVM IR text at a code generation level; return the addresses of the named functions."""
     key = digest(b"text", text.encode(), target, opt)
     found = _find(key)
     return found or _keep(key, CachedObject(_object(text, names, target, opt), tuple(names), {}))
 
 
-def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
+def compile_cached(key: bytes, make: Maker, target: Any) -> NativeCode:
     """Return the compiled functions of `make`, which is called only if no code is cached under `key`.
 
     `key` must determine the functions (with Einsmith's sources, the CPU and LLVM, which are added here).
@@ -79,7 +79,7 @@ def compile_cached(key: bytes, make: Maker, target: Any) -> Compiled:
 
 def compile_many(
     items: Sequence[tuple[bytes, Maker]], target: Any, prepare: Callable[[Sequence[int]], None] | None = None
-) -> list[Compiled]:
+) -> list[NativeCode]:
     """Compile several kernels as `compile_cached` does; worker processes share the work where many are missing.
     `prepare` is called with the numbers of the missing items before the first of them is lowered."""
     keys = [digest(b"kernel", key, target) for key, _ in items]
@@ -109,7 +109,7 @@ def digest(kind: bytes, key: bytes, target: Any, opt: int = jit.OPT) -> str:
     return out.hexdigest()
 
 
-def _find(key: str) -> Compiled | None:
+def _find(key: str) -> NativeCode | None:
     """Return code that is loaded already or cached on disk; None where there is none."""
     with _lock:
         code = _loaded.get(key)
@@ -119,17 +119,17 @@ def _find(key: str) -> Compiled | None:
     return None if entry is None else _load(key, entry)
 
 
-def _load(key: str, entry: CachedObject) -> Compiled:
+def _load(key: str, entry: CachedObject) -> NativeCode:
     code = jit.load(entry.code, entry.names, entry.metadata)
     with _lock:
         return _compiled(_loaded.setdefault(key, code))
 
 
-def _compiled(code: Code) -> Compiled:
-    return Compiled(code.addresses(), code.metadata, code.nbytes)
+def _compiled(code: Code) -> NativeCode:
+    return NativeCode(code.addresses(), code.metadata, code.nbytes)
 
 
-def _keep(key: str, entry: CachedObject) -> Compiled:
+def _keep(key: str, entry: CachedObject) -> NativeCode:
     out = _load(key, entry)
     objects.write(key, entry)
     return out

@@ -13,7 +13,7 @@ from einsmith.api.jit import trace_shapes
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import EinsmithError, TraceError
-from einsmith.driver.compile import PROGRAMS, Executable
+from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.frontends import torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory

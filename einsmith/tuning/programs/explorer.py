@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.tuning.programs.online import Exploration
 
 

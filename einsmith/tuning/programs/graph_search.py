@@ -19,7 +19,7 @@ import numpy as np
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.driver.backend import Raced
-from einsmith.driver.compile import FINITE, Executable
+from einsmith.driver.executable import FINITE, Executable
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.printer import layouts
 

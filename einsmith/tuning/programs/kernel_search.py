@@ -14,7 +14,7 @@ import numpy as np
 
 from einsmith.base.errors import ArgumentError
 from einsmith.driver.backend import Found, Part, Tell
-from einsmith.driver.compile import FINITE, Executable
+from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 

@@ -27,7 +27,7 @@ import numpy as np
 from einsmith.base import environment, locks
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.driver.backend import Workshop
-from einsmith.driver.compile import FINITE, Executable
+from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget
@@ -257,7 +257,7 @@ class Exploration:
         while trial.won:
             texts, made = self._fitting(trial.won)
             if made is not None:
-                self.run.become(made)
+                self.run.swap(made)
             for k, text in texts.items():
                 if made is not None:
                     self._keep(trial, k, confirmed=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf, log
 from statistics import median
 
-from einsmith.driver.compile import Executable
+from einsmith.driver.executable import Executable
 from einsmith.schedule.kernel import Kernel, Rows
 
 FEWEST, MOST = 8, 14

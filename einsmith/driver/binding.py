@@ -1,0 +1,189 @@
+"""Bind a compiled program to memory: its table of steps points into an arena and at arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR
+
+import numpy as np
+
+from einsmith.base import environment
+from einsmith.base.errors import MemoryLimitError
+from einsmith.base.sizes import show_size
+from einsmith.driver.backend import Runnable, Watched
+from einsmith.driver.compile import Compiled, MemoryLimit
+from einsmith.ir.nodes import Leaf, Tensor, nbytes, size
+from einsmith.ir.views import producer, storage
+from einsmith.runtime import buffers
+from einsmith.runtime.arena import Arena, Block
+from einsmith.runtime.assemble import Assembler, At, PointerTarget, layout, show_steps
+from einsmith.runtime.beside import Beside, bytes_beside
+from einsmith.runtime.steps import CheckFinite, CheckZero
+from einsmith.schedule.arena import whole_lines
+from einsmith.schedule.plan import Plan
+from einsmith.schedule.printer import label, namer, show_arena, show_plan
+from einsmith.schedule.roles import kernel_roles
+
+FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
+
+
+class Binding:
+    """A compiled program with its table of steps, bound to an arena and to the arrays of leaves.
+
+    Args:
+        compiled: the program.
+        arrays: the arrays of the leaves that live as long as the program.
+        arena: memory for intermediate results.
+        limit: most bytes that a run may hold; None: any number.
+        more: bytes needed beyond those of a single program, while another binding of it lives.
+    Raises:
+        MemoryLimitError: the program needs more bytes than the limit.
+    """
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        arrays: Mapping[Leaf, np.ndarray],
+        arena: Arena,
+        limit: MemoryLimit | None,
+        more: int = 0,
+    ):
+        self.compiled, self.arena = compiled, arena
+        backend, code, plan = compiled.backend, compiled.code, compiled.plan
+        outside = compiled.outside
+        places = layout(plan, outside, code)
+        self.lives = places.lives
+        """Live ranges in the arena: first and last call of the plan for each tensor."""
+        self.arena_bytes = whole_lines(places.nbytes)
+        """Bytes of intermediate results."""
+        self.reserved = self.arena_bytes + backend.scratch_area(compiled.scratch, compiled.threads)
+        """Bytes of intermediate results and of the kernels' scratch memory."""
+        self._check_limit(limit, more)
+        self.beside = {k: Beside(k, code[k], x) for k, x in compiled.alternatives.items()}
+        """Kernels that run in a second configuration too."""
+        block = arena.reserve(self.reserved, backend.allocate)
+        base = block.address
+        index = {t: i for i, t in enumerate(compiled.outputs)}
+        inputs = {t: i for i, t in enumerate(compiled.inputs)}
+        self.spare = spare = buffers.empty((64,), np.uint8)
+        """Memory that pointers lead to until a run sets them."""
+        in_slots: list[list[tuple[At, int]]] = [[] for _ in inputs]
+        out_slots: list[list[tuple[At, int]]] = [[] for _ in index]
+
+        def pointer(t: Tensor, at: At, offset: int) -> int:
+            own = storage(t)
+            s = plan.home.get(own, own)
+            made.places[at] = PointerTarget(s, offset, size(s.shape) * s.dtype.itemsize)
+            if s is not own:
+                made.values[at] = own
+            if s in arrays:
+                return buffers.address(arrays[s]) + offset  # type: ignore[index]
+            if s in inputs:
+                in_slots[inputs[s]].append((at, offset))
+                return spare.ctypes.data
+            if s in index:
+                out_slots[index[s]].append((at, offset))
+                return spare.ctypes.data
+            return base + places.offsets[s] + offset
+
+        after: dict[int, list[tuple[Tensor, int]]] = {}
+        self.messages: dict[int, str] = {}
+        """Message of each status above FINITE."""
+        for status, (at, t, message) in enumerate(plan.checks, start=FINITE + 1):
+            after.setdefault(at, []).append((t, status))
+            self.messages[status] = message
+        finite = compiled.finite
+        gate = _call_of(plan, finite)
+        made = Assembler(code, spare.ctypes.data, {k: x.ways for k, x in self.beside.items()})
+
+        def checks(i: int) -> None:
+            for t, status in after.get(i, ()):
+                made.steps.append(CheckZero(pointer(t, (len(made.steps), 0), 0), status))
+            if gate == i and finite is not None:
+                made.steps.append(CheckFinite(pointer(finite, (len(made.steps), 0), 0), finite.dtype.name, FINITE))
+
+        made.plan(plan, places, base, pointer, checks)
+        for listing in compiled.listings:
+            listing.text("plan", show_plan(plan))
+            listing.text("arena", show_arena(plan, outside, places.offsets, places.nbytes))
+            listing.text("program", show_steps(made, namer(plan)))
+        self.calls = [call for call, _ in made.kernels]
+        """The call of each kernel, those in loops included."""
+        self.turns = [turns for _, _, turns in plan.kernel_calls()]
+        """How often a run executes each kernel."""
+        self.roles = kernel_roles(plan)
+        self.call_of_step = made.calls_of_steps()
+        self.program: Runnable
+        if environment.CHECK.get():
+            watched = Watched(
+                compiled.given, arrays, compiled.inputs,
+                [plan.home.get(s, s) for s in map(storage, compiled.graph.outputs)], self.calls,
+                [label(call) for call in self.calls], compiled.kernels, compiled.target, block, self.arena_bytes,
+            )  # fmt: skip
+            self.program = backend.checked(made, watched, compiled.threads, compiled.scratch)
+        else:
+            self.program = backend.program(made, compiled.threads, compiled.scratch, base + self.arena_bytes)
+        slots = self.program.slots
+        pointers = np.fromiter(slots.values(), np.intp)
+        places_of = self.program.table[pointers]
+        self._inside = pointers[(places_of >= base) & (places_of < base + self.arena_bytes)]
+        """Positions in the table of pointers into the arena."""
+        self._offsets = self.program.table[self._inside] - np.uint64(base)
+        self.seen = block.number
+        """Number of the arena's block that the table points into."""
+        self.slots = [(slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at]
+        """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
+        self.words = memoryview(self.program.table)  # type: ignore[arg-type]
+        self._find_outputs()
+
+    def _check_limit(self, limit: MemoryLimit | None, more: int) -> None:
+        compiled = self.compiled
+        more += sum(bytes_beside(k, compiled.code[k], x) for k, x in compiled.alternatives.items())
+        if more and self.arena.block.nbytes < self.reserved:
+            more += self.arena.block.nbytes  # a run may hold it until it ends
+        if limit is not None:
+            needed = limit.leaves + sum(map(nbytes, (*compiled.inputs, *compiled.outputs))) + self.reserved + more
+            if needed > limit.bytes:
+                raise MemoryLimitError(
+                    f"the program needs {show_size(needed, ROUND_CEILING)}, more than "
+                    f"memory_limit={show_size(limit.bytes, ROUND_FLOOR)}",
+                    needed,
+                )
+
+    def _find_outputs(self) -> None:
+        """Determine which outputs the program writes itself and which are copied."""
+        graph, plan = self.compiled.graph, self.compiled.plan
+        fresh = {t: i for i, t in enumerate(self.compiled.outputs)}
+        self.written: list[int] = [-1] * len(fresh)
+        """The graph's output that each allocated tensor is, or -1."""
+        self.copies: list[tuple[int, Tensor, int]] = []
+        """Outputs that are copied: number, the tensor that has the elements, bytes."""
+        for k, t in enumerate(graph.outputs):
+            s = storage(t)
+            if s in fresh and self.written[fresh[s]] < 0:
+                self.written[fresh[s]] = k
+            else:
+                self.copies.append((k, plan.home.get(s, s), size(t.shape) * t.dtype.itemsize))
+        allocated = {k: i for i, k in enumerate(self.written)}
+        self.order = [allocated[k] for k in range(len(graph.outputs)) if k in allocated]
+        """Number of the allocated tensor that is each output that is not copied."""
+        self.allocated: list[tuple[tuple[int, ...], np.dtype, int]] = []
+        """Shape, type and bytes of the arrays that each run allocates."""
+        for t, k in zip(self.compiled.outputs, self.written, strict=True):
+            shape = graph.outputs[k].shape if k >= 0 else t.shape
+            self.allocated.append((shape, np.dtype(t.dtype.numpy), size(shape) * t.dtype.itemsize))
+
+    def move(self) -> Block:
+        """Point the program at the arena's current block and return the block, which the caller must keep alive during
+        the run."""
+        block = self.arena.reserve(self.reserved, self.compiled.backend.allocate)
+        # Marked as seen last: a signal or a fork in between makes the next run repeat the move.
+        self.program.table[self._inside] = self._offsets + np.uint64(block.address)
+        self.program.move_scratch(block.address + self.arena_bytes)
+        self.seen = block.number
+        return block
+
+
+def _call_of(plan: Plan, t: Tensor | None) -> int | None:
+    node = None if t is None else producer(t)[0]
+    return next((i for i, call in enumerate(plan.calls) if node in call.own), None)

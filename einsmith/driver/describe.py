@@ -1,0 +1,37 @@
+"""Describe a program as text."""
+
+from __future__ import annotations
+
+from einsmith.base.sizes import show_size
+from einsmith.driver.binding import Binding
+from einsmith.ir.nodes import nbytes
+from einsmith.runtime.assemble import show_kernels
+from einsmith.schedule.printer import layouts
+from einsmith.schedule.roles import saved
+
+
+def describe(binding: Binding, held_bytes: int) -> str:
+    """Describe a program, line by line.
+
+    The lines name the passes that changed the graph and by how many tensors; tensors saved for the backward pass;
+    changed layouts; each kernel's role, pattern, configuration, tasks, predicted time (of one iteration of its loop)
+    and formula; the predicted time of each part of a training step.
+
+    Args:
+        binding: the program.
+        held_bytes: bytes that a run holds in all.
+    """
+    compiled, calls = binding.compiled, binding.calls
+    again = sum(call.again for call in calls)
+    lines = [
+        f"{len(calls)} kernels{f', {again} of them recomputations' if again else ''}, arena "
+        f"{binding.arena_bytes / 2**20:.2f} MiB of {show_size(held_bytes)} in all, {compiled.threads} threads"
+    ]
+    if compiled.changes.tensors:
+        lines.append(f"passes: {compiled.changes}")
+    if compiled.without:
+        lines.append(f"without {', '.join(sorted(compiled.without))}, which tuning has found to be faster")
+    if held := saved(compiled.plan):
+        lines.append(f"held for the backward pass: {len(held)} tensors, {sum(map(nbytes, held)) / 2**20:.2f} MiB")
+    lines += map(str, layouts(compiled.plan))
+    return "\n".join([*lines, *show_kernels(binding.roles, calls, compiled.kernels, binding.turns)])

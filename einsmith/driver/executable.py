@@ -1,0 +1,422 @@
+"""Run a compiled graph on arrays, and exchange its program for a faster one while it lives."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from einsmith.base import environment, locks
+from einsmith.base.caches import Bound
+from einsmith.base.errors import IndexOutOfRange
+from einsmith.cost.facts import Target
+from einsmith.driver.backend import Backend, Runnable
+from einsmith.driver.binding import FINITE, Binding
+from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
+from einsmith.driver.describe import describe
+from einsmith.ir.nodes import Graph, Leaf, Role, Tensor, nbytes
+from einsmith.ir.origins import Origins
+from einsmith.ir.views import storage
+from einsmith.passes.analysis.index_checks import violation
+from einsmith.passes.listings import Changes
+from einsmith.passes.pipeline import leaving_out
+from einsmith.runtime import buffers
+from einsmith.runtime.arena import Arena
+from einsmith.runtime.assemble import CompiledKernel
+from einsmith.runtime.beside import Beside
+from einsmith.runtime.nested import check_run, taken, under_way
+from einsmith.runtime.signals import Deferred
+from einsmith.schedule.arena import Life
+from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.plan import KernelCall, Plan
+
+PROGRAMS = Bound("programs", 512, 512 << 20)
+"""Bound of the programs that all compiled functions and training steps keep together: 512 programs, 512 MiB by
+`Executable.nbytes`."""
+NODES_BYTES = 64 << 10
+"""Estimated bytes of Python objects per kernel: its part of the graph, of the plan and of the steps."""
+
+
+class Executable:
+    """A compiled graph with the memory of its leaves, ready to run. Its program may be exchanged between two runs.
+
+    Args:
+        graph: the graph.
+        bind: arrays that live as long as the executable and hold leaves' values (parameters, state, constants); updates
+            are stored into them. The other inputs are passed to each call, in the graph's order, as C-contiguous arrays
+            of the leaf's shape and type.
+        threads: threads that share the work.
+        finite: a tensor whose first element must be finite for a run to store into leaves.
+        target: the machine, if it is not this one.
+        winograd: whether convolutions may be computed in Winograd's form (see `kernels.composite.winograd`).
+        shared: memory for intermediate results that other executables also use, in other runs.
+        memory: most bytes that a run may hold in all, including what is bound to leaves, inputs and outputs.
+        backend: the back end that compiles, if it is not the target's own.
+        apart: bytes held elsewhere that count towards `memory`.
+        guard: the lock of the parameters and the state in `bind`, held by every run.
+        origins: origins of the graph's leaves and indices, for messages.
+    Raises:
+        MemoryLimitError: a run needs more than `memory` bytes.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        bind: Mapping[Leaf, np.ndarray],
+        threads: int,
+        finite: Tensor | None = None,
+        target: Target | None = None,
+        winograd: bool = False,
+        shared: Arena | None = None,
+        memory: int | None = None,
+        backend: Backend | None = None,
+        apart: int = 0,
+        guard: locks.Guard | None = None,
+        origins: Origins | None = None,
+    ):
+        start = time.perf_counter()
+        self.note: Any = None  # set by the caller that had it compiled
+        self._index = graph.outputs.index(finite) if finite is not None else -1
+        self._origins = origins or Origins()
+        self.bound, self._apart, self._memory = dict(bind), apart, memory
+        compiled = compile_graph(graph, bind, threads, finite, target, winograd, backend, self._limit)
+        stored = {p: self.bound[p] for p, _ in compiled.graph.updates if p in self.bound}
+        self._stored = sorted((buffers.address(a), a.nbytes) for a in stored.values())
+        # The memory of a run is written before it is read; what a run stores is not.
+        self._lock = guard or (locks.Guard() if self._stored else locks.lock())
+        self._guarded = isinstance(self._lock, locks.Guard)
+        # A checked run looks at the memory between the kernels, and while others may run.
+        self._arena = Arena() if shared is None or environment.CHECK.get() else shared
+        self._binding = Binding(compiled, self.bound, self._arena, self._limit)
+        self.compile_seconds = time.perf_counter() - start
+        if environment.debug() >= 1:
+            print(
+                f"einsmith: {len(self.kernels)} kernels, passes {compiled.seconds * 1e3:.0f} ms, code "
+                f"{(self.compile_seconds - compiled.seconds) * 1e3:.0f} ms, arena {self.arena_bytes / 2**20:.2f} MiB",
+                file=sys.stderr,
+            )
+        if environment.debug() >= 2:
+            print(self.describe(), file=sys.stderr)
+
+    @property
+    def _limit(self) -> MemoryLimit | None:
+        held = self._apart + sum(a.nbytes for a in self.bound.values())
+        return None if self._memory is None else MemoryLimit(self._memory, held)
+
+    # -- other programs for the same graph
+
+    def with_decisions(self, texts: Mapping[Kernel | Rows, str], beside: bool = False) -> Executable:
+        """Return this program with some kernels compiled by other decision texts; no pass is run again.
+
+        The two programs share one memory and take turns on it.
+
+        Args:
+            texts: decision text by kernel (`tuning.kernels.decisions`); empty: the cost model's choice.
+            beside: leave this program's kernels in place and run the given alternatives as well, into memory of their
+                own (attribute `beside`, by kernel).
+        Raises:
+            CompileError: a text cannot be compiled.
+            MemoryLimitError: both programs together exceed the memory limit.
+        """
+        compiled, code_bytes = self.compiled.with_decisions(texts, beside)
+        made = copy(self)
+        more = self.program.table.nbytes + code_bytes
+        made._binding = Binding(compiled, self.bound, self._arena, self._limit, more)
+        return made
+
+    def compiled_without(self, passes: frozenset[str]) -> Executable:
+        """Return the graph compiled anew without these passes. The two programs share one memory and take turns on
+        it."""
+        compiled, given = self.compiled, self.given
+        with leaving_out(passes):
+            made = Executable(
+                given, self.bound, self.threads, None if self._index < 0 else given.outputs[self._index],
+                compiled.target, compiled.target.winograd, self._arena, self._memory, compiled.backend, self._apart,
+                self._lock, self._origins,
+            )  # fmt: skip
+        made.note = self.note
+        return made
+
+    def swap(self, other: Executable) -> None:
+        """Exchange the program, from the next run on, for that of an executable which `with_decisions` derived from
+        this one (hot swap)."""
+        with self._lock:
+            self._binding = other._binding
+
+    # -- the program at present
+
+    @property
+    def compiled(self) -> Compiled:
+        """Return the compiled program."""
+        return self._binding.compiled
+
+    @property
+    def given(self) -> Graph:
+        """Return the graph before the passes."""
+        return self.compiled.given
+
+    @property
+    def graph(self) -> Graph:
+        """Return the graph after the passes."""
+        return self.compiled.graph
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan: calls of kernels, in order."""
+        return self.compiled.plan
+
+    @property
+    def kernels(self) -> list[CompiledKernel]:
+        """Return the compiled kernel of each call."""
+        return self.compiled.kernels
+
+    @property
+    def target(self) -> Target:
+        """Return the machine that the program is compiled for."""
+        return self.compiled.target
+
+    @property
+    def backend(self) -> Backend:
+        """Return the back end that compiled the program."""
+        return self.compiled.backend
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads that share the work."""
+        return self.compiled.threads
+
+    @property
+    def without(self) -> frozenset[str]:
+        """Return the passes that are left out because the program was measured to be faster without them."""
+        return self.compiled.without
+
+    @property
+    def changes(self) -> Changes:
+        """Return what each pass changed."""
+        return self.compiled.changes
+
+    @property
+    def program(self) -> Runnable:
+        """Return the table of steps behind one native call."""
+        return self._binding.program
+
+    @property
+    def calls(self) -> list[KernelCall]:
+        """Return the call of each kernel, those in loops included."""
+        return self._binding.calls
+
+    @property
+    def turns(self) -> list[int]:
+        """Return how often a run executes each kernel."""
+        return self._binding.turns
+
+    @property
+    def roles(self) -> list[Role]:
+        """Return the role of each kernel: forward, backward or update."""
+        return self._binding.roles
+
+    @property
+    def lives(self) -> Callable[[], list[Life]]:
+        """Return the function that gives live ranges in the arena: first and last call of the plan for each tensor."""
+        return self._binding.lives
+
+    @property
+    def beside(self) -> Mapping[Kernel | Rows, Beside]:
+        """Return the kernels that run in a second configuration too."""
+        return self._binding.beside
+
+    def describe(self) -> str:
+        """Describe the program, line by line (`driver.describe`)."""
+        return describe(self._binding, self.held_bytes)
+
+    # -- memory
+
+    def fixed_bytes(self) -> tuple[int, int]:
+        """Return two sizes in bytes: memory bound to leaves or otherwise held, and memory of the other inputs and the
+        outputs."""
+        others = (*self.compiled.inputs, *self.compiled.outputs)
+        return self._apart + sum(a.nbytes for a in self.bound.values()), sum(map(nbytes, others))
+
+    @property
+    def arena_bytes(self) -> int:
+        """Return the bytes of intermediate results."""
+        return self._binding.arena_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes that a run holds in all: memory bound to leaves, inputs, outputs, intermediate results and
+        the kernels' scratch memory."""
+        return sum(self.fixed_bytes()) + self._binding.reserved
+
+    @property
+    def arena(self) -> np.ndarray:
+        """Return the memory of intermediate results as the back end's array; it may move until the next run."""
+        return self._arena.reserve(self._binding.reserved, self.backend.allocate).array[: self.arena_bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the approximate bytes freed with the executable: machine code, which others may share, and Python
+        objects. Shared memory and bound arrays are not included."""
+        return sum(k.nbytes + NODES_BYTES for k in self.kernels) + self.program.table.nbytes
+
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Restore bound memory at the end of the block, undoing the stores of its runs. No other thread reads or
+        changes it until then."""
+        with self._lock:
+            saved = [(a, a.copy()) for a in self.bound.values()]
+            try:
+                yield
+            finally:
+                with Deferred():
+                    for a, old in saved:
+                        a[...] = old
+
+    # -- runs
+
+    def __call__(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Run the program and return (status, outputs): 0, or FINITE with nothing updated. Raises IndexOutOfRange where
+        a check fails."""
+        if not self._guarded:
+            with taken(self._lock) if under_way else self._lock:
+                return self._call(inputs, self._binding)
+        lock = self._lock
+        mark = lock.mark()
+        try:
+            with lock:
+                return self._call(inputs, self._binding)
+        except BaseException:
+            lock.restore(mark)
+            raise
+
+    def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Run the program like a call, for a caller that holds the guard."""
+        return self._call(inputs, self._binding)
+
+    def timed(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray], list[float]]:
+        """Run the program and return (status, outputs, seconds of each kernel summed over all iterations of its
+        loop)."""
+        found: list[np.ndarray] = []
+
+        def run() -> int:
+            status, times = binding.program.run_timed()
+            found.append(times)
+            return status
+
+        with self._lock:
+            binding = self._binding
+            status, outputs = self._call(inputs, binding, run)
+            return status, outputs, np.bincount(binding.call_of_step, found[0], len(binding.calls) + 1)[:-1].tolist()
+
+    def time_calls(self, inputs: Sequence[np.ndarray], repeats: int = 10) -> list[float]:
+        """Return the median seconds of each kernel inside whole runs, whose changes to bound memory are undone."""
+        with self.preserved():
+            self(inputs)
+            times = np.array([self.timed(inputs)[2] for _ in range(repeats)])
+        return [float(x) for x in np.median(times, 0)]
+
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
+        """Run on the caller's memory, given by the addresses of the inputs and of the graph's outputs.
+
+        All are C-contiguous; the outputs are aligned to 64 bytes and overlap nothing else. Returns the status; raises
+        as a call does.
+        """
+        with taken(self._lock) if under_way and not self._guarded else self._lock:
+            binding = self._binding
+            compiled = binding.compiled
+            try:
+                status = self._run([*inputs, *(outputs[k] for k in binding.written)], binding, binding.program.run)
+            except IndexOutOfRange as e:
+                raise self._explained(e, list(map(buffers.array_at, inputs, compiled.inputs))) from None
+            for k, source, count in binding.copies:
+                if source in self.bound:
+                    address = buffers.address(self.bound[source])
+                elif isinstance(source, Leaf):
+                    address = inputs[compiled.inputs.index(source)]
+                else:
+                    address = outputs[binding.written[compiled.outputs.index(source)]]
+                ctypes.memmove(outputs[k], address, count)
+            return status
+
+    def _call(
+        self, inputs: Sequence[np.ndarray], binding: Binding, run: Callable[[], int] | None = None
+    ) -> tuple[int, list[np.ndarray]]:
+        """Run the program, with its lock held by the caller, and return its outputs as arrays."""
+        places = list(map(buffers.address, inputs))
+        if self._stored and any(map(self._is_stored, places, inputs)):
+            inputs = [x.copy() if self._is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
+            places = list(map(buffers.address, inputs))
+        arrays: list[np.ndarray] = []
+        for shape, dtype, count in binding.allocated:
+            array, at = buffers.recycled(shape, dtype, count)
+            arrays.append(array)
+            places.append(at)
+        try:
+            status = self._run(places, binding, run or binding.program.run)
+        except IndexOutOfRange as e:
+            raise self._explained(e, inputs) from None
+        return status, self._collect(inputs, arrays, binding)
+
+    def _run(self, places: Sequence[int], binding: Binding, run: Callable[[], int]) -> int:
+        """Run the program, with its lock held by the caller, on memory given by the addresses of the inputs and of the
+        tensors allocated for outputs."""
+        me = get_ident()
+        outer = under_way.get(me) if under_way else None
+        if outer is not None:
+            check_run(outer, self._arena, self._lock, bool(self._stored))
+        under_way[me] = self._arena, self._lock, outer
+        try:
+            words = binding.words
+            block = self._arena.block  # kept until the run ends
+            if block.number != binding.seen:
+                block = binding.move()
+            for i, n, offset in binding.slots:
+                words[i] = places[n] + offset
+            status = run()
+        finally:
+            if outer is None:
+                del under_way[me]
+            else:
+                under_way[me] = outer
+        if status > FINITE:
+            raise IndexOutOfRange(binding.messages[status])
+        return status
+
+    def _is_stored(self, at: int, x: np.ndarray) -> bool:
+        """Whether an input at this address overlaps memory that a run stores into, perhaps before its last read of the
+        input."""
+        n = bisect_left(self._stored, (at + x.nbytes,))
+        return n > 0 and sum(self._stored[n - 1]) > at
+
+    def _explained(self, error: IndexOutOfRange, inputs: Sequence[np.ndarray]) -> IndexOutOfRange:
+        """Return the error with the user's own index and its value, where they can be found."""
+        known = self.bound | dict(zip(self.compiled.inputs, inputs, strict=True))
+        return IndexOutOfRange(violation(self.given.roots, known, self._origins) or str(error))
+
+    def _collect(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray], binding: Binding) -> list[np.ndarray]:
+        """Return the graph's outputs: arrays that the run wrote, and copies of others."""
+        if not binding.copies:
+            return [arrays[i] for i in binding.order]
+        compiled = binding.compiled
+        made = dict(zip(compiled.outputs, arrays, strict=True))
+        given = dict(zip(compiled.inputs, inputs, strict=True))
+        out: list[np.ndarray] = []
+        used: set[Tensor] = set()
+        for t in compiled.graph.outputs:
+            s = storage(t)
+            if s in made:
+                array = made[s].copy() if s in used else made[s]
+            else:
+                home = compiled.plan.home.get(s, s)
+                array = (self.bound[home] if home in self.bound else given[home]).copy()  # type: ignore[index]
+            used.add(s)
+            out.append(array.reshape(t.shape))
+        return out
