@@ -45,8 +45,8 @@ from einsmith.driver import workshop
 from einsmith.tuning.programs import online
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
-dynamic.LOST, dynamic.UNSTEADY, dynamic.WORTH, dynamic.BARREN, dynamic.LEFT = inf, inf, 0.0, 10**9, 0.0
-dynamic.told_apart = lambda ratios: True
+online.LOST, online.UNSTEADY, online.WORTH, online.BARREN, online.LEFT = inf, inf, 0.0, 10**9, 0.0
+online.told_apart = lambda ratios: True
 workshop._Aside.idle = False
 
 folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
