@@ -1,25 +1,35 @@
-"""Start processes that end with their parent, even if it is killed while they are stopped, hang or have not begun to
-run.
+"""Run a server in a process that ends with its parent, which may be killed at any moment.
 
-This file is run by its path: importing the child's module may take a second, and the parent may be killed meanwhile.
-The child also reads its input until that ends, as not every system notifies a process of its parent's death.
+The process ends even if it is stopped, hangs or has not begun to run. `workers` is the parent's side. This file is run
+by its path and imports only the standard library: importing the server may take a second, and the parent may be killed
+meanwhile. The process also reads its input until that ends, as not every system notifies a process of its parent's
+death.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
+import pickle
 import runpy
 import signal
 import sys
+from typing import BinaryIO
 
 PR_SET_PDEATHSIG = 1
 """Option of prctl(2). The signal comes when the thread that started the process ends."""
+MARK = b"\x93einsmit"
+"""First bytes of a message; its length follows in 8 bytes, then a pickle."""
+HEAD = len(MARK) + 8
 
 
-def command(what: str) -> list[str]:
-    """Return the command that runs a module, or a file by its path, as a process that ends with this one."""
-    return [sys.executable, "-P", __file__, str(os.getpid()), what]
+def command(server: str) -> list[str]:
+    """Return the command that runs a server as a process that ends with this one.
+
+    server: a class without arguments, as "module:Class" or "path/of/a/file.py:Class"
+    """
+    return [sys.executable, "-P", __file__, str(os.getpid()), server]
 
 
 def end_with(parent: int) -> None:
@@ -32,9 +42,40 @@ def end_with(parent: int) -> None:
         sys.exit(1)
 
 
+def encode(content: object) -> bytes:
+    """Return a message: its mark, its length and the pickle of its content."""
+    data = pickle.dumps(content)
+    return MARK + len(data).to_bytes(8, "little") + data
+
+
+def serve(server: object, source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer requests with what the methods of a server return, until the input ends.
+
+    A request is the name of a method and its arguments; an answer is True and the returned value, or False and the
+    error in words.
+    """
+    while len(head := source.read(HEAD)) == HEAD:
+        data = source.read(int.from_bytes(head[len(MARK) :], "little"))
+        try:
+            name, arguments = pickle.loads(data)
+            answer = encode((True, getattr(server, name)(*arguments)))
+        except Exception as e:  # reported to the caller
+            answer = encode((False, f"{type(e).__name__}: {e}"))
+        sink.write(answer)
+        sink.flush()
+
+
+def main(parent: int, server: str) -> None:
+    """Serve requests on this process's own input and output."""
+    end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal too, and closes the input
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what the server reads or prints must not mix with messages
+    os.dup2(2, 1)
+    place, _, name = server.rpartition(":")
+    module = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
+    serve(module[name](), source, sink)
+
+
 if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
-    if sys.argv[2].endswith(".py"):
-        runpy.run_path(sys.argv[2], run_name="__main__")
-    else:
-        runpy.run_module(sys.argv[2], run_name="__main__", alter_sys=True)
+    main(int(sys.argv[1]), sys.argv[2])

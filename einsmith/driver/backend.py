@@ -152,10 +152,6 @@ class Workshop(Protocol):
         """End the workshop; any thread may call this."""
         ...
 
-    def leave(self) -> None:
-        """Drop the workshop in a forked child without ending it: it belongs to the parent."""
-        ...
-
 
 class Backend(ABC):
     """One kind of machine: its facts, its patterns, its compiler, its memory, and what runs a program's steps.

@@ -12,9 +12,11 @@ import signal
 import time
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from einsmith.base import locks
 from einsmith.base.errors import CompileError
+from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu_kernels
 from einsmith.driver.backend import Proposed, Tried
@@ -22,7 +24,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.tuning.kernels import measure, records, worker
-from einsmith.tuning.kernels.bench import BenchProcess, Failed, Lost, own_patterns
+from einsmith.tuning.kernels.bench import own_patterns
 from einsmith.tuning.kernels.genetic import Search, candidate_of
 from einsmith.tuning.kernels.session import least
 
@@ -31,8 +33,6 @@ LIMIT = 20.0
 WAITED = 600.0
 """Wall-clock seconds that an answer may take: the process gets little time where other programs keep all processors
 busy."""
-LOOK = 1.0
-"""Seconds between two checks whether a pause is over."""
 FIRST = 4
 """Most first guesses of each kind that are tried."""
 
@@ -100,15 +100,14 @@ class Shop:
         return worker.fault_of(subject, codes[1], seed), time.process_time() - begun
 
 
-class _Aside(BenchProcess):
+class _Aside(Worker):
     """The workshop process, seen from its parent."""
 
-    module = "einsmith.driver.workshop"
+    server = "einsmith.driver.workshop:Shop"
     idle = True
-    over = False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.server, WAITED, WAITED)
         self.resumed = 0
         """Number of times that the process has resumed after a pause."""
         self._pausing = locks.lock()
@@ -148,38 +147,23 @@ class _Aside(BenchProcess):
     def paused(self) -> bool:
         return bool(self._paused_at)
 
-    def _now(self) -> float:
+    def start(self) -> None:
+        if not self._begun:
+            self.set_up(LIMIT, own_patterns(), self.idle)
+        super().start()
+
+    def _read_clock(self) -> float:
         with self._pausing:
+            self._stop_or_go_on()
             return (self._paused_at or time.monotonic()) - self._rested
 
-    def _read(self, count: int, end: float) -> bytes:
+    def _receive(self, end: float) -> tuple[bool, Any]:
         self._awaited = self._begun
         try:
-            return super()._read(count, end)
+            return super()._receive(end)
         finally:
             self._awaited = False
             self._stop_or_go_on()
-
-    def _wait(self, pipe: int, seconds: float) -> bool:
-        self._stop_or_go_on()
-        return super()._wait(pipe, min(seconds, LOOK))
-
-    def kill(self) -> None:
-        """End the process, and let no other one start."""
-        self.over = True
-        process = self._process
-        if process is not None:
-            process.kill()
-
-    def ask(self, name: str, *arguments: object) -> tuple:
-        if self.over:
-            raise Lost("the process is over")
-        if not self._begun:
-            self._call("begin", (LIMIT, own_patterns(), self.idle), WAITED)
-            self._begun = True
-            if self.over:  # ended while the process was starting
-                raise Lost("the process is over")
-        return self._call(name, arguments, WAITED)
 
 
 class ProcessWorkshop:
@@ -255,17 +239,6 @@ class ProcessWorkshop:
         return max(least(kernel, self.target), min(bounds, default=0.0))
 
     def close(self) -> None:
-        self._aside.kill()  # a thread that waits for an answer gets an error
-        while not self._lock.acquire(timeout=0.05):
-            self._aside.kill()
-        try:
+        self._aside.kill()
+        with self._lock:
             self._aside.close()
-        finally:
-            self._lock.release()
-
-    def leave(self) -> None:
-        self._aside.leave()
-
-
-if __name__ == "__main__":
-    worker.main(Shop())

@@ -45,7 +45,7 @@ def test_what_is_still_starting_ends_with_its_parent(tmp_path: Path, monkeypatch
     file = tmp_path / "slow_to_import.py"
     file.write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
-    name = file.stem if what == "module" else str(file)
+    name = f"{file.stem if what == 'module' else file}:Server"
     parent = subprocess.Popen([sys.executable, "-c", PARENT, name], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -66,7 +66,7 @@ def test_what_is_still_starting_ends_with_its_parent(tmp_path: Path, monkeypatch
 def test_what_has_lost_its_parent_before_it_asked_ends(tmp_path: Path) -> None:
     file = tmp_path / "never.py"
     file.write_text("raise SystemExit(3)")
-    words = processes.command(str(file))
+    words = processes.command(f"{file}:Server")
     assert subprocess.run(words).returncode == 3
     words[words.index(str(os.getpid()))] = "1"
     assert subprocess.run(words).returncode == 1

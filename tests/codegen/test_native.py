@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from einsmith.base import files
+from einsmith.base import files, workers
 from einsmith.base.errors import CompileError
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
@@ -263,10 +264,37 @@ def test_workers_and_this_process_make_the_same_code(monkeypatch):
 
 def test_a_worker_that_dies_leaves_its_job_to_us(monkeypatch):
     real = subprocess.Popen
-    monkeypatch.setattr(build.subprocess, "Popen", lambda args, **kw: real([sys.executable, "-c", "pass"], **kw))
+    monkeypatch.setattr(workers.subprocess, "Popen", lambda args, **kw: real([sys.executable, "-c", "pass"], **kw))
     monkeypatch.setattr(build, "_workers", lambda n: 1)
     out = native.compile_many([(b"%d" % n, Maker(n)) for n in range(9)], TARGET)
     assert [call(c.addresses["k"]) for c in out] == list(range(9))
+
+
+def test_a_text_that_a_worker_rejects_is_a_compile_error():
+    """This process compiles it again, for its error; other jobs are done all the same."""
+    crew = build._Crew(1, TARGET)
+    texts = ["define void @k( {", emit_module([constant(1)], TARGET)]
+    try:
+        crew.waiting.put(build._Job("wrong", texts[0], ("k",), {}))
+        crew.threads[0].join(30)
+        assert not crew.threads[0].is_alive() and crew.workers[0]._process is None
+        crew.waiting.put(build._Job("right", texts[1], ("k",), {}))
+        with pytest.raises(CompileError, match="LLVM rejects"):
+            crew._next()
+        assert crew._next()[0].key == "right"
+    finally:
+        crew.close()
+
+
+def test_a_crew_that_is_closed_leaves_no_process():
+    """Whatever it does: starting, waiting for a job, compiling."""
+    for n in range(6):
+        crew = build._Crew(1, TARGET)
+        if n > 2:
+            crew.waiting.put(build._Job("key", emit_module([constant(n)], TARGET), ("k",), {}))
+        time.sleep(0.02 * n)
+        crew.close()
+        assert all(w._process is None for w in crew.workers) and not any(t.is_alive() for t in crew.threads)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

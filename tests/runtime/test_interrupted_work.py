@@ -46,7 +46,7 @@ TRAIN = """
 
 TUNE = """
     from einsmith.tuning.kernels import bench, records
-    started = bench.BenchProcess._start
+    started = bench.BenchProcess._spawn
     def start(self):
         started(self)
         def send():
@@ -54,7 +54,7 @@ TUNE = """
             os.kill(os.getpid(), signal.SIGINT)
         if self.starts == 1:
             threading.Thread(target=send, daemon=True).start()
-    bench.BenchProcess._start = start
+    bench.BenchProcess._spawn = start
     def children():
         with open(f"/proc/self/task/{os.getpid()}/children") as f:
             return f.read().split()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-from einsmith.tuning.kernels import worker
-
 
 class Sleeper:
     def begin(self, *arguments: object) -> None:
@@ -16,7 +14,3 @@ class Sleeper:
         while time.process_time() < end:
             pass
         return (time.process_time(),)
-
-
-if __name__ == "__main__":
-    worker.main(Sleeper())

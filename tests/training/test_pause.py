@@ -22,7 +22,7 @@ LARGE = bytes(1 << 20)
 
 @pytest.fixture
 def aside(monkeypatch) -> Iterator[workshop._Aside]:
-    monkeypatch.setattr(workshop._Aside, "module", "tests.training.sleeper")
+    monkeypatch.setattr(workshop._Aside, "server", "tests.training.sleeper:Sleeper")
     monkeypatch.setattr(workshop._Aside, "idle", False)
     made = workshop._Aside()
     yield made

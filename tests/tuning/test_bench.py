@@ -17,10 +17,11 @@ import pytest
 import einsmith as es
 from einsmith.api.jit import trace_call
 from einsmith.base.errors import EinsmithWarning
+from einsmith.base.workers import Failed, Lost
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import bench as bench_module
-from einsmith.tuning.kernels.bench import BenchProcess, Failed, Lost
+from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import example_buffers, make
 from einsmith.tuning.kernels.race import LEAST, bounds, told_apart

@@ -15,11 +15,12 @@ from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
+from einsmith.base.workers import Failed, Lost
 from einsmith.cost.facts import KEPT, Target
 from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import touched
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels.bench import CHOICE, BenchProcess, Failed, Lost
+from einsmith.tuning.kernels.bench import CHOICE, BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate, Search
 from einsmith.tuning.kernels.race import bounds, paired
 

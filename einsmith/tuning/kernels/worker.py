@@ -1,21 +1,15 @@
 """Compile, time and check candidates in a process of its own, which may crash or hang without harm.
 
-`tuning.kernels.bench` starts the process and talks to it in pickles, each after its length in 8 bytes. A request is the
-name of a method of `Bench` and its arguments; an answer is True and the returned value, or False and the error in
-words.
+`tuning.kernels.bench` starts the process.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -179,29 +173,3 @@ def _copy(a: np.ndarray) -> np.ndarray:
     out = buffers.empty(a.shape, a.dtype)
     out[...] = a
     return out
-
-
-def serve(bench: object, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer requests with what the methods of a bench return, until the input ends."""
-    while header := source.read(8):
-        data = source.read(int.from_bytes(header, "little"))
-        try:
-            name, arguments = pickle.loads(data)
-            answer: tuple[bool, Any] = True, getattr(bench, name)(*arguments)
-        except Exception as e:  # reported to the caller
-            answer = False, f"{type(e).__name__}: {e}"
-        data = pickle.dumps(answer)
-        sink.write(len(data).to_bytes(8, "little") + data)
-        sink.flush()
-
-
-def main(bench: object) -> None:
-    """Serve requests on this process's own input and output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal too, and closes the input
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of a candidate or pattern must not mix with answers
-    serve(bench, sys.stdin.buffer, answers)
-
-
-if __name__ == "__main__":
-    main(Bench())

@@ -56,7 +56,6 @@ def close(
     recording: Any,
 ) -> None:  # fmt: skip
     if os.getpid() != pid:  # a forked child has neither threads nor the process
-        workshop.leave()
         return
     stop.up = True
     workshop.close()

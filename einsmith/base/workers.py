@@ -1,0 +1,217 @@
+"""Have requests answered by another process, which may crash or hang without harm.
+
+`Worker` starts the process (`processes`), sends it requests and waits for the answers with a time limit. Where it dies,
+takes too long or writes what is no answer, the request raises `Lost`, and the next request starts another process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from math import inf
+from typing import Any, Self
+from weakref import WeakSet
+
+from einsmith.base import locks, processes
+from einsmith.base.errors import EinsmithError
+
+LOOK = 1.0
+"""Most seconds between two calls of `Worker._read_clock` during a wait."""
+PIPE = 1 << 16
+"""Most bytes that are read at once: as many as a pipe holds."""
+_STARTING = locks.Awaited("starting a process")
+"""A fork waits for it: a child that inherits the far ends of new pipes would keep them open when the process ends."""
+_workers: WeakSet[Worker] = WeakSet()
+
+
+class Lost(EinsmithError):
+    """The process died while it worked on a request, or did not answer in time."""
+
+
+class Failed(EinsmithError):
+    """A request raised an error in the other process, or cannot be sent to it."""
+
+
+class _Late(Exception):
+    """The time limit of a request is over."""
+
+
+class Worker:
+    """A server (`processes.serve`) in a process of its own. The process starts when it is first needed, and again after
+    it was lost. One thread at a time may use it; `with` ends the process. A forked child has no process yet.
+
+    Args:
+        server: the server's class, as in `processes.command`
+        limit: most seconds that a request takes, unless it has a limit of its own
+        start: most seconds that the process and the server's `begin` take to start
+    """
+
+    def __init__(self, server: str, limit: float = inf, start: float = inf):
+        self.limit = limit
+        self._server, self._start_limit = server, start
+        self._process: subprocess.Popen | None = None
+        self._begin_arguments: tuple = ()
+        self._begun = False
+        self.over = False
+        """Whether no process may start any more (`kill`)."""
+        self.starts = 0
+        """Number of processes started so far."""
+        _workers.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set_up(self, *arguments: Any) -> None:
+        """Set the arguments of the server's `begin`, which is called before the next request and after each restart."""
+        self._begin_arguments, self._begun = arguments, False
+
+    def start(self) -> None:
+        """Start the process and call the server's `begin`, unless both have happened. Raises as `ask` does."""
+        if self.over:
+            raise Lost("the process is over")
+        if not self._begun:
+            if self._process is None:
+                self._spawn()
+            self._exchange("begin", self._begin_arguments, self._start_limit)
+            self._begun = True
+
+    def ask(self, name: str, *arguments: Any, limit: float | None = None) -> Any:
+        """Return what a method of the server returns.
+
+        Raises Lost where the process dies or does not answer within `limit` seconds, Failed where the method raises an
+        error, and OSError where the system starts no process.
+        """
+        self.start()
+        return self._exchange(name, arguments, self.limit if limit is None else limit)
+
+    def _spawn(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        with _STARTING:
+            self._process = subprocess.Popen(
+                processes.command(self._server), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, env=environment, bufsize=0,
+            )  # fmt: skip
+        self.starts += 1
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)  # a process that does not read meets the time limit, too
+        if self.over:  # killed while the process was starting
+            self.close()
+            raise Lost("the process is over")
+
+    def _exchange(self, name: str, arguments: tuple, limit: float) -> Any:
+        try:
+            request = processes.encode((name, arguments))
+        except Exception as e:
+            raise Failed(f"the request cannot be sent to the other process: {e}") from e
+        try:
+            end = self._read_clock() + limit
+            self._write(request, end)
+            good, answer = self._receive(end)
+        except _Late:
+            self.close()
+            raise Lost(f"it did not end within {limit:g} s") from None
+        except BaseException:  # lost, or interrupted between question and answer
+            self.close()
+            raise
+        if not good:
+            raise Failed(answer)
+        return answer
+
+    def _receive(self, end: float) -> tuple[bool, Any]:
+        head = self._read(processes.HEAD, end)
+        if head.startswith(processes.MARK):
+            data = self._read(int.from_bytes(head[len(processes.MARK) :], "little"), end)
+            with suppress(Exception):  # whatever unpickling raises
+                good, answer = pickle.loads(data)
+                return good, answer
+        raise Lost("it wrote something that is no answer")
+
+    def _write(self, data: bytes, end: float) -> None:
+        left = memoryview(data)
+        while left:
+            pipe = self._wait(select.POLLOUT, end)
+            try:
+                left = left[os.write(pipe, left) :]
+            except BrokenPipeError:
+                raise Lost(self._explain_end()) from None
+
+    def _read(self, count: int, end: float) -> bytes:
+        out = bytearray()
+        while len(out) < count:
+            part = os.read(self._wait(select.POLLIN, end), min(count - len(out), PIPE))
+            if not part:
+                raise Lost(self._explain_end())
+            out += part
+        return bytes(out)
+
+    def _wait(self, event: int, end: float) -> int:
+        """Wait until the process's input takes data (POLLOUT) or its output has some (POLLIN); return the pipe."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise Lost("the process belongs to the one that this one was forked from")
+        pipe = (process.stdin if event == select.POLLOUT else process.stdout).fileno()
+        poll = select.poll()
+        poll.register(pipe, event)
+        while (left := end - self._read_clock()) > 0:
+            if poll.poll(1000 * min(left, LOOK)):
+                return pipe
+        raise _Late
+
+    def _read_clock(self) -> float:
+        """Return the seconds of the clock that time limits refer to."""
+        return time.monotonic()
+
+    def _explain_end(self) -> str:
+        """Return in words what became of the process, which has closed a pipe."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "the process has closed its input or output"
+        return (
+            f"the process died of {signal.Signals(-code).name}" if code < 0 else f"the process ended with status {code}"
+        )
+
+    def kill(self) -> None:
+        """End the process for good: no other one starts. Any thread may call this; the one that waits for an answer
+        gets an error."""
+        self.over = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process; the next request starts another one."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+        self.leave()
+
+    def leave(self) -> None:
+        """Forget the process without ending it."""
+        process, self._process, self._begun = self._process, None, False
+        if process is not None:
+            process.poll()  # notes that a forked child has no such process
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _leave_all() -> None:
+    """Leave the workers of the parent to it, in a forked child."""
+    for worker in list(_workers):
+        worker.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)
